@@ -1,0 +1,287 @@
+"""The one thing a trainer uses: a context manager around a DDP module."""
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from gravac.memories import Bucket
+from gravac.policies.base import Policy
+from gravac.protocol import End
+from gravac_agent import checkpoint
+from gravac_agent.build import Parts, assemble
+from gravac_agent.errors import ClosedError, SetupError
+from gravac_agent.hook import attach
+from gravac_agent.intake import Intake
+from gravac_agent.link import Link
+from gravac_agent.rates import Rates, Scaler
+from gravac_agent.regroup import Regrouper, regrouper
+from gravac_agent.settings import AgentSettings, load
+from gravac_agent.state import AgentState, state_of
+
+log = logging.getLogger("gravac.agent")
+
+
+class Agent:
+    """Compress the gradients of ``module`` as far as pays, decided per window and the same on all ranks.
+
+    ``with Agent(ddp_model, optimizer) as agent:`` around the training loop is all a trainer needs; every rank runs it.
+    ``optimizer`` is the one that steps ``module``'s parameters. ``policy``: a name, ``"name:setting=value"`` or an
+    instance (one that is not registered needs ``controller=None``). ``controller``: ``"auto"`` (rank 0 starts one, it
+    ends with the agent), an ``http://`` address, or None to decide in process. ``enabled=False`` is plain DDP.
+    ``scaler``: the GradScaler in use, if any, so that what is owed follows its scale. Other
+    settings and all ``GRAVAC_…`` variables: ``gravac_agent.settings.AgentSettings``.
+
+    Raises SetupError for wrong use and AgreementError when ranks were started with different settings.
+    """
+
+    _open: ClassVar["Agent | None"] = None
+
+    def __init__(
+        self,
+        module: DistributedDataParallel,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compressor: str | None = None,
+        memory: str | None = None,
+        policy: str | Policy | None = None,
+        window: int | None = None,
+        controller: str | None = "",
+        enabled: bool | None = None,
+        job: str | None = None,
+        data_dir: str | Path | None = None,
+        link: str | Link | None = None,
+        seed: int | None = None,
+        scaler: Scaler | None = None,
+        **more: Any,
+    ) -> None:
+        self._policy = policy if policy is not None and not isinstance(policy, str) else None
+        self._link = link if isinstance(link, Link) else None
+        self.settings: AgentSettings = load(
+            compressor=compressor,
+            memory=memory,
+            policy=policy if isinstance(policy, str) else None,
+            window=window,
+            controller="none" if controller is None else controller or None,
+            enabled=enabled,
+            job=job,
+            data_dir=None if data_dir is None else Path(data_dir),
+            link=link if isinstance(link, str) else None,
+            seed=seed,
+            **more,
+        )
+        if not isinstance(module, DistributedDataParallel):
+            raise SetupError(
+                f"Agent wraps a DistributedDataParallel module, got {type(module).__name__}: "
+                "write Agent(DistributedDataParallel(model), optimizer)"
+            )
+        devices = {parameter.device.type for parameter in module.parameters() if parameter.requires_grad}
+        if self.settings.enabled and devices != {"cpu"}:
+            raise SetupError(
+                f"this release compresses gradients on the CPU only, the module's are on {', '.join(sorted(devices))}: "
+                "pass enabled=False to train it plainly"
+            )
+        if not dist.is_initialized():
+            raise SetupError("no process group: call torch.distributed.init_process_group first")
+        self._module, self._optimizer = module, optimizer
+        self._parts: Parts | None = None
+        self._closed = False
+        self._handles: list[RemovableHandle] = []
+        self._in_flight = threading.Event()  # set: a step was handed over and not finished yet
+        self._layout: list[Bucket] = []  # buckets of the running step, in order
+        self._regrouper: Regrouper | None = None
+        self._unapplicable = False  # the last finished step had a non-finite gradient
+        self._intake = Intake()
+        self._rates = Rates(optimizer, scaler)
+
+    def __enter__(self) -> Self:
+        if self._closed:
+            raise ClosedError("this Agent was closed; make a new one")
+        if not self.settings.enabled:
+            return self
+        if Agent._open is not None:
+            raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
+        self._slot = attach(self._module)
+        self._parts = assemble(self._module, self.settings, self._slot, self._policy, self._link)
+        Agent._open = self
+        self._slot.taker = self
+        self._handles = [
+            self._module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            self._optimizer.register_step_pre_hook(self._before_optimizer),
+            self._optimizer.register_step_post_hook(self._after_optimizer),
+        ]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(clean=kind is None)
+
+    def close(self, *, clean: bool = True) -> None:
+        """End the agent: the last window is reported, the hook becomes a plain all-reduce, what is owed goes out with
+        the next backward. ``clean=False`` (an exception is on its way) skips what needs the other ranks. Safe to
+        repeat."""
+        if self._closed:
+            return
+        self._closed = True
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        try:
+            if clean:
+                self._finish(parts)
+                if parts.loop.window.row.steps:
+                    self._close_window(parts)
+        finally:
+            for handle in self._handles:
+                handle.remove()
+            parts.engine.close()
+            self._slot.taker, self._slot.leftover = None, parts.memory
+            Agent._open = None
+            if parts.desk is not None:
+                message = "finished" if clean else "ended by an error in the training"
+                loop = parts.loop
+                parts.desk.close(
+                    End(
+                        incarnation=parts.incarnation,
+                        windows=loop.window.number,
+                        steps=loop.step,
+                        message=message,
+                    )
+                )
+
+    def log(self, *, loss: float | Tensor | None = None, samples: int | None = None) -> None:
+        """Tell the agent the loss of the step just done (drawn beside the CF), and how many samples a step of this rank
+        has (otherwise the first dimension of the first tensor given to ``forward``). Call it after the optimiser step.
+        A loss on a GPU is read one step later, so nothing waits for it.
+        """
+        if self._closed:
+            raise ClosedError("this Agent is closed: log inside its `with` block")
+        if samples is not None:
+            self._intake.told = samples
+        if loss is not None and self._parts is not None:
+            self._parts.loop.window.log_loss(self._intake.log_loss(loss))
+
+    @property
+    def state(self) -> AgentState | None:
+        """What it is doing now; None when not enabled."""
+        return None if self._parts is None else state_of(self._parts)
+
+    @property
+    def url(self) -> str | None:
+        """Address of the live page (rank 0, once the controller is up)."""
+        return self._parts.desk.url if self._parts is not None and self._parts.desk is not None else None
+
+    @property
+    def trace_path(self) -> Path | None:
+        """The job's journal (rank 0, when it is on this machine)."""
+        return (
+            self._parts.desk.trace_path if self._parts is not None and self._parts.desk is not None else None
+        )
+
+    def wait_ready(self, seconds: float = 30.0) -> bool:
+        """Wait for the controller, on rank 0; True at once elsewhere. Training never needs it: it starts dense."""
+        desk = self._parts.desk if self._parts is not None else None
+        return desk is None or desk.wait_ready(seconds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals, plan and gain averages, plain tensors and numbers; save one a rank, between steps."""
+        parts = self._need_parts()
+        self._finish(parts)
+        policy_state = parts.desk.policy_state if parts.desk is not None else None
+        return {
+            **checkpoint.save(parts.loop, parts.rank, parts.world_size, policy_state),
+            "buckets": [list(bucket.names) for bucket in self._layout],
+            "rates": self._rates.state(),
+            "residual": parts.memory.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on where ``state_dict`` was taken. Give this rank's state, or, after a change of the number of ranks, the
+        list of all ranks' states. Call it before the first step. Raises SetupError when it does not fit."""
+        parts = self._need_parts()
+        if parts.loop.step:
+            raise SetupError("load_state_dict comes before the first step")
+        one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
+        parts.memory.load_state_dict(checkpoint.load(one, parts.loop, parts.rank, parts.world_size))
+        parts.engine.begin(parts.loop.plan, parts.loop.step)
+        first = one if isinstance(one, dict) else one[0]
+        self._regrouper = regrouper(first["buckets"], self._module)
+        self._rates.restore(list(first["rates"]))
+        policy_state = first["policy_state"]
+        if parts.desk is not None and policy_state is not None:
+            parts.desk.resume(policy_state, parts.loop.window.number)
+
+    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
+        """One bucket from DDP's hook."""
+        parts = self._parts
+        assert parts is not None
+        if bucket.number == 0:
+            self._finish(parts)  # only if the optimiser did not step since the last backward
+            self._unapplicable = False
+            self._layout = []
+        self._layout.append(bucket)
+        if last:
+            self._in_flight.set()
+        if self._regrouper is None:
+            return parts.engine.submit(bucket, buffer, last)
+        future = self._regrouper.take(bucket, buffer, last, parts.engine.submit)
+        if last:
+            self._regrouper = None
+        return future
+
+    def _need_parts(self) -> Parts:
+        if self._closed:
+            raise ClosedError("this Agent is closed")
+        if self._parts is None:
+            raise SetupError("this Agent is not running: use it inside `with`, and with enabled=True")
+        return self._parts
+
+    def _finish(self, parts: Parts) -> None:
+        """End the step in flight, if any."""
+        if not self._in_flight.is_set():
+            return
+        self._in_flight.clear()
+        self._unapplicable = not parts.loop.finish(parts.engine)
+        self._intake.step_done()
+
+    def _close_window(self, parts: Parts) -> None:
+        parts.loop.window.log_loss(self._intake.take_loss())
+        parts.loop.close_window(parts.engine, self._intake.take_samples())
+
+    def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        parts = self._parts
+        if parts is None or not torch.is_grad_enabled():
+            return
+        self._finish(parts)
+        if parts.loop.full:
+            self._close_window(parts)
+        parts.loop.clock.forward_began()
+        factor = self._rates.factor()
+        if factor != 1.0 and self.settings.rescale:
+            parts.memory.rescale(factor)
+        self._intake.forward(args, kwargs)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        parts = self._parts
+        if parts is None:
+            return
+        self._finish(parts)
+        if self._unapplicable and self.settings.nonfinite == "skip":
+            log.warning("non-finite gradient: this optimiser step is skipped on all ranks")
+            for group in self._optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._unapplicable = False
+        if self._parts is not None:
+            self._parts.loop.clock.optimizer_ended()

@@ -1,0 +1,149 @@
+"""Putting one agent together from its settings."""
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gravac
+from gravac import compressors, memories, policies
+from gravac.collectives import AllReduce, choose
+from gravac.gain import GainTracker
+from gravac.memories import Memory
+from gravac.policies.base import Policy
+from gravac.protocol import JobSpec
+from gravac_agent import link as links
+from gravac_agent.agree import new_group, same_everywhere
+from gravac_agent.describe import environment, job_name, model_shape
+from gravac_agent.desk import Desk, LocalDesk
+from gravac_agent.encode import Encoder
+from gravac_agent.engine import Engine
+from gravac_agent.errors import SetupError
+from gravac_agent.hook import HookSlot
+from gravac_agent.launcher import ControllerProcess
+from gravac_agent.loop import StepLoop
+from gravac_agent.plan import Directive
+from gravac_agent.remote import RemoteDesk
+from gravac_agent.settings import AgentSettings
+from gravac_agent.tick import TickCodec
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything a running agent owns on one rank. ``desk`` is None on all ranks but 0."""
+
+    job: str
+    incarnation: str
+    rank: int
+    world_size: int
+    memory: Memory
+    loop: StepLoop
+    engine: Engine
+    desk: Desk | None
+
+
+def assemble(
+    module: DistributedDataParallel,
+    settings: AgentSettings,
+    slot: HookSlot,
+    policy: Policy | None,
+    link: links.Link | None,
+) -> Parts:
+    """Agree with the other ranks on the setup and start this rank's threads. Raises SetupError or AgreementError."""
+    members = dist.get_process_group_ranks(module.process_group)
+    rank, world_size = module.process_group.rank(), len(members)
+    rule = policies.parse(settings.policy) if policy is None else policy
+    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
+        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+    wire = links.parse(settings.link) if link is None else link
+    tick_group = new_group(members, settings.agreement_seconds, "gloo")
+    data_group = new_group(members, None, dist.get_backend(module.process_group))
+    setup = same_everywhere(
+        {
+            "compressor": settings.compressor,
+            "memory": settings.memory,
+            "policy": rule.spec().model_dump(),
+            "window": settings.window,
+            "seed": settings.seed,
+            "nonfinite": settings.nonfinite,
+            "settle_steps": settings.settle_steps,
+            "rescale": settings.rescale,
+            "link": str(wire),
+            "parameters": model_shape(module).model_dump(),
+            "gravac": gravac.__version__,
+        },
+        tick_group,
+    )
+    compressor, memory = compressors.build(settings.compressor), memories.build(settings.memory)
+    if not compressor.traits.fixed_size:
+        raise SetupError(
+            f"compressor={settings.compressor!r} sends payloads of varying size, which a job cannot exchange yet; "
+            "choose one of fixed size, such as topk"
+        )
+    if slot.leftover.nbytes():
+        memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
+    # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
+    smoothing = rule.spec().settings.get("smoothing", 0.1) or min(1.0, world_size / 100)
+    tracker = GainTracker(float(smoothing))  # type: ignore[arg-type]
+    incarnation = secrets.token_hex(8)
+    job = settings.job or job_name()
+    if settings.job is None and world_size < dist.get_world_size():
+        job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
+    desk: Desk | None = None
+    start = Directive.of(rule.start().decision)
+    if rank == 0:
+        spec = JobSpec(
+            job=job,
+            incarnation=incarnation,
+            world_size=world_size,
+            window_steps=settings.window,
+            policy=rule.spec(),
+            compressor=settings.compressor,
+            memory=settings.memory,
+            model=model_shape(module),
+            environment=environment(module),
+            link=None if wire is None else wire.spec(),
+        )
+        desk = _desk(spec, settings, policy)
+    loop = StepLoop(
+        group=tick_group,
+        rank=rank,
+        memory=memory,
+        tracker=tracker,
+        setup=setup,
+        window_steps=settings.window,
+        settle_steps=settings.settle_steps,
+        desk=desk,
+        directive=start,
+        job=job,
+        incarnation=incarnation,
+        unstable=partial(memories.stability, memory, compressor),
+    )
+    engine = Engine(
+        encoder=Encoder(compressor, memory),
+        collective=choose(compressor, data_group),
+        dense=AllReduce(data_group),
+        pacer=links.Pacer(wire),
+        tick_group=tick_group,
+        codec=TickCodec(rank, world_size),
+        announce=loop.announce,
+        seed=settings.seed,
+    )
+    engine.begin(loop.plan, 0)
+    return Parts(job, incarnation, rank, world_size, memory, loop, engine, desk)
+
+
+def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Desk:
+    if settings.controller == "none":
+        return LocalDesk(spec, settings.data_dir, policy)
+    own = settings.controller == "auto"
+    return RemoteDesk(
+        spec,
+        process=ControllerProcess(settings.data_dir, spec.job, settings.page_port) if own else None,
+        url=None if own else settings.controller,
+        token=settings.token,
+        request_seconds=settings.request_seconds,
+        fallback_windows=settings.fallback_windows,
+    )

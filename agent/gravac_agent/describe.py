@@ -1,0 +1,41 @@
+"""What a job says about itself in its journal: names, sizes, versions."""
+
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gravac
+from gravac.protocol import Environment, ModelShape
+
+
+def job_name() -> str:
+    """Script name and start time, such as ``train_ddp-20261121-093000``."""
+    script = Path(sys.argv[0] or "job")
+    stem = script.parent.name if script.stem == "__main__" else script.stem
+    return re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:40] + time.strftime("-%Y%m%d-%H%M%S")
+
+
+def environment(module: DistributedDataParallel) -> Environment:
+    return Environment(
+        python=platform.python_version(),
+        torch=torch.__version__,
+        gravac=gravac.__version__,
+        platform=platform.platform(),
+        backend=dist.get_backend(module.process_group),
+        device=str(next(module.parameters()).device),
+    )
+
+
+def model_shape(module: DistributedDataParallel) -> ModelShape:
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return ModelShape(
+        name=type(module.module).__name__,
+        tensors=len(trainable),
+        elements=sum(parameter.numel() for parameter in trainable),
+    )

@@ -1,0 +1,157 @@
+"""The agent's step loop on one rank: end a step, learn what all ranks know, plan the next, close windows."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from gravac.gain import GainTracker
+from gravac.memories import Memory
+from gravac.protocol import Event
+from gravac_agent.clock import StepClock
+from gravac_agent.desk import Desk
+from gravac_agent.engine import Engine
+from gravac_agent.errors import AgreementError
+from gravac_agent.plan import Directive, Plan, next_plan
+from gravac_agent.window import ROW_SIZE, Row, Window, build_report
+
+log = logging.getLogger("gravac.agent")
+
+
+class StepLoop:
+    """Runs on the training thread, once a step, after backward and before the optimiser.
+
+    Plans are made two steps ahead: the tick of step s carries the fingerprint of the plan of step s+1 and the energies
+    from which the plan of step s+2 follows. So a disagreement is known before any collective of step s+1.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: dist.ProcessGroup,
+        rank: int,
+        memory: Memory,
+        tracker: GainTracker,
+        setup: str,
+        window_steps: int,
+        settle_steps: int,
+        desk: Desk | None,
+        directive: Directive,
+        job: str,
+        incarnation: str,
+        unstable: Callable[[float], str | None],
+    ) -> None:
+        self.rank, self._group, self._memory, self.tracker = rank, group, memory, tracker
+        self._setup, self._window_steps, self._settle_steps = setup, window_steps, settle_steps
+        self._desk, self._job, self._incarnation = desk, job, incarnation
+        self.clock = StepClock()
+        self.step = 0
+        self.window = Window(0, 0)
+        self.plan = next_plan(directive, tracker)
+        self.following = self.plan
+        self._unstable, self._looked_at = unstable, {1.0}
+        self._at_this_level = 0
+        self.dense_bytes = 0
+        self.payload_bytes = 0
+        self.nonfinite_steps = self.failed_steps = 0
+
+    def announce(self) -> tuple[Directive, tuple[int, int, int]]:
+        """What this rank says in the tick of the running step (exchange thread)."""
+        directive = self.following.directive if self._desk is None else self._desk.directive
+        return directive, self.following.fingerprint(self._setup)
+
+    def finish(self, engine: Engine) -> bool:
+        """End the running step; True when it counts, False when a rank had a non-finite gradient.
+
+        Raises AgreementError, on all ranks, when they do not agree on the next plan, and whatever a collective raised.
+        """
+        outcome = engine.outcome()
+        tick, sums = outcome.tick, outcome.tick.sums
+        counts = sums.nonfinite == 0
+        if counts:
+            self._memory.commit()
+            for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
+                self.tracker.update(cf, kept_sq, sums.compensated_sq)
+        else:
+            self._memory.rollback()
+            self.nonfinite_steps += 1
+            self._note(
+                "nonfinite", f"Step {self.step}: a non-finite gradient on {sums.nonfinite:.0f} rank(s)."
+            )
+        if sums.failed:
+            self.failed_steps += 1
+            self._note(
+                "failed",
+                f"Step {self.step}: compression failed on {sums.failed:.0f} rank(s); see their logs.",
+            )
+        self._at_this_level += 1
+        settled = self._at_this_level > self._settle_steps
+        lap = self.clock.lap(outcome)
+        self.window.add(self.plan, sums, lap, outcome.dense_bytes, outcome.payload_bytes, settled)
+        self.dense_bytes += outcome.dense_bytes
+        self.payload_bytes += outcome.payload_bytes
+        if not tick.agreed:
+            raise AgreementError(
+                f"step {self.step}: ranks disagree on the next step's plan; rank {self.rank} has {self.following}. "
+                "No gradient was exchanged under it. Ranks must run the same code and load the same checkpoint."
+            )
+        self._advance(tick.directive)
+        engine.begin(self.plan, self.step)
+        return counts
+
+    @property
+    def full(self) -> bool:
+        """Whether the window is over and waits to be closed."""
+        return self.step - self.window.first_step >= self._window_steps
+
+    def _advance(self, directive: Directive) -> None:
+        before, self.plan = self.plan, self.following
+        if (before.cf, before.directive.epoch) != (self.plan.cf, self.plan.directive.epoch):
+            self._at_this_level = 0
+            self._look_at(self.plan.cf)
+        self.following = next_plan(directive, self.tracker)
+        self.tracker.forget_except(frozenset(self.plan.measured + self.following.measured))
+        self.step += 1
+
+    def close_window(self, engine: Engine, samples: int) -> None:
+        """At the start of the next step, when everything of the last one is known: gather rows, report on rank 0.
+
+        Every rank calls it at the same step. The gather runs on the exchange thread, before any bucket of the new step.
+        """
+        window, self.window = self.window, Window(self.window.number + 1, self.step)
+        window.row.memory_bytes = self._memory.nbytes()
+        window.row.samples = samples
+        gains = dict(self.tracker.gains())
+        engine.call(lambda: self._gather(window, gains))
+
+    def _gather(self, window: Window, gains: dict[float, float]) -> None:
+        try:
+            mine = torch.tensor(window.row.values(), dtype=torch.float64)
+            rows = [torch.empty(ROW_SIZE, dtype=torch.float64) for _ in range(self._group.size())]
+            dist.all_gather(rows, mine, group=self._group)
+            if self._desk is not None:
+                everyone = [Row(*row.tolist()) for row in rows]
+                self._desk.put(build_report(window, everyone, gains, self._job, self._incarnation))
+        except Exception:  # a report is worth less than the training
+            log.exception("window %d could not be reported", window.number)
+
+    def _look_at(self, cf: float) -> None:
+        """Warn, once a CF, when the memory may grow without limit under it."""
+        if cf not in self._looked_at:
+            self._looked_at.add(cf)
+            warning = self._unstable(cf)
+            if warning is not None:
+                self._note("note", warning)
+
+    def _note(self, kind: str, message: str) -> None:
+        log.warning(message)
+        if self._desk is not None:
+            self._desk.note(
+                Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
+            )
+
+    def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
+        """Go on where a checkpoint was taken (before the first step)."""
+        self.plan, self.following, self.step = plan, following, step
+        self.window = Window(window, step)

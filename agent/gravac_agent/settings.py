@@ -1,0 +1,125 @@
+"""Settings of the agent: keyword argument, else ``GRAVAC_<NAME>`` in the environment, else the default."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gravac import compressors, memories, policies
+from gravac_agent import link
+from gravac_agent.errors import SetupError
+
+
+def _known_compressor(name: str) -> str:
+    compressors.build(name)
+    return name
+
+
+def _known_memory(name: str) -> str:
+    memories.build(name)
+    return name
+
+
+def _known_policy(text: str) -> str:
+    policies.parse(text)
+    return text
+
+
+def _link(text: str) -> str:
+    link.parse(text)
+    return text
+
+
+def _controller(text: str) -> str:
+    if text not in ("auto", "none") and not text.startswith("http://"):
+        raise ValueError("must be auto, none, or an address such as http://host:8756")
+    return text.rstrip("/")
+
+
+class AgentSettings(BaseSettings):
+    """How the agent behaves. All ranks must have the same values; a difference is an error at start."""
+
+    model_config = SettingsConfigDict(env_prefix="GRAVAC_", frozen=True, extra="forbid")
+
+    enabled: bool = Field(True, description="False: plain DDP, nothing is registered, nothing is started.")
+    compressor: Annotated[str, AfterValidator(_known_compressor)] = Field(
+        "topk", description="Codec, by name."
+    )
+    memory: Annotated[str, AfterValidator(_known_memory)] = Field(
+        "residual", description="Error memory, by name."
+    )
+    policy: Annotated[str, AfterValidator(_known_policy)] = Field(
+        "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
+    )
+    window: int = Field(
+        50, ge=1, le=1_000_000, description="Steps between decisions. Smaller reacts faster, noisier."
+    )
+    controller: Annotated[str, AfterValidator(_controller)] = Field(
+        "auto",
+        description="auto: rank 0 starts one on this machine. http://…: use that one. none: decide in process.",
+    )
+    job: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
+        description="Name of the job; default: script name and start time.",
+    )
+    data_dir: Path = Field(Path("gravac-runs"), description="Folder of the journals, one folder per job.")
+    page_port: int = Field(
+        0, ge=0, le=65535, description="Port of a controller started by the agent; 0: any free one."
+    )
+    link: Annotated[str, AfterValidator(_link)] = Field(
+        "none",
+        description="Emulate a slow link, such as 100mbit, by pacing collectives; none: the real network.",
+    )
+    seed: int = Field(0, ge=0, le=2**31, description="Seed of codecs that draw, shared by all ranks.")
+    nonfinite: Literal["skip", "propagate"] = Field(
+        "skip",
+        description="A step with a NaN or infinite gradient on any rank. skip: the optimiser step does nothing on all "
+        "ranks. propagate: the optimiser gets it, as plain DDP would. Either way the error memory stays clean.",
+    )
+    rescale: bool = Field(
+        True,
+        description="When the learning rate or the loss scale changes, scale what is owed, so that it is applied "
+        "as it was computed. False: leave it.",
+    )
+    settle_steps: int = Field(
+        3, ge=0, le=1000, description="Steps after a change of CF left out of step times."
+    )
+    fallback_windows: int = Field(
+        3,
+        ge=1,
+        le=1000,
+        description="Windows without an answer from the controller before all ranks go dense.",
+    )
+    request_seconds: float = Field(
+        2.0, gt=0, le=60, description="Total deadline of one request to the controller."
+    )
+    agreement_seconds: float = Field(
+        300.0,
+        gt=0,
+        le=86400,
+        description="How long ranks wait for each other in the agent's own collectives.",
+    )
+    token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
+
+
+def load(**given: Any) -> AgentSettings:
+    """Settings from keyword arguments (None: not given) and the environment.
+
+    Raises SetupError with one line per wrong value. Warns about ``GRAVAC_`` variables nobody reads.
+    """
+    try:
+        settings = AgentSettings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc']))}={e['input']!r:.100}: {e['msg']}" for e in error.errors()]
+        raise SetupError("; ".join(lines)) from None
+    known = {f"GRAVAC_{name.upper()}" for name in AgentSettings.model_fields}
+    for name in sorted(os.environ):
+        if name.startswith("GRAVAC_") and name not in known and not name.startswith("GRAVAC_CONTROLLER_"):
+            warnings.warn(
+                f"environment variable {name} is not a setting of gravac; is it misspelt?", stacklevel=3
+            )
+    return settings

@@ -1,0 +1,85 @@
+"""The tick: one small all-reduce a step that makes every rank know the same things (DESIGN §5).
+
+A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
+fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.
+"""
+
+from dataclasses import astuple, dataclass, field, fields
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from gravac.protocol import Phase
+from gravac_agent.plan import Directive
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+@dataclass(slots=True)
+class StepSums:
+    """One rank's sums over the buckets of one step; after the tick, over ranks. Energies of bad steps are left out."""
+
+    gradient_sq: float = 0.0
+    compensated_sq: float = 0.0
+    sent_sq: float = 0.0
+    minimum_sq: float = 0.0
+    candidate_sq: float = 0.0
+    residual_sq: float = 0.0
+    residual_dot_gradient: float = 0.0
+    nonfinite: float = 0.0  # ranks with a NaN or infinity
+    failed: float = 0.0  # ranks whose compression failed
+
+    def flagged(self) -> "StepSums":
+        """Flags only: what a rank contributes when its energies mean nothing."""
+        return StepSums(nonfinite=self.nonfinite, failed=self.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What all ranks know after the tick of a step."""
+
+    sums: StepSums
+    directive: Directive
+    agreed: bool
+    """Whether every rank announced the same plan for the next step."""
+
+
+@dataclass(slots=True)
+class TickCodec:
+    """Packs and unpacks ticks. ``rank`` 0 speaks for the controller."""
+
+    rank: int
+    world_size: int
+    size: int = field(default=len(fields(StepSums)) + 5 + 6, init=False)
+
+    def pack(self, sums: StepSums, directive: Directive, fingerprint: tuple[int, int, int]) -> Tensor:
+        if self.rank == 0:
+            words = (
+                directive.epoch,
+                PHASES.index(directive.phase),
+                directive.cf_minimum,
+                directive.cf_candidate,
+                directive.epsilon,
+            )
+        else:
+            words = (0, 0, 0.0, 0.0, 0.0)
+        squares = tuple(piece * piece for piece in fingerprint)
+        clean = sums.flagged() if sums.nonfinite else sums
+        return torch.tensor([*astuple(clean), *words, *fingerprint, *squares], dtype=torch.float64)
+
+    def unpack(self, vector: Tensor) -> Tick:
+        values = vector.tolist()
+        count = len(fields(StepSums))
+        epoch, phase, minimum, candidate, epsilon = values[count : count + 5]
+        pieces, squares = values[count + 5 : count + 8], values[count + 8 :]
+        # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.
+        agreed = all(
+            self.world_size * int(square) == int(piece) ** 2
+            for piece, square in zip(pieces, squares, strict=True)
+        )
+        return Tick(
+            StepSums(*values[:count]),
+            Directive(int(epoch), PHASES[int(phase)], minimum, candidate, epsilon),
+            agreed,
+        )

@@ -1,0 +1,174 @@
+"""What a rank collects over a window, and the report rank 0 makes of everybody's."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields
+from statistics import median
+
+from gravac.protocol import (
+    GainSums,
+    LevelSums,
+    PhaseSeconds,
+    RankRow,
+    SmoothedGain,
+    WindowReport,
+)
+from gravac_agent.clock import Lap
+from gravac_agent.plan import Plan
+from gravac_agent.tick import StepSums
+
+
+@dataclass(slots=True)
+class Row:
+    """One rank's numbers of a window, gathered from all ranks at its end (as float64)."""
+
+    steps: float = 0
+    seconds: float = 0.0
+    data_wait: float = 0.0
+    compute: float = 0.0
+    compress: float = 0.0
+    communicate: float = 0.0
+    decompress: float = 0.0
+    samples: float = 0
+    nonfinite: float = 0
+    failed: float = 0
+    memory_bytes: float = 0
+    dense_bytes: float = 0
+    payload_bytes: float = 0
+    loss_sum: float = 0.0
+    loss_count: float = 0
+
+    def values(self) -> list[float]:
+        return [float(value) for value in astuple(self)]
+
+    def phases(self, share: float = 1.0) -> PhaseSeconds:
+        return PhaseSeconds(
+            data_wait=self.data_wait * share,
+            compute=self.compute * share,
+            compress=self.compress * share,
+            communicate=self.communicate * share,
+            decompress=self.decompress * share,
+        )
+
+
+ROW_SIZE = len(fields(Row))
+
+
+@dataclass(slots=True)
+class _Level:
+    steps: int = 0
+    finite_steps: int = 0
+    dense_bytes: int = 0
+    payload_bytes: int = 0
+    sums: StepSums = field(default_factory=StepSums)
+    settled_seconds: list[float] = field(default_factory=list)
+    settled_exposed: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Window:
+    """One window on one rank. Bounded: a number or two per step."""
+
+    number: int
+    first_step: int
+    row: Row = field(default_factory=Row)
+    levels: dict[tuple[int, float], _Level] = field(default_factory=dict)
+    last_plan: Plan | None = None
+
+    def add(self, plan: Plan, sums: StepSums, lap: Lap, dense: int, payload: int, settled: bool) -> None:
+        """One finished step; ``sums`` are over ranks, the rest is this rank's."""
+        row = self.row
+        row.steps += 1
+        for phase in ("seconds", "data_wait", "compute", "compress", "communicate", "decompress"):
+            setattr(row, phase, getattr(row, phase) + getattr(lap, phase))
+        row.dense_bytes += dense
+        row.payload_bytes += payload
+        row.nonfinite += sums.nonfinite > 0
+        row.failed += sums.failed > 0
+        level = self.levels.setdefault((plan.directive.epoch, plan.cf), _Level())
+        level.steps += 1
+        level.dense_bytes += dense
+        level.payload_bytes += payload
+        if not sums.nonfinite:
+            level.finite_steps += 1
+            added = (a + b for a, b in zip(astuple(level.sums), astuple(sums), strict=True))
+            level.sums = StepSums(*added)
+        if settled:
+            level.settled_seconds.append(lap.seconds)
+            level.settled_exposed.append(lap.communicate)
+        self.last_plan = plan
+
+    def log_loss(self, loss: float | None) -> None:
+        if loss is None:
+            return
+        self.row.loss_sum += loss
+        self.row.loss_count += 1
+
+
+def build_report(
+    window: Window, rows: Sequence[Row], gains: dict[float, float], job: str, incarnation: str
+) -> WindowReport:
+    """Rank 0's report of a window with at least one step. Energies are over ranks already; rows come from all ranks."""
+    plan = window.last_plan
+    assert plan is not None
+    ranks = len(rows)
+    losses = sum(row.loss_count for row in rows)
+    total = Row(*(sum(column) for column in zip(*(row.values() for row in rows), strict=True)))
+    own = rows[0]
+    return WindowReport(
+        job=job,
+        incarnation=incarnation,
+        window=window.number,
+        first_step=window.first_step,
+        last_step=window.first_step + int(own.steps) - 1,
+        epoch=plan.directive.epoch,
+        phase=plan.directive.phase,
+        cf=plan.cf,
+        seconds=own.seconds,
+        samples=int(total.samples),
+        dense_bytes=int(total.dense_bytes),
+        payload_bytes=int(total.payload_bytes),
+        loss=sum(row.loss_sum for row in rows) / losses if losses else None,
+        nonfinite_steps=int(own.nonfinite),
+        failed_steps=int(own.failed),
+        levels=tuple(_level(epoch, cf, level, ranks) for (epoch, cf), level in window.levels.items()),
+        gains=tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items()),
+        phases=total.phases(1 / ranks),
+        ranks=tuple(_rank(rank, row) for rank, row in enumerate(rows[:1024])),
+    )
+
+
+def _level(epoch: int, cf: float, level: _Level, ranks: int) -> LevelSums:
+    sums = level.sums
+    return LevelSums(
+        epoch=epoch,
+        cf=cf,
+        steps=level.steps,
+        settled_steps=len(level.settled_seconds),
+        step_seconds_median=median(level.settled_seconds) if level.settled_seconds else None,
+        exposed_seconds_median=median(level.settled_exposed) if level.settled_exposed else None,
+        dense_bytes=level.dense_bytes * ranks,  # payload sizes are equal on all ranks by agreement
+        payload_bytes=level.payload_bytes * ranks,
+        sums=GainSums(
+            steps=level.finite_steps,
+            gradient_sq=sums.gradient_sq,
+            compensated_sq=sums.compensated_sq,
+            sent_sq=sums.sent_sq,
+            minimum_sq=sums.minimum_sq,
+            candidate_sq=sums.candidate_sq,
+            residual_sq=sums.residual_sq,
+            residual_dot_gradient=sums.residual_dot_gradient,
+        ),
+    )
+
+
+def _rank(rank: int, row: Row) -> RankRow:
+    return RankRow(
+        rank=rank,
+        steps=int(row.steps),
+        step_seconds=row.seconds,
+        phases=row.phases(),
+        samples=int(row.samples),
+        nonfinite_steps=int(row.nonfinite),
+        failed_steps=int(row.failed),
+        memory_bytes=int(row.memory_bytes),
+    )

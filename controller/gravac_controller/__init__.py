@@ -1,0 +1,1 @@
+"""Beside rank 0: the controller service and the command line."""

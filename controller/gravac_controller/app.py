@@ -1,0 +1,43 @@
+"""The application: routes, one error shape, and the guard around all of it."""
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from gravac import __version__
+from gravac_controller import openapi, problems
+from gravac_controller.guard import Guard, own_name
+from gravac_controller.routes_agent import agent_routes
+from gravac_controller.routes_read import read_routes
+from gravac_controller.routes_service import mount_pages, service_routes
+from gravac_controller.services import Services
+
+DESCRIPTION = (
+    "Decides how strongly a distributed training job compresses its gradients, explains each decision, and shows it. "
+    "Lists page by cursor: pass `next` as `after`. Unknown values are null."
+)
+
+
+def create_app(services: Services) -> ASGIApp:
+    """An ASGI application for one controller. Its store must be open while requests come in."""
+    app = FastAPI(
+        title="gravac controller",
+        version=__version__,
+        description=DESCRIPTION,
+        docs_url=None,  # FastAPI's own page loads scripts from a CDN; see docs_page
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=openapi.problem_answers(),
+    )
+    problems.install(app, services.refuse)
+    openapi.install(app)
+    app.include_router(read_routes(services))
+    app.include_router(agent_routes(services))
+    app.include_router(service_routes(services))
+    mount_pages(app)
+    settings = services.settings
+    return Guard(
+        app,
+        allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
+        token=None if settings.token is None else settings.token.get_secret_value(),
+        refused=services.refuse,
+    )

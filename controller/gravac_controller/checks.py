@@ -1,0 +1,60 @@
+"""What the types of a report cannot say: rules between its fields. Each fault names the field, the value, the rule."""
+
+from collections.abc import Iterator
+
+from gravac.protocol import JobSpec, WindowReport
+from gravac_controller.problems import ApiError
+from gravac_controller.views import Fault
+
+
+def check_name(name: str) -> None:
+    """A job's name becomes a folder's: refuse ".", ".." and hidden names. Raises ApiError 422."""
+    if name.startswith("."):
+        fault = Fault(field="job", message="a job's name must not begin with a dot")
+        raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+
+
+def check_same_job(path_job: str, body_job: str) -> None:
+    """The job in the path and the one in the body must be the same. Raises ApiError 422."""
+    if path_job != body_job:
+        fault = Fault(field="job", message=f"the body says {body_job!r}, the path {path_job!r}")
+        raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+
+
+def check_report(report: WindowReport, spec: JobSpec) -> None:
+    """Refuse a report that contradicts itself or its job. Raises ApiError 422 with every fault found.
+
+    Times are not compared with the window's wall time: ranks' clocks differ, and a window that a rank joined late
+    is odd but true.
+    """
+    faults = tuple(Fault(field=field, message=message) for field, message in _faults(report, spec))[:20]
+    if faults:
+        raise ApiError(422, f"{faults[0].field}: {faults[0].message}", errors=faults)
+
+
+def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:
+    if report.last_step < report.first_step:
+        yield "last_step", f"{report.last_step} is before first_step {report.first_step}"
+        return
+    steps = report.last_step - report.first_step + 1
+    rank_steps = steps * spec.world_size
+    for name in ("nonfinite_steps", "failed_steps"):
+        if getattr(report, name) > rank_steps:
+            yield name, f"{getattr(report, name)} in {steps} steps of {spec.world_size} ranks"
+    in_levels = sum(level.steps for level in report.levels)
+    if in_levels > steps:
+        yield "levels", f"their steps add up to {in_levels}, the window has {steps}"
+    for number, level in enumerate(report.levels):
+        if level.settled_steps > level.steps:
+            yield f"levels.{number}.settled_steps", f"{level.settled_steps} of {level.steps} steps"
+        if level.sums.steps > level.steps * spec.world_size:
+            yield f"levels.{number}.sums.steps", f"{level.sums.steps} of {level.steps} steps"
+    seen: set[int] = set()
+    for number, row in enumerate(report.ranks):
+        if row.rank >= spec.world_size:
+            yield f"ranks.{number}.rank", f"{row.rank} in a job of {spec.world_size} ranks"
+        if row.rank in seen:
+            yield f"ranks.{number}.rank", f"{row.rank} is listed twice"
+        seen.add(row.rank)
+        if row.steps > steps:
+            yield f"ranks.{number}.steps", f"{row.steps} in a window of {steps}"

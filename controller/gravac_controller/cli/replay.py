@@ -1,0 +1,108 @@
+"""``gravac replay``: decide a trace again."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gravac.replay import Check, Replay, Row
+from gravac.replay import check as check_trace
+from gravac.replay import replay as replay_trace
+from gravac.trace import TraceError, read
+from gravac_controller.cli.wording import factor, printable
+
+
+class Unreadable(click.ClickException):
+    """The file cannot be opened, or is no trace."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--check", is_flag=True, help="Only say whether the trace is whole; exit code 1 if it is not.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def replay(trace: Path, check: bool, as_json: bool) -> None:
+    """Decide every window of TRACE again and show the decisions.
+
+    A job's journal is its trace: gravac-runs/JOB/journal.jsonl (also gzipped). The rules that decide are pure, so the
+    same windows must give the same decisions. --check proves that: no line was altered since it was written, and
+    every decision follows from its window, byte for byte. It names the first window where that is not so.
+
+    Exit codes: 0 the same, 1 something differs, 2 the file cannot be read.
+
+    \b
+    Example:
+      gravac replay gravac-runs/demo-lm-20261121-093000/journal.jsonl --check
+    """
+    try:
+        if check:
+            found = check_trace(trace)
+            _show_check(found, as_json)
+            sys.exit(0 if found.ok else 1)
+        again = replay_trace(read(trace, verify=False))
+    except TraceError as error:
+        raise Unreadable(printable(str(error))) from None
+    _show_rows(trace, again, as_json)
+    sys.exit(1 if again.differing else 0)
+
+
+def _show_check(found: Check, as_json: bool) -> None:
+    if as_json:
+        differences = [
+            {"window": difference.window, "line": difference.line, "message": difference.message}
+            for difference in found.differences
+        ]
+        facts = {"path": found.path, "ok": found.ok, "windows": found.windows, "decisions": found.decisions}
+        click.echo(json.dumps({**facts, "differences": differences, "notes": found.notes}))
+        return
+    if found.ok:
+        click.echo(
+            f"{found.path}: the same {found.decisions} decisions from {found.windows} windows, byte for byte."
+        )
+    else:
+        first, more = found.differences[0], len(found.differences) - 1
+        click.echo(f"{found.path}: DIFFERS. First at {printable(first.message)}")
+        if more:
+            click.echo(
+                f"{more} more {'difference follows' if more == 1 else 'differences follow'}; --json lists them."
+            )
+    for note in found.notes:
+        click.echo(f"note: {printable(note)}")
+
+
+def _show_rows(trace: Path, again: Replay, as_json: bool) -> None:
+    if as_json:
+        rows = [_row(row) for row in again.rows]
+        click.echo(json.dumps({"path": str(trace), "rows": rows, "notes": again.notes}))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("Window", "CF", "Phase", "Rule"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("Reason")
+    for row in again.rows:
+        now = row.replayed
+        reason = printable(now.reason)
+        if not row.same and row.recorded is not None:
+            was = row.recorded
+            reason += f" (RECORDED: CF {factor(was.cf_candidate)}, {was.phase}, {was.rule}: {printable(was.reason)})"
+        window = "start" if row.window < 0 else str(row.window)
+        table.add_row(window, factor(now.cf_candidate), now.phase, now.rule, reason)
+    console = Console(highlight=False, markup=False, soft_wrap=False)
+    console.print(table)
+    for note in again.notes:
+        console.print(f"note: {printable(note)}")
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "window": row.window,
+        "line": row.line,
+        "same": row.same,
+        "recorded": None if row.recorded is None else row.recorded.model_dump(),
+        "replayed": row.replayed.model_dump(),
+    }

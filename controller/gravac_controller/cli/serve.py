@@ -1,0 +1,109 @@
+"""``gravac serve``: run the controller in the foreground."""
+
+import json
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from gravac_controller.guard import is_loopback
+from gravac_controller.listen import ListenError
+from gravac_controller.lock import DataDirError
+from gravac_controller.problems import faults_of
+from gravac_controller.server import UnsafeError, run
+from gravac_controller.services import Services
+from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
+
+
+class CannotStart(click.ClickException):
+    """A setting, port or folder that does not work; the message says what to do."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.option(
+    "--host",
+    help="Address to listen on. 127.0.0.1, the default, can be reached from this machine only; 0.0.0.0 from "
+    "everywhere, and needs a token.",
+)
+@click.option("--port", type=int, help=f"TCP port, {DEFAULT_PORT} unless given; 0 takes a free one.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the journals [./gravac-runs].")
+@click.option("--job", help="Serve this one job of the folder only.")
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    help="A further name or address by which browsers and agents may call this server. Repeatable.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the token that agents must show to post; GRAVAC_TOKEN does the same.",
+)
+@click.option(
+    "--announce",
+    is_flag=True,
+    help="Print one JSON line on stdout when requests are answered; the rest on stderr.",
+)
+@click.option("--with-parent", is_flag=True, help="End when standard input ends.")
+@click.option(
+    "--linger",
+    "linger_seconds",
+    type=float,
+    metavar="SECONDS",
+    help="With --with-parent: end this much later.",
+)
+def serve(announce: bool, with_parent: bool, token_file: Path | None, **given: Any) -> None:
+    """Run the controller: decide for training jobs, journal and show what was decided.
+
+    Training jobs start one by themselves; run this to serve several jobs from one place, or to look at old ones.
+    All settings can also be given as GRAVAC_CONTROLLER_<NAME>, for example GRAVAC_CONTROLLER_MAX_JOBS=50.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = _settings(token_file, given)
+        run(
+            settings,
+            with_parent=with_parent,
+            started=lambda url, services: _tell(url, services, announce),
+        )
+    except (DataDirError, ListenError, UnsafeError) as error:
+        raise CannotStart(str(error)) from None
+
+
+def _settings(token_file: Path | None, given: dict[str, Any]) -> ControllerSettings:
+    chosen = {name: value for name, value in given.items() if value is not None and value != ()}
+    if token_file is not None:
+        try:
+            chosen["token"] = token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CannotStart(f"--token-file {token_file} cannot be read: {error}") from None
+    try:
+        return ControllerSettings(**chosen)
+    except ValidationError as error:
+        lines = [f"{fault.field}: {fault.message}" for fault in faults_of(error)]
+        raise CannotStart("; ".join(lines)) from None
+
+
+def _tell(url: str, services: Services, announce: bool) -> None:
+    """Say where we are: to a program in one JSON line, to people in a few plain ones."""
+    settings = services.settings
+    if announce:
+        line = {"url": url, "pid": os.getpid(), "instance": services.instance}
+        print(json.dumps(line), file=sys.stdout, flush=True)  # noqa: T201 (the protocol with the parent)
+    port = int(url.rsplit(":", 1)[1])
+    lines = [f"gravac controller at {url}", f"journals in {settings.data_dir.resolve()}"]
+    if is_loopback(settings.host):
+        tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{socket.gethostname()}"
+        lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
+    else:
+        lines.append("anyone who reaches this address can look; posting needs the token")
+    for job, why in services.store.unreadable.items():
+        lines.append(f"job {job} is not served: {why}")
+    click.echo("\n".join(lines), err=announce)

@@ -1,0 +1,57 @@
+"""How the command line writes numbers and other people's text."""
+
+from gravac.protocol import LinkSpec
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could rewrite a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def size(count: float) -> str:
+    """Bytes with three digits: 982 B, 4.21 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def seconds(value: float | None) -> str:
+    """A duration in milliseconds or seconds; – when unknown."""
+    if value is None:
+        return "–"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def number(value: float | None) -> str:
+    """Three digits that count; – when unknown."""
+    if value is None:
+        return "–"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def factor(cf: float) -> str:
+    """``dense`` or the compression factor."""
+    return "dense" if cf == 1.0 else f"{cf:g}"
+
+
+def times(numerator: float | None, denominator: float | None) -> str:
+    """How many times more, as 5.0x; – when unknown."""
+    if numerator is None or not denominator:
+        return "–"
+    return f"{numerator / denominator:.2f}x"
+
+
+def link(spec: LinkSpec | None) -> str:
+    """What network a job ran on."""
+    if spec is None:
+        return "the real network of this machine (loopback)"
+    rate = spec.bits_per_second
+    unit = next((f"{rate / scale:g} {name}" for name, scale in _RATES if rate >= scale), f"{rate:g} bit/s")
+    return (
+        f"EMULATED {unit}: transfers are held back as such a wire would, the machine's own network is faster"
+    )
+
+
+_RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))

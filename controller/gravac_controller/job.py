@@ -1,0 +1,262 @@
+"""One job: its fold (what is decided), its journal (the truth) and its live projection (what people see).
+
+Order of every change: fold, journal with fsync, projection, answer. What was answered is therefore on disk. If
+the disk refuses, the sender is asked to try again and all is rebuilt from the journal.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio.to_thread
+
+from gravac.fold import JobFold
+from gravac.follow import Difference, Follower
+from gravac.protocol import (
+    End,
+    Event,
+    JobAnswer,
+    JobSpec,
+    WindowAnswer,
+    WindowReport,
+)
+from gravac.trace import Line, TraceRecord, TraceWriter
+from gravac_controller.checks import check_report
+from gravac_controller.live import LiveJob
+from gravac_controller.problems import ApiError
+from gravac_controller.reader import JournalReader
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.views import EventView
+
+JOURNAL = "journal.jsonl"
+
+
+class Job:
+    """One job of the store. Requests that change it run one after the other (``_turn``)."""
+
+    def __init__(self, folder: Path, settings: ControllerSettings, now: Callable[[], float]) -> None:
+        self.path = folder / JOURNAL
+        self.reader = JournalReader(self.path)
+        self.live = LiveJob(settings)
+        self._settings, self._now = settings, now
+        self._lock = asyncio.Lock()
+        self._fold: JobFold | None = None
+        self._writer: TraceWriter | None = None
+        self._out_of_step = False  # a write failed: the journal has to be read again before anything else
+
+    # -- opening ----------------------------------------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Fold the journal that is there, finishing a window that was cut off before its decision.
+
+        False for an empty journal (the controller died before its first line). Raises TraceError, ValueError.
+        """
+        self.close()
+        live = LiveJob(self._settings)
+        follower = Follower(adopt=True)
+
+        def visit(line: Line) -> None:
+            for found in follower.push(line):
+                if isinstance(found, Difference):
+                    raise ValueError(found.message)
+            live.apply(line.number, line.time, line.record)
+
+        writer = TraceWriter(self.path, self._now, visit)
+        fold = follower.fold
+        try:
+            if fold is not None and fold.spec.job != self.path.parent.name:
+                raise ValueError(f"the journal is of job {fold.spec.job!r}, the folder is another's")
+            if follower.missing is not None:
+                for line in writer.append(follower.missing):
+                    live.apply(line.number, line.time, line.record)
+        except BaseException:
+            writer.close()
+            raise
+        self._writer, self._fold, self._out_of_step = writer, fold, False
+        previous, self.live = self.live, live
+        previous.notify()
+        if fold is None or live.ended:
+            self.close()
+        return fold is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first registration is in the journal."""
+        return self._fold is not None
+
+    @property
+    def journal_bytes(self) -> int:
+        """Length of the journal's whole lines."""
+        return self._writer.size if self._writer is not None else self.path.stat().st_size
+
+    def close(self) -> None:
+        """Close the journal; the next write opens it again."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # -- what agents ask --------------------------------------------------------------------------------------
+
+    async def register(self, spec: JobSpec) -> JobAnswer:
+        """Begin the job, resume it under a new incarnation, or repeat the answer. Raises ApiError 409, 422, 503."""
+        async with self._turn():
+            if self._fold is None:
+                await self._begin(spec)
+            else:
+                await self._resume(self._fold, spec)
+            return self._known().job_answer()
+
+    async def window(self, report: WindowReport) -> WindowAnswer:
+        """Decide on a window, or repeat the newest answer for one that is known. Raises ApiError 409, 422, 503."""
+        async with self._turn():
+            fold = self._known()
+            check_report(report, fold.spec)
+            judgement = fold.judge(report)
+            if judgement == "duplicate":
+                return fold.answer()
+            if judgement == "wrong_incarnation":
+                raise self._wrong_incarnation(report.incarnation)
+            if judgement == "conflict":
+                raise ApiError(
+                    409,
+                    f"window {report.window} was reported before with other content, or was skipped; the next "
+                    f"window is {fold.next_window}",
+                    reason="conflict",
+                )
+            if self.live.ended:
+                raise self._has_ended(report.incarnation)
+            records: list[TraceRecord] = []
+            if judgement == "gap":
+                records.append(_gap(fold.next_window, report.window))
+            decision = fold.decide(report)
+            await self._write(*records, report, decision)
+            return fold.answer()
+
+    async def event(self, event: Event) -> EventView:
+        """Journal an event; the same one again (a retry) changes nothing. Raises ApiError 503."""
+        async with self._turn():
+            self._known()
+            if event.window is not None:
+                for known in self.live.events:
+                    if known.event == event:
+                        return known
+            await self._write(event)
+            return self.live.events[-1]
+
+    async def end(self, end: End) -> None:
+        """Journal the end of the incarnation; again (a retry) changes nothing. Raises ApiError 409, 503."""
+        async with self._turn():
+            if end.incarnation != self._known().spec.incarnation:
+                raise self._wrong_incarnation(end.incarnation)
+            if self.live.ended:
+                return
+            await self._write(end)
+            self.close()
+
+    # -- steps of these ---------------------------------------------------------------------------------------
+
+    async def _begin(self, spec: JobSpec) -> None:
+        try:
+            fold = JobFold(spec)
+        except ValueError as error:
+            raise ApiError(422, str(error)) from None
+        registered = Event(
+            kind="registered",
+            window=None,
+            message=f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
+            f"{spec.window_steps} steps a window",
+        )
+        self._fold = fold
+        await self._write(spec, fold.decision, registered)
+
+    async def _resume(self, fold: JobFold, spec: JobSpec) -> None:
+        same = spec.incarnation == fold.spec.incarnation
+        if same and self.live.ended:
+            raise self._has_ended(spec.incarnation)
+        before, next_window = fold.decision, fold.next_window
+        old_spec = fold.spec
+        try:
+            fold.resume(spec)
+        except ValueError as error:
+            raise ApiError(409, str(error), reason="conflict") from None
+        moved = fold.decision != before
+        if same and not moved and fold.next_window == next_window and _bare(spec) == _bare(old_spec):
+            return
+        kind = "the trainer found its controller again" if same else "the trainer started again"
+        records: list[TraceRecord] = [spec, fold.decision]
+        if fold.next_window > next_window:
+            records.append(_gap(next_window, fold.next_window))
+        restarted = Event(
+            kind="restarted",
+            window=None,
+            message=f"{kind}: {spec.world_size} ranks, next window {fold.next_window}",
+        )
+        await self._write(*records, restarted)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One change at a time, each on a fold that agrees with the journal."""
+        async with self._lock:
+            if self._out_of_step:
+                try:
+                    await anyio.to_thread.run_sync(self.load)
+                except (OSError, ValueError) as error:
+                    raise _unwritable(error) from error
+            yield
+
+    async def _write(self, *records: TraceRecord) -> None:
+        """Journal the records, then show them. On failure the journal is read again before the next change."""
+        self._out_of_step = True
+        try:
+            lines = await anyio.to_thread.run_sync(self._append, records)
+        except (OSError, ValueError) as error:
+            raise _unwritable(error) from error
+        self._out_of_step = False
+        for line in lines:
+            self.live.apply(line.number, line.time, line.record)
+        self.live.notify()
+
+    def _append(self, records: tuple[TraceRecord, ...]) -> tuple[Line, ...]:
+        if self._writer is None:
+            self._writer = TraceWriter(self.path, self._now)
+        return self._writer.append(*records)
+
+    def _known(self) -> JobFold:
+        if self._fold is None:
+            raise ApiError(404, "no such job; register it with POST /v1/jobs", reason="unknown_job")
+        return self._fold
+
+    def _wrong_incarnation(self, given: str) -> ApiError:
+        return ApiError(
+            409,
+            f"incarnation {given!r} is not the registered one; another start of this trainer has taken over, or "
+            "this one must register first",
+            reason="wrong_incarnation",
+        )
+
+    def _has_ended(self, incarnation: str) -> ApiError:
+        return ApiError(
+            409,
+            f"incarnation {incarnation!r} has ended; a restarted trainer needs a new incarnation",
+            reason="ended",
+        )
+
+
+def _gap(expected: int, came: int) -> Event:
+    return Event(kind="gap", window=came, message=f"windows {expected} to {came - 1} never arrived")
+
+
+def _unwritable(error: Exception) -> ApiError:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ApiError(
+        503,
+        f"the journal cannot be written ({why}); nothing was taken, try again later",
+        reason="journal",
+        headers={"retry-after": "5"},
+    )
+
+
+def _bare(spec: JobSpec) -> JobSpec:
+    """A spec without what changes between two registrations of one start."""
+    return spec.model_copy(update={"policy_state": None, "first_window": 0})

@@ -1,0 +1,230 @@
+"""What is known of one job: a projection of its journal, line by line, with bounded history.
+
+Everything here lives on the event loop and changes only in ``apply``, so readers need no locks. The decisions
+themselves come from ``gravac.fold.JobFold``; this only remembers them for people.
+"""
+
+import asyncio
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import time as unix_now
+
+from gravac import derived
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac.traceline import TraceRecord
+from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
+from gravac_controller.views import DecisionView, EventView, State, Totals, WindowView
+
+KEPT_EVENTS = 100
+STALE_WINDOWS = 5
+BASELINE_MEDIANS = 32
+PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing an event stream tells: the journal line it is known by, and what happened."""
+
+    line: int
+    window: WindowView | None = None
+    decision: DecisionView | None = None
+    event: EventView | None = None
+    end: str | None = None
+    time: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        """The name of its message."""
+        return "window" if self.window is not None else "event" if self.event is not None else "end"
+
+
+class LiveJob:
+    """One job as its journal tells it up to ``line``."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self.line = 0
+        self.spec: JobSpec | None = None
+        self.decision: Decision | None = None
+        self.decided_time = 0.0
+        self.started_time = 0.0
+        self.last_report_time: float | None = None
+        self.ended = False
+        self.end_message = ""
+        self.latest: WindowView | None = None
+        self.totals = Totals()
+        self.decisions_by_rule: Counter[str] = Counter()
+        self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
+        self.decisions: deque[DecisionView] = deque(
+            maxlen=max(settings.history_windows, SNAPSHOT_DECISIONS) + 1
+        )
+        self.events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
+        self._moments: deque[Moment] = deque(maxlen=settings.history_windows)
+        self._complete_from = 0
+        self._undecided = False
+        self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._changed = asyncio.Event()
+
+    # -- from the journal -------------------------------------------------------------------------------------
+
+    def apply(self, line: int, time: float, record: TraceRecord) -> None:
+        """Take in one journal line; ``line`` counts from 1. Wakes nobody: call ``notify`` after the last one."""
+        self.line = line
+        match record:
+            case JobSpec():
+                self._apply_spec(time, record)
+            case WindowReport():
+                self._apply_window(time, record)
+            case Decision():
+                self._apply_decision(line, time, record)
+            case Event():
+                view = EventView(time=time, event=record)
+                self.events.append(view)
+                self._remember(Moment(line, event=view, time=time))
+            case End():
+                self.ended, self.end_message = True, record.message
+                self._remember(Moment(line, end=record.message, time=time))
+
+    def _apply_spec(self, time: float, spec: JobSpec) -> None:
+        if self.spec is None:
+            self.started_time = time
+        if self.spec is None or self.spec.incarnation != spec.incarnation:
+            self.ended = False
+        self.spec = spec
+
+    def _apply_window(self, time: float, report: WindowReport) -> None:
+        if self.latest is not None:
+            self.windows.append(self._without_many_ranks(self.latest))
+        self.latest = window_view(time, report)
+        self.last_report_time = time
+        self._undecided = True
+        self._add_up(report)
+        for phase in PHASES:
+            self.phase_seconds[phase] += getattr(report.phases, phase)
+        if report.phase == "warmup":
+            self._dense_medians.extend(
+                level.step_seconds_median
+                for level in report.levels
+                if level.cf == 1 and level.step_seconds_median is not None
+            )
+
+    def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
+        before, self.decision = self.decision, decision
+        self.decided_time = time
+        self.decisions_by_rule[decision.rule] += 1
+        view = decision_view(time, decision, before)
+        self.decisions.append(view)
+        if self.latest is not None and self._undecided:
+            self._undecided = False
+            self._remember(Moment(line, window=self.latest, decision=view, time=time))
+
+    def _remember(self, moment: Moment) -> None:
+        if len(self._moments) == self._moments.maxlen:
+            self._complete_from = self._moments[0].line
+        if moment.window is not None:
+            older = self._moments[-1] if self._moments else None
+            if older is not None and older.window is not None:
+                self._moments[-1] = Moment(
+                    older.line,
+                    window=self._without_many_ranks(older.window),
+                    decision=older.decision,
+                    time=older.time,
+                )
+        self._moments.append(moment)
+
+    def _add_up(self, report: WindowReport) -> None:
+        old = self.totals
+        self.totals = Totals(
+            windows=old.windows + 1,
+            steps=old.steps + derived.steps(report),
+            samples=old.samples + report.samples,
+            seconds=old.seconds + report.seconds,
+            dense_bytes=old.dense_bytes + report.dense_bytes,
+            payload_bytes=old.payload_bytes + report.payload_bytes,
+            nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
+            failed_steps=old.failed_steps + report.failed_steps,
+        )
+
+    def _without_many_ranks(self, view: WindowView) -> WindowView:
+        if len(view.report.ranks) <= self._settings.history_rank_rows:
+            return view
+        return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
+
+    # -- for readers ------------------------------------------------------------------------------------------
+
+    def known(self) -> tuple[JobSpec, Decision]:
+        """Spec and decision in force. Every job that is served has both: its journal begins with them."""
+        assert self.spec is not None
+        assert self.decision is not None
+        return self.spec, self.decision
+
+    @property
+    def baseline_step_seconds(self) -> float | None:
+        """Median of the dense step medians of the warm-up windows, in seconds; null before there is one."""
+        return statistics.median(self._dense_medians) if self._dense_medians else None
+
+    def state(self) -> State:
+        """Whether the job runs, is silent for too long, or has ended."""
+        if self.ended:
+            return "ended"
+        last = self.last_report_time if self.last_report_time is not None else self.started_time
+        window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
+        limit = max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
+        return "stale" if unix_now() - last > limit else "running"
+
+    def all_windows(self) -> Iterator[WindowView]:
+        """The windows in memory, oldest first."""
+        yield from self.windows
+        if self.latest is not None:
+            yield self.latest
+
+    def moments_after(self, line: int) -> list[Moment] | None:
+        """What happened after journal line ``line``; null when that is no longer (or not yet) known."""
+        if line < self._complete_from or line > self.line:
+            return None
+        recent: list[Moment] = []
+        for moment in reversed(self._moments):
+            if moment.line <= line:
+                break
+            recent.append(moment)
+        return recent[::-1]
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set at the next change. Take it before reading, so that no change falls between reading and waiting."""
+        return self._changed
+
+    def notify(self) -> None:
+        """Wake everyone who waits for a change."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+def window_view(time: float, report: WindowReport) -> WindowView:
+    """A report with all that follows from it."""
+    return WindowView(
+        time=time,
+        report=report,
+        gain=derived.gain(report),
+        gain_minimum=derived.gain_minimum(report),
+        gain_candidate=derived.gain_candidate(report),
+        owed_steps=derived.owed_steps(report),
+        residual_ratio=derived.residual_ratio(report),
+        step_seconds=derived.step_seconds(report),
+        samples_per_second=derived.samples_per_second(report),
+        useful_samples_per_second=derived.useful_samples_per_second(report),
+        wire_cf=derived.wire_cf(report),
+    )
+
+
+def decision_view(time: float, decision: Decision, before: Decision | None) -> DecisionView:
+    """A decision and how it differs from the one before."""
+    return DecisionView(
+        time=time,
+        decision=decision,
+        changed=before is None or before.epoch != decision.epoch,
+        cf_before=None if before is None else before.cf_candidate,
+    )

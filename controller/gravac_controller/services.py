@@ -1,0 +1,29 @@
+"""What the routes share: the jobs, the streams, the settings, and the count of refusals."""
+
+import secrets
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.store import Store
+from gravac_controller.stream import Streams
+
+
+@dataclass
+class Services:
+    """One controller. ``instance`` changes with every start, so that a probe knows whom it talks to."""
+
+    settings: ControllerSettings
+    store: Store
+    streams: Streams
+    refused: Counter[str] = field(default_factory=Counter)
+    instance: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @classmethod
+    def of(cls, settings: ControllerSettings) -> "Services":
+        """A controller with these settings; its store is still closed."""
+        return cls(settings, Store(settings), Streams(settings))
+
+    def refuse(self, reason: str) -> None:
+        """Count a refused request."""
+        self.refused[reason] += 1

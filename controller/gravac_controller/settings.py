@@ -1,0 +1,105 @@
+"""Settings of the controller. Each can be set by an environment variable ``GRAVAC_CONTROLLER_<NAME>``.
+
+The token is ``GRAVAC_TOKEN``, shared with the agents, or a file; never an argument, so that no process list shows it.
+"""
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+DEFAULT_PORT = 8756
+SNAPSHOT_WINDOWS = 600
+SNAPSHOT_DECISIONS = 200
+
+
+class ControllerSettings(BaseSettings):
+    """How one controller process serves. Raises pydantic.ValidationError naming the field."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GRAVAC_CONTROLLER_",
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        env_ignore_empty=True,
+    )
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. 127.0.0.1: this machine only. Any other needs a token.",
+    )
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    data_dir: Path = Field(
+        default=Path("gravac-runs"),
+        description="Folder of the journals: one folder a job, journal.jsonl in it.",
+    )
+    job: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
+        description="Serve this one job only, so that several controllers can share a data folder; null: all.",
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names or addresses, without port, by which browsers and agents may call this server besides "
+        "localhost and the address it listens on.",
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        validation_alias="GRAVAC_TOKEN",
+        description="What agents must show to post; null: posting needs no token (loopback only).",
+    )
+    max_body_bytes: int = Field(default=262_144, ge=1024, description="Largest request body, in bytes.")
+    max_jobs: int = Field(default=1000, ge=1, description="Jobs held at once; more are refused with 429.")
+    history_windows: int = Field(
+        default=1000,
+        ge=SNAPSHOT_WINDOWS,
+        description="Windows per job kept in memory; older ones are read from the journal when asked for.",
+    )
+    history_rank_rows: int = Field(
+        default=16,
+        ge=0,
+        description="Windows in memory keep their rank rows up to this many ranks; beyond it only the latest "
+        "window does. The journal keeps all rows.",
+    )
+    metrics_max_ranks: int = Field(
+        default=256, ge=0, description="Jobs of more ranks have no per-rank series in /metrics."
+    )
+    max_connections: int = Field(
+        default=512, ge=1, description="Connections and running requests at once; more are answered 503."
+    )
+    stream_interval_seconds: float = Field(
+        default=0.5,
+        ge=0,
+        le=60,
+        description="Least time between two deliveries to one event stream, in seconds.",
+    )
+    stream_ping_seconds: float = Field(
+        default=15.0, gt=0, le=600, description="An idle event stream gets a comment this often, in seconds."
+    )
+    stream_stall_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="A stream whose reader takes nothing for this long is closed, in seconds.",
+    )
+    stale_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="A job is stale without a report for this many seconds or 5 times its last window, if longer.",
+    )
+    linger_seconds: float = Field(
+        default=0.0, ge=0, description="With --with-parent: seconds to go on after the parent has gone."
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _token_is_long(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is None:
+            return None
+        text = token.get_secret_value()
+        if len(text) < 16 or not text.isascii() or not text.isprintable() or " " in text:
+            raise ValueError(
+                "needs at least 16 printable ASCII characters without spaces, for example the output of: "
+                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        return token

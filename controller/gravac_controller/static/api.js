@@ -1,0 +1,45 @@
+// Reading the controller's REST answers, and its clock.
+
+const TIMEOUT_MS = 8000;
+const SKEW_LIMIT_SECONDS = 2;  // a Date header is whole seconds; less than this is noise
+let skewSeconds = 0;
+
+/** Now by the controller's clock, in Unix seconds: report times are its, and this machine's clock may differ. */
+export const now = () => Date.now() / 1000 + skewSeconds;
+
+export class HttpError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** GET a JSON answer. Raises HttpError for 4xx and 5xx, another error when the controller cannot be reached. */
+export async function getJson(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+  const date = Date.parse(answer.headers.get("date") ?? "");
+  if (Number.isFinite(date)) {
+    const skew = date / 1000 + 0.5 - Date.now() / 1000;
+    skewSeconds = Math.abs(skew) < SKEW_LIMIT_SECONDS ? 0 : skew;
+  }
+  const body = await answer.json();
+  if (!answer.ok) throw new HttpError(answer.status, body.detail ?? answer.statusText);
+  return body;
+}
+
+export const jobPath = (job, rest = "") => `/v1/jobs/${encodeURIComponent(job)}${rest}`;
+
+const PAGES = 50;
+
+/** All jobs and the journals that cannot be read. */
+export async function listJobs() {
+  const jobs = [];
+  let unreadable = [], path = "/v1/jobs";
+  for (let page = 0; page < PAGES && path; page += 1) {
+    const body = await getJson(path);
+    jobs.push(...body.items);
+    unreadable = body.unreadable ?? [];
+    path = body.next === null ? null : `/v1/jobs?after=${encodeURIComponent(body.next)}`;
+  }
+  return { jobs, unreadable };
+}

@@ -1,0 +1,132 @@
+// One chart: its heading, its legend with live values, and the uPlot canvas.
+
+import { el, setHidden, setText } from "./dom.js";
+import { count, known, NONE } from "./format.js";
+import { areaFill, drawMarks, softFill } from "./paint.js";
+import { colour } from "./theme.js";
+
+const FONT = '12px "Segoe UI", Roboto, Ubuntu, "Noto Sans", "Helvetica Neue", Arial, sans-serif';
+const HEIGHT = 190, WIDE_HEIGHT = 220, LEFT_AXIS = 58;
+
+export class Chart {
+  /** group: the Charts this belongs to (shared axis, zoom, cursor). */
+  constructor(spec, group) {
+    this.spec = spec;
+    this.group = group;
+    this.u = null;
+    this.plot = el("div", { class: "plot", tabindex: "0", role: "group", "aria-roledescription": "chart" });
+    this.values = spec.series.map(() => el("span", { class: "value" }, NONE));
+    this.items = spec.series.map((series, i) => el("li", {}, swatch(series), el("span", {}, series.label), this.values[i]));
+    const legend = el("ul", { class: "legend" });
+    legend.append(...(spec.stacked ? stackOrder(this.items) : this.items));
+    this.box = el("figure", { class: `panel chart${spec.wide ? " wide" : ""}`, id: `chart-${spec.id}` },
+      el("figcaption", {}, el("h3", {}, spec.title), el("span", { class: "muted small" }, spec.note)), legend, this.plot);
+    this.plot.addEventListener("keydown", (event) => group.key(event));
+    this.plot.addEventListener("mouseleave", () => group.left());
+  }
+
+  get height() {
+    return this.spec.wide ? WIDE_HEIGHT : HEIGHT;
+  }
+
+  data(columns) {
+    return [columns[this.group.axis], ...this.spec.series.map((series) => columns[series.column])];
+  }
+
+  /** Draw the columns as they are now. */
+  draw(columns) {
+    setHidden(this.box, this.spec.optional !== undefined && !columns[this.spec.optional]);
+    this.spec.series.forEach((series, i) => {
+      if (series.optional) setHidden(this.items[i], !columns[series.optional]);
+    });
+    if (this.box.hidden) return;
+    if (this.u === null) this.u = new window.uPlot(this.options(), this.data(columns), this.plot);
+    else this.u.setData(this.data(columns));
+    if (!(this.u.cursor.left >= 0)) this.say(null);
+  }
+
+  /** Forget the canvas: the axis or the theme has changed. */
+  drop() {
+    this.u?.destroy();
+    this.u = null;
+  }
+
+  resize() {
+    const width = this.plot.clientWidth;
+    if (this.u !== null && width > 0 && width !== this.u.width) this.u.setSize({ width, height: this.height });
+  }
+
+  /** Put the cursor on entry `at` of the columns. */
+  point(at) {
+    const { u } = this;
+    if (u === null) return;
+    u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: u.bbox.height / 2 / devicePixelRatio }, true, false);
+  }
+
+  /** Legend values of entry `at`, or of the newest one (null). */
+  say(at) {
+    const { columns } = this.group;
+    const here = at ?? columns.length - 1;
+    this.spec.series.forEach((series, i) => {
+      const value = series.value ? series.value(columns, here) : columns[series.column][here];
+      setText(this.values[i], known(value) ? series.format(value) : NONE);
+    });
+    const spoken = this.spec.series.map((series, i) => `${series.label} ${this.values[i].textContent}`).join(", ");
+    this.plot.setAttribute("aria-label", `${this.spec.title}, ${at === null ? "newest window" : `step ${count(columns.step[here])}`}: ${spoken}`);
+  }
+
+  options() {
+    const { spec, group } = this;
+    const grid = { stroke: () => colour("--grid"), width: 1 };
+    const axis = { stroke: () => colour("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
+    return {
+      width: this.plot.clientWidth || 300, height: this.height, padding: [10, 20, 0, 0], legend: { show: false },
+      cursor: {
+        y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 },
+        sync: { key: "gravac", setSeries: false, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
+        bind: { dblclick: () => () => group.zoom(null) },
+      },
+      scales: {
+        x: { time: false, range: (u, low, high) => group.xRange(low, high) },
+        y: { distr: spec.log ? 3 : 1, log: 10, range: spec.range ?? undefined },
+      },
+      axes: [
+        { ...axis, size: 30, space: 80, values: (u, splits, i, space, step) => group.xLabels(splits, step) },
+        { ...axis, size: LEFT_AXIS, space: 34, splits: spec.splits, filter: spec.log ? (u, all) => all : undefined,
+          values: (u, splits) => splits.map((value) => (known(value) ? spec.axis(value) : "")) },
+      ],
+      series: [{}, ...spec.series.map(seriesOptions)],
+      hooks: {
+        setCursor: [(u) => {
+          const at = u.cursor.left >= 0 ? u.cursor.idx : null;
+          this.say(at);
+          group.onAt(at);
+        }],
+        setSelect: [(u) => group.selected(u)],
+        draw: [(u) => drawMarks(u, group.marks, spec.marks === true)],
+      },
+    };
+  }
+}
+
+function seriesOptions(series) {
+  const { stepped } = window.uPlot.paths;
+  return {
+    label: series.label, stroke: () => colour(series.color), width: series.width, dash: series.dash, points: { show: showPoints },
+    fill: series.hatch !== undefined ? areaFill(series.color, series.hatch) : series.area ? softFill(series.color) : undefined,
+    paths: series.stepped ? stepped({ align: -1, extend: true }) : undefined,
+  };
+}
+
+/** Dots only while there are few windows: a single one would be invisible otherwise. */
+const showPoints = (u) => u.data[0].length < 3;
+
+/** Legend in the order of the picture's parts from the bottom up, then the rest. */
+const stackOrder = (items) => [...items.slice(0, 5).reverse(), ...items.slice(5)];
+
+function swatch(series) {
+  const kind = series.hatch !== undefined ? `area ${series.hatch ?? ""}` : series.dash ? (series.dash[0] < 4 ? "dotted" : "dash") : "line";
+  const node = el("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
+  node.style.setProperty("--c", `var(${series.color})`);
+  return node;
+}

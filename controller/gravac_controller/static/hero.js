@@ -1,0 +1,76 @@
+// Which compression factor, and why: the big number and the sentence.
+
+import { $, Facts, setHidden, setText } from "./dom.js";
+import { bytes, cf, clock, count, digits, fine, known, percent, seconds, times } from "./format.js";
+import { now } from "./api.js";
+import { PHASE, PHASE_LONG, say } from "./words.js";
+
+const tiles = new Facts($("tiles"));
+
+export function showHero(state) {
+  const job = state.job, decision = job.decision, report = job.latest?.report ?? null;
+  setText($("hero-title"), job.state === "ended" ? "Last compression factor" : "Compression factor");
+  setText($("cf"), cf(job.cf));
+  $("cf").classList.toggle("word", job.cf === 1);
+  setText($("cf-words"), job.cf === 1 ? "the whole gradient is sent" : `1 in ${digits(job.cf).replace(/\.?0+$/, "")} is sent`);
+  const next = report !== null && decision.epoch !== report.epoch && decision.cf_candidate !== job.cf && job.state !== "ended";
+  setHidden($("cf-next"), !next);
+  setText($("cf-next"), `next: ${cf(decision.cf_candidate)}`);
+  $("phase").dataset.phase = job.phase;
+  setText($("phase"), say(PHASE, job.phase));
+  setText($("epoch"), `${say(PHASE_LONG, job.phase)} · epoch ${count(job.epoch)}`);
+  setText($("reason"), decision.reason);
+  showBeginning(state);
+  const gate = gateSentence(decision, report);
+  setHidden($("gate"), gate === "");
+  setText($("gate"), gate);
+  setHidden($("tiles"), report === null);
+  tiles.set(tilesOf(state));
+}
+
+/** When the decision in force was made, and why its epoch began when that was another decision. */
+function showBeginning(state) {
+  const { decision } = state.job, began = state.beginning;
+  const earlier = began !== null && began.window !== decision.window ? began : null;
+  setText($("decided"), decision.window < 0 ? "Decided at the start." : `Decided after window ${count(decision.window)}.`);
+  setHidden($("began"), earlier === null);
+  if (earlier === null) return;
+  const since = earlier.window < 0 ? "the start" : `window ${count(earlier.window)}`;
+  setText($("began-since"), `In force since ${since}, ${clock(earlier.time, now())}:`);
+  setText($("began-reason"), earlier.reason);
+}
+
+/** Said only when the ranks sent something else than the decision's candidate, under that same decision. */
+function gateSentence(decision, report) {
+  if (report === null || report.phase === "fallback" || report.epoch !== decision.epoch) return "";
+  if (report.cf === decision.cf_candidate) return "";
+  const why = report.cf === decision.cf_minimum ? "the minimum" : "everything";
+  return `Wanted ${cf(decision.cf_candidate)}, sent ${cf(report.cf)}: at the last step the gain of the candidate was `
+    + `below ε = ${digits(decision.epsilon)}, so the ranks sent ${why}.`;
+}
+
+function tilesOf({ job }) {
+  const view = job.latest;
+  if (view === null) return [];
+  const base = job.baseline_step_seconds, step = view.step_seconds;
+  const faster = known(base) && step > 0 ? base / step : null;
+  const against = faster === null ? "" : job.phase === "warmup" ? "measuring the baseline"
+    : faster >= 1 ? `${times(faster)} as fast as dense` : `${percent(step / base - 1)} slower than dense`;
+  return [
+    ["gain", "Gain", digits(view.gain), `share of the gradient's energy sent; ε ${digits(job.decision.epsilon)}`],
+    ["owed", "Owed steps τ", digits(view.owed_steps), "steps of progress held back"],
+    ["step", "Step time", seconds(step), against],
+    ["wire", "On the wire", view.wire_cf === 1 ? "1×" : times(view.wire_cf), `${bytes(perStep(view.report))} a step, all ranks`],
+    ["loss", "Loss", known(view.report.loss) ? fine(view.report.loss) : null, "as the trainer logged it"],
+  ];
+}
+
+const perStep = (report) => report.payload_bytes / (report.last_step - report.first_step + 1);
+
+/** The title of the tab. It names a number only while that number is current. */
+export function showTitle(job, status) {
+  const current = status.key === "running" || status.key === "ended";
+  const text = job === null ? "gravac" : current ? `${cf(job.cf)} · ${job.job}` : `${status.word} · ${job.job}`;
+  if (document.title !== text) document.title = text;
+}
+

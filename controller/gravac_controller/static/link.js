@@ -1,0 +1,61 @@
+// Whether the controller answers, what jobs it has, and which one to show: one poll every few seconds.
+
+import { HttpError, listJobs } from "./api.js";
+
+const EVERY_MS = 5000, SOON_MS = 1500;  // soon: while there is nothing to show
+
+/** The job to show: the one asked for, else one that runs, else the one that reported last. */
+export function chooseJob(jobs, wanted) {
+  if (wanted !== null) return jobs.find((job) => job.job === wanted)?.job ?? null;
+  const age = (job) => job.last_report_time ?? job.started_time;
+  const rank = (job) => (job.state === "running" ? 1e12 : 0) + age(job);
+  return [...jobs].sort((a, b) => rank(b) - rank(a))[0]?.job ?? null;
+}
+
+export class Link {
+  /** onJobs(jobs, unreadable) after each answer; onChange() when reachability changes. */
+  constructor(onJobs, onChange) {
+    this.onJobs = onJobs;
+    this.onChange = onChange;
+    this.up = null;  // not known yet
+    this.lostSince = null;  // seconds, this machine's clock
+    this.asking = false;
+    this.empty = true;
+    this.timer = 0;
+  }
+
+  start() {
+    this.poll();
+  }
+
+  async poll() {
+    if (this.asking) return;
+    this.asking = true;
+    clearTimeout(this.timer);
+    try {
+      const { jobs, unreadable } = await listJobs();
+      this.empty = jobs.length === 0;
+      this.answered();
+      this.onJobs(jobs, unreadable);
+    } catch (error) {
+      if (error instanceof HttpError && error.status < 500) this.answered();
+      else this.failed();
+    }
+    this.asking = false;
+    this.timer = setTimeout(() => this.poll(), this.up && !this.empty ? EVERY_MS : SOON_MS);
+  }
+
+  answered() {
+    const changed = this.up !== true;
+    this.up = true;
+    this.lostSince = null;
+    if (changed) this.onChange();
+  }
+
+  failed() {
+    const changed = this.up !== false;
+    this.up = false;
+    this.lostSince ??= Date.now() / 1000;
+    if (changed) this.onChange();
+  }
+}

@@ -1,0 +1,64 @@
+// One window as the charts need it, and all windows as columns that uPlot can draw without copying.
+
+const PHASES = ["compute", "data_wait", "compress", "communicate", "decompress"];  // bottom of the stack first
+
+/** What the page remembers of a WindowView (the rest of it is forgotten). */
+export function rowOf(view) {
+  const report = view.report, steps = report.last_step - report.first_step + 1;
+  const dense = report.phase === "warmup" ? report.levels.find((level) => level.cf === 1) : undefined;
+  return {
+    window: report.window, time: view.time, first: report.first_step, last: report.last_step,
+    seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,
+    gain: view.gain,
+    gainCandidate: report.phase === "explore" ? view.gain_candidate : null,
+    owed: view.owed_steps, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
+    phases: PHASES.map((phase) => report.phases[phase] / steps),
+    nonfinite: report.nonfinite_steps, failed: report.failed_steps,
+    denseStep: dense?.step_seconds_median ?? null, denseExposed: dense?.exposed_seconds_median ?? null,
+  };
+}
+
+const NAMES = ["step", "time", "cf", "wanted", "gain", "gainCandidate", "epsilon", "owed", "residual", "loss",
+  "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
+
+/** Columns of equal length, one entry a window. Steps and times never go back, as uPlot needs. */
+export class Columns {
+  constructor() {
+    this.clear();
+  }
+
+  clear() {
+    for (const name of NAMES) this[name] = [];
+    this.startStep = this.startTime = 0;
+    this.hasLoss = this.hasCandidate = false;
+  }
+
+  get length() {
+    return this.step.length;
+  }
+
+  /** Append a row; `decision` is the one it ran under (or null), `baseline` the dense step in seconds (or null). */
+  push(row, decision, baseline) {
+    const last = this.length - 1;
+    if (last < 0) {
+      this.startStep = row.first;
+      this.startTime = row.time - row.seconds;
+    }
+    // A trainer that resumes from an older checkpoint counts the same steps twice; the axis waits for it.
+    this.step.push(last < 0 ? row.last : Math.max(row.last, this.step[last] + 1e-3));
+    this.time.push(last < 0 ? row.time : Math.max(row.time, this.time[last] + 1e-3));
+    this.cf.push(row.cf);
+    this.wanted.push(decision ? decision.cf_candidate : null);
+    this.epsilon.push(decision ? decision.epsilon : null);
+    this.gain.push(row.gain);
+    this.gainCandidate.push(row.gainCandidate);
+    this.owed.push(row.owed);
+    this.residual.push(row.residual);
+    this.loss.push(row.loss);
+    this.baseline.push(baseline);
+    let sum = 0;
+    for (let i = 0; i < 5; i += 1) this[`stack${i}`].push(sum += row.phases[i]);
+    this.hasLoss ||= row.loss !== null;
+    this.hasCandidate ||= row.gainCandidate !== null;
+  }
+}

@@ -1,0 +1,57 @@
+// What compression saved: bytes, which are counted, and time, which can only be estimated.
+
+import { $, bar, el } from "./dom.js";
+import { NONE, bytes, count, duration, known, percent, seconds, times } from "./format.js";
+
+const box = $("saved");
+
+export function showSaved(state) {
+  const { totals, baseline_step_seconds: base } = state.job;
+  if (totals.windows === 0) {
+    box.replaceChildren(el("p", { class: "muted" }, "Nothing to count before the first window."));
+    return;
+  }
+  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base), ...headroomPart(state));
+}
+
+function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
+  const saved = dense - payload;
+  return [
+    el("p", { class: "big-line" }, el("strong", {}, bytes(saved)), " ", el("span", { class: "muted" }, "not sent (exact)")),
+    compare("if dense", dense, 1), compare("sent", payload, dense > 0 ? payload / dense : 0),
+    el("p", { class: "muted small" }, payload > 0
+      ? `Whole run, all ranks, with indices and headers: ${times(dense / payload)} on the wire.`
+      : "Whole run, all ranks."),
+  ];
+}
+
+const compare = (label, value, share) => el("p", { class: "compare" },
+  el("span", {}, label), bar(share), el("span", { class: "num" }, bytes(value)));
+
+function timePart({ steps, seconds: spent }, base) {
+  if (!known(base)) {
+    return [
+      el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
+      el("p", { class: "muted small" }, "It can be estimated once a warm-up has measured the dense step."),
+    ];
+  }
+  const saved = base * steps - spent;
+  const text = saved >= 0 ? `≈ ${duration(saved)}` : `≈ −${duration(-saved)}`;
+  return [
+    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, text), " ",
+      el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
+    el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (median in warm-up) would take `
+      + `${duration(base * steps)}; they took ${duration(spent)}, exploring included.`),
+  ];
+}
+
+/** What compression can gain at best here, from the share of the dense step that waited for the network. */
+function headroomPart({ headroom, job }) {
+  if (headroom === null || !known(job.latest?.step_seconds)) return [];
+  const rest = headroom.step - headroom.exposed;
+  const share = percent(headroom.exposed / headroom.step);
+  if (rest <= 0) return [];
+  const now = headroom.step / job.latest.step_seconds;
+  return [el("p", { class: "muted small" }, `Headroom: a dense step waits ${share} of its time for the network, so `
+    + `${times(headroom.step / rest)} as fast is the most there is. Last window: ${times(now)}.`)];
+}

@@ -1,0 +1,69 @@
+// What each chart shows: its series by column of rows.Columns, their look, and how a value is written.
+
+import { cf, digits, fine, seconds, tick, tickPercent, tickSeconds } from "./format.js";
+
+const STACK = [
+  ["Compute", "--phase-compute", null], ["Data wait", "--phase-wait", "dots"], ["Compress", "--phase-compress", "up"],
+  ["Network", "--phase-network", null], ["Decompress", "--phase-decompress", "down"],
+];
+
+const line = (label, column, color, format, more = {}) => ({ label, column, color, format, width: 2, ...more });
+const DASH = [7, 5], DOT = [2, 4];
+
+/**
+ * Part i of the stack: an opaque area up to its running sum, later parts painted over it from below; read as the
+ * difference. (uPlot's bands would do the same, but not before the first point, where a step begins.)
+ */
+function part(i) {
+  const [label, color, hatch] = STACK[i], column = `stack${i}`, below = `stack${i - 1}`;
+  return {
+    label, column, color, hatch, format: seconds, width: 1, area: true, stepped: true,
+    value: (columns, at) => (i === 0 ? columns[column][at] : columns[column][at] - columns[below][at]),
+  };
+}
+
+const fromZero = (u, low, high) => [Math.min(0, low ?? 0), (high ?? 1) > 0 ? (high ?? 1) * 1.08 : 1];
+
+/** Log range from dense (1) up, at least one decade. */
+const cfRange = (u, low, high) => [0.85, Math.max(10, high ?? 10) * 1.25];
+const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5, 1e6] : [1, 2, 5, 10, 20, 50])
+  .filter((value) => value <= high);
+
+export const SPECS = [
+  {
+    id: "cf", title: "Compression factor", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
+    note: "What the ranks sent and what the policy wanted. ▼ marks a decision that changed something.",
+    series: [
+      line("Wanted", "wanted", "--orange", cf, { dash: DASH, stepped: true }),
+      line("Sent", "cf", "--blue", cf, { stepped: true, area: true, width: 2.5 }),
+    ],
+  },
+  {
+    id: "gain", title: "Gain", range: () => [0, 1.03], axis: tickPercent,
+    note: "Share of the gradient's energy that was sent. Below ε the ranks send more.",
+    series: [
+      line("Sent", "gain", "--blue", digits),
+      line("Candidate", "gainCandidate", "--orange", digits, { dash: DASH, optional: "hasCandidate" }),
+      line("ε", "epsilon", "--red", digits, { dash: DOT, stepped: true, width: 1.5 }),
+    ],
+  },
+  {
+    id: "owed", title: "Owed steps", range: fromZero, axis: tick,
+    note: "τ: steps of progress held back. Residual ratio: what is owed per size of one gradient.",
+    series: [
+      line("Owed steps τ", "owed", "--purple", digits),
+      line("Residual ratio", "residual", "--green", digits, { dash: DASH }),
+    ],
+  },
+  {
+    id: "steps", title: "Step time", range: fromZero, axis: tickSeconds, stacked: true,
+    note: "Where a step's time goes, stacked. Network: what the step waited for.",
+    series: [part(4), part(3), part(2), part(1), part(0),
+      line("Dense step", "baseline", "--ink", seconds, { dash: DOT, width: 1.5 })],
+  },
+  {
+    id: "loss", title: "Loss", optional: "hasLoss", axis: tick, range: null,
+    note: "As the trainer logged it.",
+    series: [line("Loss", "loss", "--green", fine)],
+  },
+];

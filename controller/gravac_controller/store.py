@@ -1,0 +1,107 @@
+"""All jobs of one data folder: ``<data_dir>/<job>/journal.jsonl`` each."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from gravac.protocol import JobAnswer, JobSpec
+from gravac_controller.checks import check_name
+from gravac_controller.job import JOURNAL, Job
+from gravac_controller.lock import DataDirLock
+from gravac_controller.problems import ApiError
+from gravac_controller.settings import ControllerSettings
+
+logger = logging.getLogger("gravac.controller")
+
+
+class Store:
+    """The jobs, by name. ``unreadable``: journals that could not be folded, with the reason."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self.settings = settings
+        folder = settings.data_dir if settings.job is None else settings.data_dir / settings.job
+        self._folder_lock = DataDirLock(folder)
+        self.jobs: dict[str, Job] = {}
+        self.unreadable: dict[str, str] = {}
+        self._creating = asyncio.Lock()
+
+    def open(self) -> None:
+        """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
+        self._folder_lock.acquire()
+        for path in sorted(self.settings.data_dir.glob(f"*/{JOURNAL}")):
+            name = path.parent.name
+            if not name.startswith(".") and self.settings.job in (None, name):
+                self._load(name, path.parent)
+
+    def close(self) -> None:
+        """Close every journal and free the folder."""
+        for job in self.jobs.values():
+            job.close()
+        self._folder_lock.release()
+
+    def get(self, name: str) -> Job:
+        """The job of that name. Raises ApiError 404, or 409 when its journal is unreadable."""
+        job = self.jobs.get(name)
+        if job is not None:
+            return job
+        if name in self.unreadable:
+            raise ApiError(
+                409,
+                f"the journal of this job cannot be read: {self.unreadable[name]}; move it away and restart the "
+                "controller, or use another job name",
+                reason="unreadable",
+            )
+        raise ApiError(
+            404,
+            "no such job; GET /v1/jobs lists the jobs, agents register with POST /v1/jobs",
+            reason="unknown_job",
+        )
+
+    async def register(self, spec: JobSpec) -> JobAnswer:
+        """Begin or resume a job. Raises ApiError: 403 not served here, 409, 422, 429 too many jobs, 503."""
+        check_name(spec.job)
+        if self.settings.job not in (None, spec.job):
+            raise ApiError(
+                403, f"this controller serves job {self.settings.job!r} only", reason="unknown_job"
+            )
+        async with self._creating:
+            if spec.job not in self.jobs:
+                return await self._create(spec)
+        return await self.jobs[spec.job].register(spec)
+
+    async def _create(self, spec: JobSpec) -> JobAnswer:
+        if spec.job in self.unreadable:
+            self.get(spec.job)
+        if len(self.jobs) >= self.settings.max_jobs:
+            raise ApiError(
+                429,
+                f"this controller already holds {len(self.jobs)} jobs; raise GRAVAC_CONTROLLER_MAX_JOBS or use "
+                "another data folder",
+                reason="too_many_jobs",
+            )
+        job = self._new(self.settings.data_dir / spec.job)
+        try:
+            answer = await job.register(spec)
+        except BaseException:
+            job.close()
+            raise
+        self.jobs[spec.job] = job
+        return answer
+
+    def _load(self, name: str, folder: Path) -> None:
+        job = self._new(folder)
+        try:
+            if job.load():
+                self.jobs[name] = job
+        except (OSError, ValueError) as error:
+            self.unreadable[name] = str(error)
+            logger.error("job %s is not served: %s", name, error)
+
+    def _new(self, folder: Path) -> Job:
+        return Job(folder, self.settings, _now)
+
+
+def _now() -> float:
+    """Unix seconds as a journal line holds them, so that a restart shows the very same times."""
+    return round(time.time(), 6)

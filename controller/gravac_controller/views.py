@@ -1,0 +1,249 @@
+"""What the controller answers: read models made of the wire records plus what follows from them.
+
+Times are Unix seconds (when the line was written to the journal). Unknown is ``null``, never 0.
+
+Messages of an event stream, by name: ``snapshot`` (Snapshot: first, and again whenever the reader has missed
+something; replace everything), ``window`` (WindowDelta), ``event`` (EventDelta), ``end`` (EndView), ``job``
+(JobDelta). Their id is a journal line number, to be sent back as ``Last-Event-ID``.
+"""
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from gravac.protocol import (
+    Candidate,
+    Choice,
+    CompressionFactor,
+    Count,
+    Decision,
+    Event,
+    JobSpec,
+    Name,
+    Phase,
+    RankRow,
+    Ratio,
+    Record,
+    Seconds,
+    Text,
+    WindowReport,
+)
+
+State = Literal["running", "stale", "ended"]
+"""running: reports come in. stale: none for more than max(30 s, 5 x the last window).
+ended: the trainer closed its agent."""
+
+T = TypeVar("T")
+
+
+class JobSummary(Record):
+    """One line of the job list. Counts run over the whole job."""
+
+    job: Name
+    state: State
+    policy: Name
+    compressor: Choice
+    world_size: Count = Field(description="Ranks.")
+    epoch: Count = Field(description="Number of the decision in force.")
+    phase: Phase = Field(description="Phase the ranks last reported; the decision's before the first window.")
+    cf: CompressionFactor = Field(
+        description="CF the ranks last sent; the decision's before the first window."
+    )
+    windows: int
+    steps: int
+    started_time: float = Field(description="When the job was first registered, Unix seconds.")
+    last_report_time: float | None = Field(description="When the last window arrived, Unix seconds.")
+
+
+class UnreadableJob(Record):
+    """A journal that cannot be folded. The job is listed, not served; the other jobs are."""
+
+    job: Name
+    reason: str
+
+
+class Totals(Record):
+    """Sums over all windows of a job, all ranks. Exact integers without an upper bound."""
+
+    windows: int = 0
+    steps: int = 0
+    samples: int = 0
+    seconds: float = Field(default=0.0, description="Wall time inside windows on rank 0.")
+    dense_bytes: int = Field(default=0, description="What dense would have handed to collectives.")
+    payload_bytes: int = Field(default=0, description="What was handed over, indices included.")
+    nonfinite_steps: int = 0
+    failed_steps: int = 0
+
+
+class WindowView(Record):
+    """One window as reported, and what follows from it (formulas: ``gravac.derived``)."""
+
+    time: float
+    report: WindowReport
+    gain: float | None = Field(description="sent^2 / compensated^2 over the window.")
+    gain_minimum: float | None = Field(description="The same at the decision's minimum CF.")
+    gain_candidate: float | None = Field(description="The same at the decision's candidate CF.")
+    owed_steps: float | None = Field(description="tau = sum <residual, gradient> / sum gradient^2, in steps.")
+    residual_ratio: float | None = Field(description="sqrt(residual^2 / gradient^2).")
+    step_seconds: float | None = Field(description="Mean step on rank 0.")
+    samples_per_second: float | None = Field(description="T_sys, all ranks.")
+    useful_samples_per_second: float | None = Field(description="T_comp = T_sys x gain.")
+    wire_cf: float | None = Field(description="dense bytes / payload bytes.")
+
+
+class DecisionView(Record):
+    """A decision with its reason. ``changed``: its epoch differs from the one before, or it is the first."""
+
+    time: float
+    decision: Decision
+    changed: bool
+    cf_before: CompressionFactor | None = Field(
+        description="Candidate CF of the decision before; null for the first."
+    )
+
+
+class EventView(Record):
+    """Something that happened besides windows: registration, restart, gap, fallback, fault, end."""
+
+    time: float
+    event: Event
+
+
+class JobView(JobSummary):
+    """All about one job but its history."""
+
+    spec: JobSpec = Field(description="As last registered.")
+    decision: Decision = Field(description="In force, with its reason.")
+    latest: WindowView | None
+    totals: Totals
+    baseline_step_seconds: Seconds | None = Field(
+        description="Median dense step of the warm-up, in seconds; null while unknown."
+    )
+    events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
+    control_enabled: Literal[False] = Field(default=False, description="Whether HTTP may override decisions.")
+
+
+class CandidatesView(Record):
+    """What the policy knows of each CF on its ladder, as of the decision in force."""
+
+    job: Name
+    window: int = Field(description="Window the decision followed; -1 for the first.")
+    epoch: Count
+    epsilon: Ratio = Field(description="Smallest gain a CF must keep.")
+    candidates: tuple[Candidate, ...]
+
+
+class RankView(Record):
+    """One rank in the last window. ``relative_speed``: by its own work (all but communicate); fastest = 1."""
+
+    row: RankRow
+    step_seconds: float | None = Field(description="Mean step of this rank.")
+    relative_speed: float | None
+
+
+class RanksView(Record):
+    """All ranks in the last window; empty before the first."""
+
+    job: Name
+    window: Count | None
+    time: float | None
+    ranks: tuple[RankView, ...]
+
+
+class Page(Record, Generic[T]):
+    """One page of a list, oldest first. ``next``: cursor for ``?after=``; null when there is no more now."""
+
+    items: tuple[T, ...]
+    next: str | None
+
+
+class JobList(Page[JobSummary]):
+    """The jobs, ordered by name, and the journals that cannot be read."""
+
+    unreadable: tuple[UnreadableJob, ...] = ()
+
+
+class Snapshot(Record):
+    """First message of an event stream: all a page needs to draw."""
+
+    job: JobView
+    windows: tuple[WindowView, ...] = Field(description="The last 600, oldest first.")
+    decisions: tuple[DecisionView, ...] = Field(description="The last 200, oldest first.")
+
+
+class WindowDelta(Record):
+    """Message ``window`` of the stream: a new window and what was decided on it."""
+
+    window: WindowView
+    decision: DecisionView
+    job: JobView
+
+
+class EventDelta(Record):
+    """Message ``event`` of the stream: something besides windows happened."""
+
+    event: EventView
+    job: JobView
+
+
+class EndView(Record):
+    """Message ``end`` of the stream: the trainer closed its agent. The stream stays: a job may come back."""
+
+    time: float
+    message: Text
+    job: JobView
+
+
+class JobDelta(Record):
+    """Message ``job`` of the stream: only the job's state changed, for instance to stale. Carries no id."""
+
+    job: JobView
+
+
+class Health(Record):
+    """Answer of /healthz and /readyz. ``instance`` changes with every start of the controller."""
+
+    status: Literal["ok"]
+    instance: Name
+
+
+class Fault(Record):
+    """One thing wrong with a request. ``field``: dotted path into the body, or the name of a parameter."""
+
+    field: str
+    message: str
+
+
+class Problem(Record):
+    """Every error answer (RFC 9457), sent as application/problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: tuple[Fault, ...] = ()
+
+
+__all__ = [
+    "CandidatesView",
+    "DecisionView",
+    "EndView",
+    "EventDelta",
+    "EventView",
+    "Fault",
+    "Health",
+    "JobDelta",
+    "JobList",
+    "JobSummary",
+    "JobView",
+    "Page",
+    "Problem",
+    "RankView",
+    "RanksView",
+    "Snapshot",
+    "State",
+    "Totals",
+    "UnreadableJob",
+    "WindowDelta",
+    "WindowView",
+]

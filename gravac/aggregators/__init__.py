@@ -1,0 +1,53 @@
+"""Aggregators: one a file. Every codec is one too, by one message a rank. To add one, name it in ``AGGREGATORS``."""
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+
+from gravac.aggregators.base import Aggregator, Draft, Flight, Tensors
+from gravac.aggregators.majority import MajorityVote
+from gravac.aggregators.oneshot import OneShot
+from gravac.aggregators.powersgd import PowerSGD
+from gravac.aggregators.terngradsum import TernGradSum
+from gravac.collectives import ALONE, Communicator
+from gravac.compressors import COMPRESSORS, spec
+from gravac.compressors import build as build_compressor
+
+AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
+
+
+def parse(text: str) -> Callable[[dist.ProcessGroup | Communicator], Aggregator]:
+    """What builds the aggregator that ``text`` describes, on a group: ``powersgd:rank=2``, or any codec's text.
+
+    Raises ValueError naming what is known.
+    """
+    name, settings = spec.split(text)
+    if name in AGGREGATORS:
+        kind = AGGREGATORS[name]
+        spec.make(kind, text, settings, ALONE)  # says now what is wrong
+        return lambda group: spec.make(kind, text, settings, group)
+    if name not in COMPRESSORS and "+" not in text:
+        known = ", ".join(sorted([*COMPRESSORS, *AGGREGATORS]))
+        raise ValueError(f"compressor={name!r} is unknown; choose one of {known}")
+    build_compressor(text)
+    return lambda group: OneShot(build_compressor(text), group)
+
+
+def build(text: str, group: dist.ProcessGroup | Communicator) -> Aggregator:
+    """The aggregator that ``text`` describes. Raises ValueError naming what is known."""
+    return parse(text)(group)
+
+
+__all__ = [
+    "AGGREGATORS",
+    "Aggregator",
+    "Draft",
+    "Flight",
+    "MajorityVote",
+    "OneShot",
+    "PowerSGD",
+    "Tensors",
+    "TernGradSum",
+    "build",
+    "parse",
+]

@@ -1,0 +1,128 @@
+"""What an aggregator is: every rank's tensor in, their mean out, and what each rank is deemed to have sent."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.collectives.communicator import Communicator, Work, communicator
+from gravac.compressors.base import Compressor, Key, Payload
+
+
+class Tensors(Protocol):
+    """A flat tensor's place in the model, the same on all ranks. The agent's bucket is one."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def numels(self) -> tuple[int, ...]: ...
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shape of each tensor; empty when unknown, then each is taken for a vector."""
+
+
+class Flight(Protocol):
+    """An aggregation in flight. ``codec.remove(payload, x)`` takes off ``x`` what this rank is deemed to have sent."""
+
+    @property
+    def work(self) -> Work: ...
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes this rank puts on its network link for it, all rounds."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes this rank hands to collectives, all rounds; equal on all ranks."""
+
+    @property
+    def codec(self) -> Compressor: ...
+    @property
+    def payload(self) -> Payload: ...
+
+    def mean_into(self, out: Tensor) -> None:
+        """After ``work`` is done: write the mean over ranks to ``out``, shape ``(n,)``. Bit-equal on all ranks."""
+
+
+class Draft(Protocol):
+    """One rank's tensor, ready to be sent at any of the CFs it was prepared for."""
+
+    def kept_energy(self, cf: float) -> float:
+        """What the gate compares: see ``Compressor.kept_energy``. Of this rank alone; costs no communication."""
+
+    def send(self, cf: float) -> Flight:
+        """Issue what is to be sent; all ranks call it in the same order.
+
+        May wait for other ranks, so call it on a thread that may. The prepared tensor must not have changed, and may
+        change afterwards.
+        """
+
+
+class Aggregator(ABC):
+    """Means over ranks, by however many rounds it takes."""
+
+    name: str
+    source: str
+    conserves: bool = True
+    """The mean over ranks of what was sent is the mean that came out, so an error memory misses nothing."""
+
+    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
+        self.communicator = communicator(group)
+        self.share = 1.0 / self.communicator.size
+
+    @abstractmethod
+    def prepare(
+        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+    ) -> Draft:
+        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as."""
+
+    @abstractmethod
+    def blank(
+        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> Draft:
+        """A draft that sends nothing (``value`` 0) or makes the mean non-finite on all ranks (NaN), in the rounds and
+        sizes the others expect. It looks at no gradient, so it can be sent when preparing one failed."""
+
+    @abstractmethod
+    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+        """Bytes each of ``ranks`` ranks hands to collectives; expected, where sizes vary."""
+
+    def aggregate(
+        self, tensors: Tensors, x: Tensor, cf: float, key: Key, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """Mean over ranks, and what this rank sent, both of ``x``'s shape and float32. Waits for it."""
+        flight = self.prepare(tensors, x, (cf,), key, dtype).send(cf)
+        flight.work.wait()
+        mean = torch.zeros_like(x, dtype=torch.float32)
+        flight.mean_into(mean)
+        return mean, flight.codec.decode(flight.payload)
+
+    def commit(self) -> None:
+        """The step counts: what was learnt in it stays."""
+        return
+
+    def rollback(self) -> None:
+        """The step does not count: forget what was learnt in it."""
+        return
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What was learnt, plain tensors (copies)."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Replace what was learnt. Raises ValueError for a state that is not this aggregator's."""
+        if state:
+            raise ValueError(f"{self.name} has no state, but {sorted(state)[0]!r} was given")
+
+    def agreed(self) -> str:
+        """Digest of the state that must be equal on all ranks; empty when there is none."""
+        return ""
+
+
+def shapes_of(tensors: Tensors) -> tuple[tuple[int, ...], ...]:
+    """Shapes, vectors where they are unknown."""
+    return tensors.shapes or tuple((numel,) for numel in tensors.numels)

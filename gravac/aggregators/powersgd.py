@@ -1,0 +1,191 @@
+"""PowerSGD: one step of power iteration a step of training, two all-reduces, and last step's factor to begin with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.collectives import Communicator, Done, Work, ring_bytes
+from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.dense import Dense
+from gravac.compressors.matrices import Geometry, Group, geometry
+from gravac.kernels import energy
+
+_DENSE = Dense()
+
+
+@dataclass(slots=True)
+class _Flight:
+    work: Work
+    sent_bytes: int
+    payload_bytes: int
+    payload: Payload
+    plan: Geometry
+    left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
+    right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
+    dense: Tensor
+    codec: Compressor = field(default=_DENSE)
+
+    def mean_into(self, out: Tensor) -> None:
+        out.zero_()
+        for group, left, right in zip(self.plan.groups, self.left, self.right, strict=True):
+            group.add(left @ right.mT, out, 1.0)
+        self.plan.add_dense(self.dense, out, 1.0)
+
+
+@dataclass(slots=True)
+class _Draft:
+    owner: "PowerSGD"
+    tensors: Tensors
+    x: Tensor
+    key: Key
+
+    def kept_energy(self, cf: float) -> float:
+        # On this rank's own column space; the one that will be used lies in that of the ranks' mean.
+        plan = self.owner.plan(self.tensors, cf)
+        kept = energy(plan.gather_dense(self.x)) if plan.dense_numel else 0.0
+        for group in plan.groups:
+            matrices = group.stack(self.x)
+            left = _orthonormal(matrices @ self.owner.start(self.tensors, group, self.key, self.x.device))
+            kept += energy((left.mT @ matrices).flatten())
+        return kept
+
+    def send(self, cf: float) -> Flight:
+        return self.owner.send(self.tensors, self.x, cf, self.key)
+
+
+class PowerSGD(Aggregator):
+    """Per matrix M of a rank: ``P = mean M Q``, orthonormal; ``Q = mean Mᵀ P``; the mean is ``P Qᵀ``.
+
+    r(a + b) values a matrix in two all-reduces for the whole bucket, equal shapes as one batch; vectors, and matrices
+    that would not shrink by ``saving``, go along as they are. ``rank``: fixed, in place of the one the CF asks for. A
+    rank has sent ``P (Mᵀ P)ᵀ``: what it owes is smallest so, and the ranks' mean is exactly what came out. Q stays for
+    the next step, by parameter name, equal on all ranks.
+
+    The first round is waited for here, never in a future's callback, so any number of buckets may be in flight.
+    """
+
+    name = "powersgd"
+    source = "Vogels et al. 2019, PowerSGD, algorithm 1, with warm start"
+
+    def __init__(
+        self, group: dist.ProcessGroup | Communicator, *, rank: int | None = None, saving: float = 2.0
+    ) -> None:
+        super().__init__(group)
+        if rank is not None and rank < 1:
+            raise ValueError(f"powersgd: rank={rank} must be at least 1")
+        if not saving >= 1:
+            raise ValueError(
+                f"powersgd: saving={saving} must be at least 1, how much smaller a matrix must get"
+            )
+        self.rank, self.saving = rank, saving
+        self._right: dict[str, Tensor] = {}
+        self._drafts: dict[str, Tensor] = {}
+
+    def plan(self, tensors: Tensors, cf: float) -> Geometry:
+        """What is sent how at that CF."""
+        return geometry(shapes_of(tensors), cf, self.saving, self.rank)
+
+    def prepare(
+        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+    ) -> _Draft:
+        return _Draft(self, tensors, x, key)
+
+    def blank(
+        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> _Draft:
+        return _Draft(self, tensors, torch.full((sum(tensors.numels),), value, device=device), key)
+
+    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+        plan = self.plan(tensors, cf)
+        return 4 * (sum(group.factor_numel for group in plan.groups) + plan.dense_numel)
+
+    def start(self, tensors: Tensors, group: Group, key: Key, device: torch.device) -> Tensor:
+        """Orthonormal factors to begin with, shape ``(count, columns, rank)``: last step's, filled up at random."""
+        return _orthonormal(
+            torch.stack([self._factor(tensors.names[number], group, key) for number in group.numbers]).to(
+                device
+            )
+        )
+
+    def _factor(self, name: str, group: Group, key: Key) -> Tensor:
+        known = self._right.get(name)
+        if known is not None and known.shape[0] == group.columns and known.shape[1] >= group.rank:
+            return known[:, : group.rank]
+        digest = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        fresh = torch.randn(group.columns, group.rank, generator=generator)
+        if known is not None and known.shape[0] == group.columns:
+            fresh[:, : known.shape[1]] = known.cpu()
+        return fresh if known is None else fresh.to(known.device)
+
+    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key) -> Flight:
+        """Both rounds; the second is in flight on return."""
+        plan, ranks = self.plan(tensors, cf), self.communicator.size
+        matrices = [group.stack(x) for group in plan.groups]
+        starts = [self.start(tensors, group, key, x.device) for group in plan.groups]
+        first = [each @ start for each, start in zip(matrices, starts, strict=True)]
+        own_dense = plan.gather_dense(x).float()
+        message = torch.cat([*(each.flatten() for each in first), own_dense]) * self.share
+        self.communicator.sum(message).wait()
+        *flat, dense = message.split([*(each.numel() for each in first), plan.dense_numel])
+        left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
+        own = [each.mT @ p for each, p in zip(matrices, left, strict=True)]
+
+        sent = torch.zeros(x.numel(), device=x.device)
+        for group, p, q in zip(plan.groups, left, own, strict=True):
+            group.add(p @ q.mT, sent, 1.0)
+        plan.add_dense(own_dense, sent, 1.0)
+
+        second = torch.cat([dense[:0], *(q.flatten() for q in own)]) * self.share
+        work = self.communicator.sum(second) if own else Done()
+        right = (
+            [one.view_as(q) for one, q in zip(second.split([q.numel() for q in own]), own, strict=True)]
+            if own
+            else []
+        )
+        for group, q in zip(plan.groups, right, strict=True):
+            self._drafts |= {tensors.names[number]: q[at] for at, number in enumerate(group.numbers)}
+        payload_bytes = message.nbytes + second.nbytes
+        payload = Payload((sent,), None, x.numel(), cf, key)
+        return _Flight(
+            work, ring_bytes(payload_bytes, ranks), payload_bytes, payload, plan, left, right, dense
+        )
+
+    def commit(self) -> None:
+        # Non-finite factors would never heal: the last good ones stay.
+        good = {name: q.clone() for name, q in self._drafts.items() if bool(q.isfinite().all())}
+        self._right |= good
+        self._drafts.clear()
+
+    def rollback(self) -> None:
+        self._drafts.clear()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: q.clone() for name, q in self._right.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, q in state.items():
+            if not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
+                raise ValueError(f"powersgd: factor of {name!r} must be a 2-D float tensor, got {q!r:.80}")
+        self._right = {name: q.detach().float().clone() for name, q in state.items()}
+        self._drafts.clear()
+
+    def agreed(self) -> str:
+        digest = sha256()
+        for name, q in sorted(self._right.items()):
+            digest.update(name.encode())
+            digest.update(bytes(q.cpu().contiguous().view(torch.uint8).flatten().tolist()))
+        return digest.hexdigest()
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """An orthonormal basis that contains the column space of each matrix, shape ``(count, rows, rank)``."""
+    # Scaled first: tiny gradients squared would vanish.
+    top = columns.abs().amax((1, 2), keepdim=True)
+    basis: Tensor = torch.linalg.qr(columns / torch.where(top > 0, top, 1.0)).Q
+    return basis

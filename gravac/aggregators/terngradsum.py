@@ -1,0 +1,86 @@
+"""TernGrad with one scale for all ranks: ternaries are summed as integers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.aggregators.ternary import pack_sums, unpack_sums, words
+from gravac.collectives import Communicator, Work, ring_bytes
+from gravac.compressors.base import Key, Payload
+from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
+from gravac.kernels import pack
+
+
+@dataclass(slots=True)
+class _Flight:
+    work: Work
+    sent_bytes: int
+    payload_bytes: int
+    codec: TernGrad
+    payload: Payload
+    sums: Tensor
+    scales: Tensor
+    ranks: int
+
+    def mean_into(self, out: Tensor) -> None:
+        total = unpack_sums(self.sums, out.numel(), self.ranks) - self.ranks
+        out.copy_((total.float() / self.ranks) * self.codec.spread(self.scales, out.numel()))
+
+
+@dataclass(slots=True)
+class _Draft:
+    codec: TernGrad
+    communicator: Communicator
+    x: Tensor
+    key: Key
+    dtype: torch.dtype
+
+    def kept_energy(self, cf: float) -> float:
+        # By this rank's own scale: the shared one, known only after talking, is at least as large.
+        return self.codec.kept_energy(self.codec.compress(self.x, cf, self.key, self.dtype), self.x)
+
+    def send(self, cf: float) -> Flight:
+        x, ranks = self.codec.clipped(self.x), self.communicator.size
+        scales = self.codec.scales(x)
+        scales = torch.where(scales.isnan(), torch.inf, scales)  # a maximum need not keep a NaN
+        self.communicator.maximum(scales).wait()
+        codes = self.codec.ternary(x, scales, self.key) + 1
+        sums = pack_sums(codes, ranks)
+        work = self.communicator.sum(sums)
+        sent = Payload((scales, pack(codes, 2)), None, x.numel(), cf, self.key)
+        payload_bytes = sums.nbytes + scales.nbytes
+        sent_bytes = ring_bytes(payload_bytes, ranks)
+        return _Flight(work, sent_bytes, payload_bytes, self.codec, sent, sums, scales, ranks)
+
+
+class TernGradSum(Aggregator):
+    """Round 1: the largest magnitude of each tensor over ranks. Round 2: the sum of all ranks' ternaries.
+
+    ceil(log2(2N + 1)) bits an element for N ranks, several elements to an int32, and 4 bytes a tensor. ``clip``: clip
+    each tensor to that many standard deviations first (a bias for less variance).
+    """
+
+    name = "terngrad-sum"
+    source = "Wen et al. 2017, TernGrad, scaler sharing"
+
+    def __init__(self, group: dist.ProcessGroup | Communicator, *, clip: float | None = None) -> None:
+        super().__init__(group)
+        self._codec = TernGrad() if clip is None else ClippedTernGrad(clip=clip)
+
+    def prepare(
+        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+    ) -> _Draft:
+        return _Draft(self._codec.fitted(shapes_of(tensors)), self.communicator, x, key, dtype)
+
+    def blank(
+        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> _Draft:
+        x = torch.full((sum(tensors.numels),), value, device=device)
+        return self.prepare(tensors, x, (cf,), key, dtype)
+
+    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+        return 4 * words(sum(tensors.numels), ranks) + 4 * len(tensors.numels)

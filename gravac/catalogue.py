@@ -1,0 +1,210 @@
+"""Everything that can be chosen by name, as data: what it is, where it comes from, what is proven, what it costs.
+
+``gravac codecs --json`` and the catalogue page are made of it. Pure: computed from the registries, nothing is stored.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+from gravac.aggregators import AGGREGATORS, Aggregator
+from gravac.collectives import ALONE, COLLECTIVES, Collective
+from gravac.compressors import COMPRESSORS, Compressor, Key
+from gravac.compressors import build as build_compressor
+from gravac.estimators import ESTIMATORS
+from gravac.memories import MEMORIES, Bucket, Memory
+from gravac.policies import POLICIES
+from gravac.protocol import Record
+
+SIZES = (1000, 1 << 20)
+"""Elements that bytes are told for."""
+CFS = (10.0, 100.0)
+RANKS = 8
+"""World size that bytes of multi-round members are told for."""
+
+Kind = Literal["compressor", "aggregator", "memory", "collective", "policy", "estimator"]
+
+
+class Setting(Record):
+    """One setting, as it is written behind the colon."""
+
+    name: str
+    default: str | None = Field(description="JSON; None when it must be given.")
+    meaning: str | None = Field(description="None: see the member's summary.")
+
+
+class Cost(Record):
+    """What a member makes of one size, float32."""
+
+    numel: int = Field(description="Elements.")
+    cf: float | None = Field(description="CF asked for; None where there is none.")
+    reached_cf: float | None = Field(description="CF that gives; expected where sizes vary.")
+    payload_bytes: int | None = Field(
+        description="Bytes a rank hands to collectives; expected where sizes vary."
+    )
+    link_bytes: int | None = Field(description=f"Bytes a rank of {RANKS} puts on its network link.")
+    held_bytes: int | None = Field(description="Bytes a rank holds from step to step.")
+    delta: float | None = Field(description="Proven: E‖C(x)−x‖² ≤ (1−delta)·‖x‖².")
+    omega: float | None = Field(description="Proven: E‖C(x)−x‖² ≤ omega·‖x‖².")
+    absolute: float | None = Field(description="Proven: squared error on top of that, or alone.")
+
+
+class Entry(Record):
+    """One member of a registry."""
+
+    kind: Kind
+    name: str
+    summary: str = Field(description="One sentence.")
+    details: str = Field(description="How it works, what it costs, its formulas: paragraphs of plain text.")
+    source: str = Field(description="Paper and section.")
+    traits: dict[str, bool] = Field(description="What it is; empty where the kind has no traits.")
+    settings: tuple[Setting, ...]
+    costs: tuple[Cost, ...]
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """Every registered member, by kind, then in the order of its registry."""
+    return tuple(_entries())
+
+
+def _entries() -> Iterator[Entry]:
+    for name, compressor in COMPRESSORS.items():
+        codec = build_compressor(name)
+        yield _entry("compressor", codec, compressor, asdict(codec.traits), _codec_costs(codec))
+    for aggregator in AGGREGATORS.values():
+        yield _entry(
+            "aggregator", aggregator, aggregator, {"conserves": aggregator.conserves}, _rounds(aggregator)
+        )
+    for memory in MEMORIES.values():
+        yield _entry("memory", memory, memory, {"exact": memory.exact}, _held(memory))
+    for collective in COLLECTIVES.values():
+        yield _entry("collective", collective, collective, {}, _moved(collective))
+    for policy in POLICIES.values():
+        yield _entry("policy", policy, policy, {}, ())
+    for estimator in ESTIMATORS.values():
+        traits = {"exact_at_optimum": estimator.exact_at_optimum}
+        yield _entry("estimator", estimator, estimator, traits, (), estimator.over)
+
+
+def _entry(
+    kind: Kind,
+    member: Any,
+    owner: type[Any],
+    traits: Mapping[str, bool],
+    costs: tuple[Cost, ...],
+    maker: Callable[..., Any] | None = None,
+) -> Entry:
+    module = inspect.getmodule(owner)
+    about = (inspect.getdoc(module) or "").split("\n\n")[0]
+    paragraphs = (inspect.getdoc(owner) or "").split("\n\n")
+    return Entry(
+        kind=kind,
+        name=member.name,
+        summary=" ".join(about.split()),
+        details="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+        source=member.source,
+        traits=dict(traits),
+        settings=_settings(owner, maker or owner),
+        costs=costs,
+    )
+
+
+def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...]:
+    model = getattr(owner, "Settings", None)
+    if model is not None:
+        fields = model.model_fields
+        # Some defaults follow from other settings, so they are read off an instance where there can be one.
+        bare = not any(field.is_required() for field in fields.values())
+        defaults = model().model_dump(mode="json") if bare else {}
+        return tuple(
+            Setting(
+                name=name,
+                default=json.dumps(defaults[name]) if bare else _plain_default(field),
+                meaning=field.description,
+            )
+            for name, field in fields.items()
+        )
+    given = inspect.signature(maker).parameters.values()
+    return tuple(
+        Setting(
+            name=one.name,
+            default=None if one.default is one.empty else json.dumps(one.default),
+            meaning=None,
+        )
+        for one in given
+        if one.kind is one.KEYWORD_ONLY or (maker is not owner and one.default is not one.empty)
+    )
+
+
+def _plain_default(field: FieldInfo) -> str | None:
+    return None if field.is_required() or field.default_factory is not None else json.dumps(field.default)
+
+
+def _cost(numel: int, **known: Any) -> Cost:
+    empty = dict.fromkeys(Cost.model_fields)
+    return Cost(**{**empty, "numel": numel, **known})
+
+
+def _codec_costs(codec: Compressor) -> tuple[Cost, ...]:
+    return tuple(
+        _cost(
+            numel,
+            cf=cf,
+            reached_cf=float(codec.reached(numel, cf)),
+            payload_bytes=codec.wire_bytes(numel, cf, torch.float32),
+            **asdict(codec.bound(numel, cf)),
+        )
+        for numel in SIZES
+        for cf in CFS
+    )
+
+
+class _OneMatrix:
+    """A bucket that is one matrix, nearly square."""
+
+    number = 0
+    names = ("weight",)
+
+    def __init__(self, numel: int) -> None:
+        rows = 1 << (numel.bit_length() // 2)
+        while numel % rows:
+            rows //= 2
+        self.numels = (numel,)
+        self.shapes = ((rows, numel // rows),)
+
+
+def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
+    member = aggregator(ALONE)
+    costs = []
+    for numel in SIZES:
+        for cf in CFS:
+            sent = member.wire_bytes(_OneMatrix(numel), cf, torch.float32, RANKS)
+            costs.append(_cost(numel, cf=cf, reached_cf=4 * numel / sent, payload_bytes=sent))
+    return tuple(costs)
+
+
+def _held(memory: type[Memory]) -> tuple[Cost, ...]:
+    """Really held after a step, with Top-k 100x on the wire."""
+    costs, codec = [], build_compressor("topk")
+    for numel in SIZES:
+        member, bucket = memory(), Bucket(0, ("weight",), (numel,))
+        gradient = torch.linspace(-1, 1, numel)
+        p = member.compensate(bucket, gradient)
+        member.update(bucket, codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))
+        member.commit()
+        costs.append(_cost(numel, held_bytes=member.nbytes()))
+    return tuple(costs)
+
+
+def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
+    """Of a payload as large as the tensor itself."""
+    return tuple(
+        _cost(numel, payload_bytes=4 * numel, link_bytes=collective.link_bytes(4 * numel, RANKS))
+        for numel in SIZES
+    )

@@ -1,0 +1,82 @@
+"""All-gather of packed payloads: for codecs whose ranks keep different elements, or different numbers of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.collectives.base import Collective, Exchange
+from gravac.collectives.communicator import Work
+from gravac.compressors.base import Compressor, Key, Payload
+
+
+@dataclass(slots=True)
+class _Gathered:
+    work: Work
+    sent_bytes: int
+    payload_bytes: int
+    compressor: Compressor
+    message: Tensor  # kept alive until the collective is done
+    arrived: Tensor  # uint8, world_size messages of equal length one after the other
+    sizes: list[int]  # bytes that count of each message
+    numel: int
+    cf: float
+    key: Key
+    dtype: torch.dtype
+    share: float
+
+    def mean_into(self, out: Tensor) -> None:
+        out.zero_()
+        messages = self.arrived.view(len(self.sizes), -1)
+        for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
+            key = self.key._replace(rank=rank)
+            message = messages[rank, :size]
+            payload = self.compressor.unpack(message, self.numel, self.cf, key, self.dtype)
+            self.compressor.decompress(payload, out, self.share)
+
+
+class Gather(Collective):
+    """Each payload goes to every other rank: (N-1) payloads a rank, less than a dense ring while N < 2 wire CF.
+
+    Where sizes vary, ranks first tell each other theirs (8 bytes each, and a wait), then all fill up to the largest.
+    """
+
+    name = "gather"
+    source = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing"
+
+    def exchange(
+        self, compressor: Compressor, payload: Payload, cf: float, key: Key, dtype: torch.dtype
+    ) -> Exchange:
+        message, told = payload.pack(), 0
+        sizes = [message.numel()] * self.world_size
+        if not compressor.traits.fixed_size:
+            sizes, told = self._sizes(message), 8
+            message = torch.nn.functional.pad(message, (0, max(1, *sizes) - message.numel()))
+        arrived = message.new_empty(self.world_size * message.numel())
+        work = self.communicator.gather(arrived, message)
+        payload_bytes = message.numel() + told
+        return _Gathered(
+            work,
+            self.link_bytes(payload_bytes, self.world_size),
+            payload_bytes,
+            compressor,
+            message,
+            arrived,
+            sizes,
+            payload.numel,
+            cf,
+            key,
+            dtype,
+            self.share,
+        )
+
+    @staticmethod
+    def link_bytes(payload_bytes: int, world_size: int) -> int:
+        return (world_size - 1) * payload_bytes
+
+    def _sizes(self, message: Tensor) -> list[int]:
+        """Every rank's payload bytes; waits for all of them."""
+        mine = torch.tensor([message.numel()], dtype=torch.int64, device=message.device)
+        every = mine.new_empty(self.world_size)
+        self.communicator.gather(every, mine).wait()
+        return [int(size) for size in every.tolist()]

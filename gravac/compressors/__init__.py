@@ -1,0 +1,95 @@
+"""Codecs: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it here."""
+
+from gravac.compressors import spec
+from gravac.compressors.atomo import Atomo
+from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
+from gravac.compressors.bernoulli import Bernoulli, UnbiasedBernoulli
+from gravac.compressors.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
+from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
+from gravac.compressors.dense import Dense
+from gravac.compressors.dgc import DGC
+from gravac.compressors.elias import EliasQSGD
+from gravac.compressors.halves import BF16, FP16
+from gravac.compressors.hardthreshold import HardThreshold, WarmedThreshold
+from gravac.compressors.integers import Int4, Int8
+from gravac.compressors.natural import Natural
+from gravac.compressors.nuqsgd import NUQSGD
+from gravac.compressors.onebit import OneBit
+from gravac.compressors.qsgd import QSGD
+from gravac.compressors.randomk import RandomK, UnbiasedRandomK
+from gravac.compressors.redsync import RedSync, TrimmedTopK
+from gravac.compressors.scaledsign import ScaledSign
+from gravac.compressors.sidco import SIDCo
+from gravac.compressors.stack import Stack, TopKInt8
+from gravac.compressors.svd import SVD
+from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
+from gravac.compressors.topk import TopK
+
+_MEMBERS: tuple[type[Compressor], ...] = (
+    Dense,
+    TopK,
+    RandomK,
+    UnbiasedRandomK,
+    BlockRandomK,
+    UnbiasedBlockRandomK,
+    Bernoulli,
+    UnbiasedBernoulli,
+    HardThreshold,
+    WarmedThreshold,
+    DGC,
+    RedSync,
+    TrimmedTopK,
+    SIDCo,
+    ScaledSign,
+    OneBit,
+    TernGrad,
+    ClippedTernGrad,
+    QSGD,
+    EliasQSGD,
+    Natural,
+    NUQSGD,
+    Int8,
+    Int4,
+    FP16,
+    BF16,
+    SVD,
+    Atomo,
+    CountSketch,
+    MedianCountSketch,
+    HeavyHitters,
+    TopKInt8,
+)
+
+COMPRESSORS: dict[str, type[Compressor]] = {codec.name: codec for codec in _MEMBERS}
+
+
+def build(text: str) -> Compressor:
+    """The codec that ``text`` describes: ``name``, ``name:setting=value,setting=value``, or ``selector+quantiser``.
+
+    Examples: ``topk``, ``qsgd:bits=4,norm=l2``, ``randomk+int4:block=64``. Raises ValueError naming what is known.
+    """
+    if "+" in text and text.partition(":")[0] not in COMPRESSORS:
+        selector, _, quantiser = text.partition("+")
+        return Stack(build(selector), build(quantiser))
+    name, settings = spec.split(text)
+    if name not in COMPRESSORS:
+        raise ValueError(f"compressor={name!r} is unknown; choose one of {', '.join(sorted(COMPRESSORS))}")
+    return spec.make(COMPRESSORS[name], text, settings)
+
+
+__all__ = [
+    "COMPRESSORS",
+    "Bound",
+    "Compressor",
+    "Dense",
+    "Key",
+    "Part",
+    "Payload",
+    "RandomK",
+    "Stack",
+    "TopK",
+    "Traits",
+    "UnbiasedRandomK",
+    "build",
+    "kept",
+]

@@ -1,0 +1,113 @@
+"""A flat tensor seen as the matrices it is made of: which are worth a low rank, and of which rank."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Matrices of one shape, worked on as a batch: ``rows × columns`` of rank ``rank``, at these places of the flat
+    tensor. ``numbers``: which tensors they are."""
+
+    rows: int
+    columns: int
+    rank: int
+    offsets: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def factor_numel(self) -> int:
+        """Elements of both factors of all matrices."""
+        return len(self.offsets) * self.rank * (self.rows + self.columns)
+
+    def stack(self, flat: Tensor) -> Tensor:
+        """The matrices as float32, shape ``(count, rows, columns)``; a copy."""
+        size = self.rows * self.columns
+        pieces = [flat[offset : offset + size] for offset in self.offsets]
+        return torch.stack(pieces).float().view(-1, self.rows, self.columns)
+
+    def add(self, matrices: Tensor, out: Tensor, scale: float) -> None:
+        """``out += scale · matrices`` at their places."""
+        for offset, matrix in zip(self.offsets, matrices, strict=True):
+            out[offset : offset + matrix.numel()].add_(matrix.flatten().to(out.dtype), alpha=scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a flat tensor is sent: groups of matrices by factors, and stretches ``(offset, length)`` as they are."""
+
+    groups: tuple[Group, ...]
+    dense: tuple[tuple[int, int], ...]
+
+    @property
+    def dense_numel(self) -> int:
+        return sum(length for _, length in self.dense)
+
+    def gather_dense(self, flat: Tensor) -> Tensor:
+        """What is sent as it is, shape ``(dense_numel,)``; a copy."""
+        pieces = [flat[offset : offset + length] for offset, length in self.dense]
+        return torch.cat(pieces) if pieces else flat.new_empty(0)
+
+    def add_dense(self, values: Tensor, out: Tensor, scale: float) -> None:
+        """``out += scale · values`` at their places."""
+        pieces = torch.split(values, [length for _, length in self.dense])
+        for (offset, length), piece in zip(self.dense, pieces, strict=True):
+            out[offset : offset + length].add_(piece.to(out.dtype), alpha=scale)
+
+
+@lru_cache(maxsize=4096)
+def geometry(
+    shapes: tuple[tuple[int, ...], ...], cf: float, saving: float = 1.0, fixed: int | None = None
+) -> Geometry:
+    """Matrices are ``shape[0] × the rest``, of the largest rank that reaches ``cf``, at least 1, or of ``fixed`` rank.
+
+    Tensors of fewer than two dimensions, and those whose factors would not be more than ``saving`` times smaller, are
+    sent as they are.
+    """
+    groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    dense: list[tuple[int, int]] = []
+    offsets = accumulate((math.prod(shape) for shape in shapes), initial=0)
+    for number, (offset, shape) in enumerate(zip(offsets, shapes, strict=False)):
+        size = math.prod(shape)
+        if len(shape) > 1 and size:
+            rows, columns = shape[0], size // shape[0]
+            rank = min(rows, columns, fixed or max(1, int(size / (cf * (rows + columns)))))
+            if rank * (rows + columns) * saving < size:
+                groups.setdefault((rows, columns, rank), []).append((number, offset))
+                continue
+        dense.append((offset, size))
+    return Geometry(
+        tuple(
+            Group(*form, tuple(offset for _, offset in found), tuple(number for number, _ in found))
+            for form, found in groups.items()
+        ),
+        tuple(dense),
+    )
+
+
+def square(numel: int) -> tuple[int, int]:
+    """The two factors of ``numel`` nearest each other: the matrix a flat tensor of unknown shape is taken for."""
+    rows = next(rows for rows in range(math.isqrt(numel), 0, -1) if numel % rows == 0)
+    return rows, numel // rows
+
+
+def halves(factors: Tensor, groups: Sequence[Group]) -> Iterator[tuple[Group, Tensor, Tensor]]:
+    """Each group with its left ``(count, rows, rank)`` and right ``(count, rank, columns)`` factors, from a flat
+    tensor that holds them one after the other."""
+    at = 0
+    for group in groups:
+        count, rank = len(group.offsets), group.rank
+        middle = at + count * rank * group.rows
+        end = at + group.factor_numel
+        yield (
+            group,
+            factors[at:middle].view(count, group.rows, rank),
+            factors[middle:end].view(count, rank, group.columns),
+        )
+        at = end

@@ -1,0 +1,41 @@
+"""How a codec with settings is written: ``name`` or ``name:setting=value,setting=value``."""
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def split(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings; values are JSON where they can be, else text. Raises ValueError for what cannot be read."""
+    name, _, rest = text.strip().partition(":")
+    found: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        setting, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not setting or not value:
+            raise ValueError(f"compressor={text!r}: {part!r} must be written setting=value")
+        if setting in found:
+            raise ValueError(f"compressor={text!r}: setting {setting!r} is given twice")
+        try:
+            found[setting] = json.loads(value)
+        except ValueError:
+            found[setting] = value
+    return name, found
+
+
+def make(kind: Callable[..., T], text: str, settings: dict[str, Any], *leading: object) -> T:
+    """``kind`` with these settings as keywords. Raises ValueError naming the setting that it does not have or take."""
+    known = [
+        name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY
+    ]
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(
+                f"compressor={text!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
+            )
+    try:
+        return kind(*leading, **settings)
+    except TypeError as error:
+        raise ValueError(f"compressor={text!r}: {error}") from None

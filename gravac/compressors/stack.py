@@ -1,0 +1,100 @@
+"""A selector whose values travel quantised: few elements, few bits each."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
+from gravac.compressors.integers import Int8
+from gravac.compressors.quantiser import ROUNDED, Quantiser
+from gravac.compressors.selector import Selector
+from gravac.compressors.topk import TopK
+
+
+class Stack(Compressor):
+    """``selector`` picks the elements, ``quantiser`` rounds them. Written ``topk+int8``; CF is the selector's.
+
+    ``E‖Q(T(x)) - x‖² <= (1 - δ(1 - ω)) ‖x‖²``, δ the selector's and ω the quantiser's relative error: what was not
+    selected and what was rounded are different elements. Both need fixed sizes.
+    """
+
+    def __init__(self, selector: Compressor, quantiser: Compressor) -> None:
+        if not (isinstance(selector, Selector) and selector.traits.projection and selector.traits.fixed_size):
+            raise ValueError(
+                f"compressor={selector.name}+{quantiser.name}: {selector.name} must be a selector of fixed size, "
+                "such as topk, randomk or blockrandomk"
+            )
+        if not (isinstance(quantiser, Quantiser) and quantiser.traits.fixed_size):
+            raise ValueError(
+                f"compressor={selector.name}+{quantiser.name}: {quantiser.name} must be a quantiser of fixed size, "
+                "such as int8, qsgd or natural"
+            )
+        self.selector, self.quantiser = selector, quantiser
+        self.name = f"{selector.name}+{quantiser.name}"
+        self.source = f"{selector.source}; {quantiser.source}"
+        self.traits: Traits = replace(
+            ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantiser.traits.homogeneous
+        )
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+        places = self.selector.layout(numel, cf, dtype)
+        values = self.quantiser.layout(kept(numel, cf), 1.0, dtype)
+        assert places is not None
+        assert values is not None
+        return *values, *places[1:]
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        chosen = self.selector.compress(x, cf, key, torch.float32)
+        values = self.quantiser.compress(chosen.values, 1.0, key, dtype)
+        return Payload((*values.parts, *chosen.parts[1:]), chosen.support, x.numel(), cf, key)
+
+    def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
+        split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
+        k = kept(numel, cf)
+        # The values are not known yet; only the places are asked for.
+        places = self.selector.rebuild(
+            (torch.empty(k, device=parts[0].device), *parts[split:]), numel, cf, key
+        )
+        return Payload(parts, places.support, numel, cf, key)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        assert payload.support is not None
+        out.index_add_(0, payload.support, self._values(payload).to(out.dtype), alpha=scale)
+
+    def _values(self, payload: Payload) -> Tensor:
+        assert payload.key is not None
+        assert payload.support is not None
+        k = payload.support.numel()
+        count = len(self.quantiser.layout(k, 1.0, torch.float32) or ())
+        return self.quantiser.decode(self.quantiser.rebuild(payload.parts[:count], k, 1.0, payload.key))
+
+    def blank(
+        self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> Payload:
+        places = self.selector.blank(numel, cf, key, dtype, device, 0.0)
+        values = self.quantiser.blank(kept(numel, cf), 1.0, key, dtype, device, value)
+        return Payload((*values.parts, *places.parts[1:]), places.support, numel, cf, key)
+
+    def reached(self, numel: int, cf: float) -> float:
+        return self.selector.reached(numel, cf)
+
+    def achieved(self, payload: Payload) -> float:
+        assert payload.support is not None
+        return payload.numel / payload.support.numel()
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        delta = self.selector.bound(numel, cf).delta
+        rounding = self.quantiser.bound(kept(numel, cf), 1.0)
+        if delta is None or rounding.ratio is None or rounding.ratio > 1:
+            return Bound()
+        return Bound(delta=delta * (1 - rounding.ratio), absolute=rounding.absolute)
+
+
+class TopKInt8(Stack):
+    """Top-k with 8-bit values: 5 bytes an element in place of 8."""
+
+    name = "topk+int8"
+
+    def __init__(self) -> None:
+        super().__init__(TopK(), Int8())

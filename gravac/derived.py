@@ -1,0 +1,91 @@
+"""What follows from one window report: pure functions, each with its formula. Unknown is None, never 0.
+
+The sums in a report run over ranks and steps, so each ratio here divides sums: no mean of ratios.
+"""
+
+import math
+
+from gravac.protocol import GainSums, WindowReport
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """numerator / denominator, or None where that is undefined or not a finite number."""
+    if denominator == 0:
+        return None
+    return _finite(numerator / denominator)
+
+
+def total_sums(report: WindowReport) -> GainSums:
+    """The sums of all levels of the window together (zeros for a window without levels)."""
+    every = [level.sums for level in report.levels]
+    return GainSums.model_construct(
+        steps=sum(s.steps for s in every),
+        gradient_sq=math.fsum(s.gradient_sq for s in every),
+        compensated_sq=math.fsum(s.compensated_sq for s in every),
+        sent_sq=math.fsum(s.sent_sq for s in every),
+        minimum_sq=math.fsum(s.minimum_sq for s in every),
+        candidate_sq=math.fsum(s.candidate_sq for s in every),
+        residual_sq=math.fsum(s.residual_sq for s in every),
+        residual_dot_gradient=math.fsum(s.residual_dot_gradient for s in every),
+    )
+
+
+def steps(report: WindowReport) -> int:
+    """Steps of the window: last_step - first_step + 1."""
+    return report.last_step - report.first_step + 1
+
+
+def gain(report: WindowReport) -> float | None:
+    """Share of the energy that was sent: sum of ||sent||^2 / sum of ||gradient + residual||^2."""
+    sums = total_sums(report)
+    return ratio(sums.sent_sq, sums.compensated_sq)
+
+
+def gain_minimum(report: WindowReport) -> float | None:
+    """Gain the window would have had at the minimum CF: sum of minimum_sq / sum of compensated_sq."""
+    sums = total_sums(report)
+    return ratio(sums.minimum_sq, sums.compensated_sq)
+
+
+def gain_candidate(report: WindowReport) -> float | None:
+    """Gain the window would have had at the candidate CF: sum of candidate_sq / sum of compensated_sq."""
+    sums = total_sums(report)
+    return ratio(sums.candidate_sq, sums.compensated_sq)
+
+
+def owed_steps(report: WindowReport) -> float | None:
+    """Steps of progress held back: tau = sum of <residual, gradient> / sum of ||gradient||^2."""
+    sums = total_sums(report)
+    return ratio(sums.residual_dot_gradient, sums.gradient_sq)
+
+
+def residual_ratio(report: WindowReport) -> float | None:
+    """Norm of what is owed per norm of the gradient: sqrt(sum of residual_sq / sum of gradient_sq)."""
+    sums = total_sums(report)
+    square = ratio(sums.residual_sq, sums.gradient_sq)
+    return None if square is None else math.sqrt(square)
+
+
+def step_seconds(report: WindowReport) -> float | None:
+    """Mean duration of a step on rank 0, in seconds: seconds / steps."""
+    return ratio(report.seconds, steps(report))
+
+
+def samples_per_second(report: WindowReport) -> float | None:
+    """T_sys, all ranks: samples / seconds."""
+    return ratio(report.samples, report.seconds)
+
+
+def useful_samples_per_second(report: WindowReport) -> float | None:
+    """T_comp = T_sys x gain: samples per second, weighted by the share of the gradient that was sent."""
+    speed, kept = samples_per_second(report), gain(report)
+    return None if speed is None or kept is None else _finite(speed * kept)
+
+
+def wire_cf(report: WindowReport) -> float | None:
+    """Compression on the wire: dense bytes / payload bytes, indices and headers included."""
+    return ratio(report.dense_bytes, report.payload_bytes)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,82 @@
+"""Elias omega codes of whole arrays at once, several numbers glued to one symbol."""
+
+import torch
+from torch import Tensor
+
+_GROUPS = 5
+"""Length groups in a code of a number below 2^31: 31 bits, 5, 3, 2 and the end."""
+
+
+def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The Elias omega code of each number (int64, 1 to 2^31 - 1): its bits as an integer, and how many there are."""
+    code, length = torch.zeros_like(numbers), torch.ones_like(numbers)  # the closing 0
+    left = numbers.clone()
+    while bool((left > 1).any()):
+        width = _width(left)
+        more = left > 1
+        code = torch.where(more, code | (left << length), code)
+        length = torch.where(more, length + width, length)
+        left = torch.where(more, width - 1, left)
+    return code, length
+
+
+def glue(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """One symbol from two, ``first`` ahead; at most 63 bits together."""
+    return (first[0] << second[1]) | second[0], first[1] + second[1]
+
+
+def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
+    """All symbols one after the other, highest bit first, filled up with ones to whole bytes (no code ends in them):
+    uint8 bits of shape ``(total,)``."""
+    code, length = symbols
+    owner = torch.repeat_interleave(torch.arange(code.numel(), device=code.device), length)
+    ends = length.cumsum(0)
+    behind = (
+        ends[owner] - 1 - torch.arange(owner.numel(), device=code.device)
+    )  # bits of the symbol after this one
+    bits = ((code[owner] >> behind) & 1).to(torch.uint8)
+    return torch.cat((bits, bits.new_ones(-bits.numel() % 8)))
+
+
+def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
+    """What a code would mean that began at each bit: the number and where the next symbol begins, int64.
+
+    It turns a chain, which only a loop can follow, into a table. ``bits`` of shape ``(t,)``; both results have shape
+    ``(t + 2,)``: place t is the proper end, place t + 1 stands for codes that go on past it. Both lead to themselves.
+    """
+    t = bits.numel()
+    # windows[p]: the 32 bits from p on as a number, from windows of half the width.
+    windows = torch.cat((bits.long(), bits.new_ones(33, dtype=torch.int64)))
+    for half in (1, 2, 4, 8, 16):
+        windows = (windows[:-half] << half) | windows[half:]
+    number = torch.ones(t + 2, dtype=torch.int64, device=bits.device)
+    place = torch.arange(t + 2, device=bits.device)
+    for _ in range(_GROUPS):
+        window = windows[place]
+        goes_on = ((window >> 31) & 1).bool() & (number < 32) & (place < t)
+        width = torch.where(goes_on, number + 1, 1)
+        number = torch.where(goes_on, window >> (32 - width), number)
+        place = torch.where(goes_on, (place + width).clamp(max=t + 1), place)
+    ended = (place < t) & ((windows[place] >> 31) == 0)
+    following = torch.where(ended, place + 1, t + 1)
+    following[t] = t
+    return number, following
+
+
+def chain(following: Tensor) -> Tensor:
+    """The walk that begins at 0 and goes from p to ``following[p]`` (shape ``(t + 2,)``) until it reaches t or beyond.
+
+    Doubles the known part in each round, so it takes as many rounds as the count has binary digits.
+    """
+    end = following.numel() - 2
+    places = torch.zeros(1, dtype=torch.int64, device=following.device)
+    stride = following
+    while int(places[-1]) < end:
+        places = torch.cat((places, stride[places]))
+        stride = stride[stride]
+    return places[places < end]
+
+
+def _width(numbers: Tensor) -> Tensor:
+    """Binary digits of each number >= 1."""
+    return torch.frexp(numbers.double())[1].long()

@@ -1,0 +1,78 @@
+"""Small codes packed to real bits: 1 bit is 1 bit on the wire."""
+
+import torch
+from torch import Tensor
+
+_TRITS = 5
+"""Base-3 digits in a byte: 3^5 = 243."""
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Bytes that ``count`` codes of ``bits`` bits take: ceil(count · bits / 8)."""
+    return (count * bits + 7) // 8
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Codes below ``2**bits`` (any integer or bool dtype, shape ``(n,)``, bits 1 to 8) as uint8, the first code lowest.
+
+    Shape ``(packed_bytes(n, bits),)``.
+    """
+    _check(bits)
+    codes = codes.to(torch.uint8)
+    if bits == 8:
+        return codes
+    # The smallest group of codes that fills whole bytes: 8 codes, or one byte's worth.
+    group = 8 // bits if 8 % bits == 0 else 8
+    padded = torch.nn.functional.pad(codes, (0, -codes.numel() % group)).view(-1, group)
+    if 8 % bits == 0:
+        word = padded[:, 0].clone()
+        for place in range(1, group):
+            word |= padded[:, place] << (bits * place)
+        return word
+    wide = padded.long() << torch.arange(0, 8 * bits, bits, device=codes.device)
+    word = wide.sum(1)  # no two codes share a bit, so the sum is the union
+    bytes_ = (word.unsqueeze(1) >> torch.arange(0, 8 * bits, 8, device=codes.device)) & 255
+    return bytes_.to(torch.uint8).flatten()[: packed_bytes(codes.numel(), bits)]
+
+
+def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
+    """Inverse of ``pack``: uint8 codes of shape ``(count,)``."""
+    _check(bits)
+    if bits == 8:
+        return packed[:count]
+    if 8 % bits == 0:
+        places = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
+        codes = (packed.unsqueeze(1) >> places) & ((1 << bits) - 1)
+        return codes.flatten()[:count]
+    padded = torch.nn.functional.pad(packed, (0, -packed.numel() % bits)).view(-1, bits).long()
+    word = (padded << torch.arange(0, 8 * bits, 8, device=packed.device)).sum(1)
+    codes = (word.unsqueeze(1) >> torch.arange(0, 8 * bits, bits, device=packed.device)) & ((1 << bits) - 1)
+    return codes.to(torch.uint8).flatten()[:count]
+
+
+def trit_bytes(count: int) -> int:
+    """Bytes that ``count`` base-3 digits take: ceil(count / 5)."""
+    return (count + _TRITS - 1) // _TRITS
+
+
+def pack_trits(codes: Tensor) -> Tensor:
+    """Codes 0, 1, 2 of shape ``(n,)``, five to a byte: uint8 of shape ``(trit_bytes(n),)``."""
+    padded = torch.nn.functional.pad(codes.to(torch.uint8), (0, -codes.numel() % _TRITS)).view(-1, _TRITS)
+    word = padded[:, _TRITS - 1].clone()
+    for place in range(_TRITS - 2, -1, -1):
+        word = word * 3 + padded[:, place]
+    return word
+
+
+def unpack_trits(packed: Tensor, count: int) -> Tensor:
+    """Inverse of ``pack_trits``: uint8 codes of shape ``(count,)``."""
+    digits, left = [], packed
+    for _ in range(_TRITS):
+        digits.append(left % 3)
+        left = left // 3
+    return torch.stack(digits, 1).flatten()[:count]
+
+
+def _check(bits: int) -> None:
+    if not 1 <= bits <= 8:
+        raise ValueError(f"bits={bits} must be between 1 and 8")

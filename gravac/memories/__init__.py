@@ -1,0 +1,59 @@
+"""Error memories: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
+
+from gravac.memories.base import Bucket, Memory
+from gravac.memories.conef import ConEFMemory
+from gravac.memories.iconef import IConEF1Memory, IConEF2Memory
+from gravac.memories.induced import Induced
+from gravac.memories.none import NoMemory
+from gravac.memories.partial import PartialMemory
+from gravac.memories.reshard import convert, reshard
+from gravac.memories.residual import ResidualMemory
+from gravac.memories.settings import read
+from gravac.memories.sketch import SketchMemory
+from gravac.memories.stability import stability
+
+_MEMBERS: tuple[type[Memory], ...] = (
+    NoMemory,
+    ResidualMemory,
+    PartialMemory,
+    ConEFMemory,
+    SketchMemory,
+    IConEF1Memory,
+    IConEF2Memory,
+)
+
+MEMORIES: dict[str, type[Memory]] = {memory.name: memory for memory in _MEMBERS}
+
+
+def build(text: str) -> Memory:
+    """A new memory from ``name`` or ``name:setting=value,setting=value``.
+
+    Examples: ``residual``, ``conef:bits=4``, ``conef-sketch:size=0.1,beta=0.9``. Raises ValueError naming the known
+    ones, or the setting, the value and what is allowed.
+    """
+    name, given = read(text)
+    if name not in MEMORIES:
+        raise ValueError(f"memory={name!r} is unknown; choose one of {', '.join(sorted(MEMORIES))}")
+    return MEMORIES[name](**given)
+
+
+parse = build
+
+__all__ = [
+    "MEMORIES",
+    "Bucket",
+    "ConEFMemory",
+    "IConEF1Memory",
+    "IConEF2Memory",
+    "Induced",
+    "Memory",
+    "NoMemory",
+    "PartialMemory",
+    "ResidualMemory",
+    "SketchMemory",
+    "build",
+    "convert",
+    "parse",
+    "reshard",
+    "stability",
+]

@@ -1,0 +1,208 @@
+"""Contractive error feedback: the residual is itself kept compressed, by an unbiased codec (Li et al. 2023, ConEF).
+
+p = g + (1-β) e,  e' = C(e + g - sent) = C(β e + p - sent)
+
+C must be unbiased: then the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gravac.compressors import build
+from gravac.compressors.base import Compressor, Key, Payload
+from gravac.memories.base import Bucket
+from gravac.memories.grouped import Grouped
+from gravac.memories.settings import MemorySettings
+
+_OWN_DRAWS = 0x2545F4914F6CDD1D
+"""Turns the wire's key into the memory's: rounding noise of the two must be independent."""
+
+
+class ConEFSettings(MemorySettings):
+    """How the residual is kept."""
+
+    bits: int = Field(
+        8,
+        json_schema_extra={"enum": [4, 8]},
+        description="Bits an element of the residual: 8 (int8, blocks of 256) or 4 (int4, blocks of 32).",
+    )
+    beta: float = Field(
+        0.0, ge=0, lt=1, description="β, share of what is owed that is held back each step, 0 to below 1."
+    )
+    codec: str = Field(
+        "",
+        description="Another unbiased codec in place of bits, by name, such as natural or randomk-unbiased.",
+    )
+    cf: float = Field(1.0, ge=1, le=1e9, description="Compression factor that codec is asked for, 1 to 1e9.")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A compressed residual: what must stay in memory to decode it, and a factor."""
+
+    codec: Compressor
+    parts: tuple[Tensor, ...]
+    numel: int
+    cf: float
+    key: Key
+    scale: float = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def dense(self) -> Tensor:
+        """The residual, decoded, float32 of shape ``(n,)``."""
+        decoded = self.codec.decode(self.codec.rebuild(self.parts, self.numel, self.cf, self.key))
+        return decoded if self.scale == 1.0 else decoded * self.scale
+
+
+@dataclass(slots=True)
+class _Slot:
+    bucket: Bucket
+    held: Held | None = None
+    carried: Tensor | None = None  # residual that came from elsewhere, exact until it is first replaced
+    draft: Held | None = None
+    drafted: bool = False
+    offered: tuple[Tensor, float] | None = None  # p, and the share of the residual in it
+
+    @property
+    def owing(self) -> bool:
+        return self.held is not None or self.carried is not None
+
+    def add_to(self, out: Tensor, share: float) -> None:
+        if self.carried is not None:
+            out.add_(self.carried, alpha=share)
+        elif self.held is not None:  # decoded first, so that a state loaded again offers the same bits
+            out.add_(self.held.dense(), alpha=share)
+
+
+class ConEFMemory(Grouped[_Slot]):
+    """Literal decode, add, encode: right for quantisers, whose θ is small. Sketches need ``conef-sketch``.
+
+    States are decoded residuals, so they fit any other memory; one that was loaded stays float32 until its first step.
+    """
+
+    name = "conef"
+    source = "Li et al. 2023, Contractive error feedback for gradient compression"
+    exact = False
+    Settings = ConEFSettings
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        settings = self.settings
+        if settings.bits not in (4, 8):
+            raise ValueError(f"memory={self.name!r}, setting bits: must be 4 or 8 (got {settings.bits})")
+        try:
+            self._codec = build(settings.codec or f"int{settings.bits}")
+        except ValueError as error:
+            raise ValueError(f"memory={self.name!r}, setting codec: {error}") from None
+        if not (self._codec.traits.unbiased and self._codec.traits.fixed_size):
+            raise ValueError(
+                f"memory={self.name!r}, setting codec: {settings.codec!r} is biased or of varying size; a residual "
+                "needs an unbiased codec of fixed size, such as int8, int4, natural or randomk-unbiased"
+            )
+        self._most = self._draws = 0
+
+    def offered_share(self) -> float:
+        return float(1.0 - self.settings.beta)
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        """What keeps the residual of a step that sends with ``compressor`` at ``cf``, and the CF it is asked for."""
+        return self._codec, self.settings.cf
+
+    def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
+        codec, own_cf = self.error_codec(compressor, cf)
+        return codec.bound(numel, own_cf).omega
+
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        slot = self._slot(bucket, gradient.device)
+        share = 1.0 if whole else self.offered_share()
+        p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
+        slot.add_to(p, share)
+        slot.offered = p, share
+        return p
+
+    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+        slot = self._slots.get(bucket.names)
+        if slot is None or slot.offered is None:
+            return None
+        (p, share), slot.offered = slot.offered, None
+        if payload is None and (share == 1.0 or not slot.owing):
+            slot.draft, slot.drafted = None, True
+            return None
+        if payload is None:
+            p.zero_()  # what was offered is sent, the share held back is owed
+        else:
+            compressor.remove(payload, p)
+        if share < 1.0:
+            slot.add_to(p, 1.0 - share)
+        codec, cf = self.error_codec(compressor, 1.0 if payload is None else payload.cf)
+        slot.draft = self._hold(codec, cf, p, None if payload is None else payload.key, bucket)
+        slot.drafted = True
+        return p
+
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        factor = self._factor(factor)
+        for slot in list(self._slots.values()):
+            if names is not None and not names_all(slot.bucket, names):
+                if not set(names).isdisjoint(slot.bucket.names):
+                    self._loosen(
+                        slot
+                    )  # parts of it only: exact as residuals, compressed again in the next step
+                continue
+            if slot.held is not None:
+                slot.held = replace(slot.held, scale=slot.held.scale * factor)
+            if slot.carried is not None:
+                slot.carried.mul_(factor)
+        self._rescale_loose(factor, names)
+
+    def commit(self) -> None:
+        self._most = self._bytes()
+        super().commit()
+
+    def nbytes(self) -> int:
+        return max(self._most, self._bytes())
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._most = 0
+
+    def _hold(self, codec: Compressor, cf: float, y: Tensor, key: Key | None, bucket: Bucket) -> Held:
+        self._draws += 1
+        base = Key(0, self._draws, bucket.number, 0) if key is None else key
+        # From the rank's own seed, so that even codecs whose draws ranks share err independently here.
+        own = base._replace(seed=base.own_seed() ^ _OWN_DRAWS)
+        payload = codec.compress(y, cf, own, torch.float32)
+        return Held(codec, payload.parts, y.numel(), cf, own)
+
+    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
+        return _Slot(bucket, carried=owed)
+
+    def _dense(self, slot: _Slot) -> Tensor | None:
+        return slot.carried if slot.held is None else slot.held.dense()
+
+    def _accept(self, slot: _Slot) -> None:
+        if slot.drafted:
+            slot.held, slot.carried = slot.draft, None
+        self._discard(slot)
+
+    def _discard(self, slot: _Slot) -> None:
+        slot.draft, slot.drafted = None, False
+
+    def _bytes(self) -> int:
+        total = sum(residual.nbytes for residual in self._loose.values())
+        for slot in self._slots.values():
+            for one in (slot.held, slot.carried, slot.draft):
+                total += 0 if one is None else one.nbytes
+        return total
+
+
+def names_all(bucket: Bucket, names: Collection[str]) -> bool:
+    """Whether every parameter of the bucket is among ``names``."""
+    return all(name in names for name in bucket.names)

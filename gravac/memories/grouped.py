@@ -1,0 +1,130 @@
+"""What memories share that keep one flat thing per bucket: finding it, and taking it apart when DDP regroups."""
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from gravac.memories.base import Bucket, Memory, overflown
+from gravac.memories.sketchstate import to_dense
+
+
+class Slot(Protocol):
+    """What is kept of one bucket. ``offered``: ``compensate`` was called and ``update`` was not yet."""
+
+    bucket: Bucket
+    offered: Any
+
+    @property
+    def owing(self) -> bool:
+        """Whether anything is committed."""
+        ...
+
+
+SlotT = TypeVar("SlotT", bound=Slot)
+
+
+class Grouped(Memory, Generic[SlotT]):
+    """Residuals lie flat per bucket for speed but belong to parameters: regrouped buckets take them along."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._slots: dict[tuple[str, ...], SlotT] = {}
+        self._loose: dict[str, Tensor] = {}  # residuals whose bucket is not (or no longer) known
+
+    @abstractmethod
+    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> SlotT:
+        """A new slot that owes ``owed``, float32 of shape ``(n,)``, its own to keep."""
+
+    @abstractmethod
+    def _dense(self, slot: SlotT) -> Tensor | None:
+        """What is committed, decoded, float32 of shape ``(n,)``; None when nothing."""
+
+    @abstractmethod
+    def _accept(self, slot: SlotT) -> None:
+        """The slot's draft, if any, becomes what it owes."""
+
+    @abstractmethod
+    def _discard(self, slot: SlotT) -> None:
+        """The slot's draft is dropped."""
+
+    def owes(self, bucket: Bucket) -> bool:
+        slot = self._slots.get(bucket.names)
+        if slot is not None:
+            return slot.owing
+        return not self._loose.keys().isdisjoint(bucket.names) or any(
+            other.owing for other in self._overlapping(bucket)
+        )
+
+    def commit(self) -> None:
+        for slot in self._slots.values():
+            self._accept(slot)
+            slot.offered = None
+
+    def rollback(self) -> None:
+        for names, slot in list(self._slots.items()):
+            # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
+            # happen again in every step to come.
+            bailed, slot.offered = slot.offered is not None, None
+            self._discard(slot)
+            owed = self._dense(slot) if bailed else None
+            if owed is not None and overflown(owed):
+                self._give_up(names)
+                del self._slots[names]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = {name: residual.clone() for name, residual in self._loose.items()}
+        for slot in self._slots.values():
+            state |= self._pieces(slot)
+        return state
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._slots = {}
+        self._loose = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
+
+    def _rescale_loose(self, factor: float, names: Collection[str] | None) -> None:
+        for name, residual in self._loose.items():
+            if names is None or name in names:
+                residual.mul_(factor)
+
+    def _slot(self, bucket: Bucket, device: torch.device) -> SlotT:
+        slot = self._slots.get(bucket.names)
+        if slot is None:
+            for other in self._overlapping(bucket):
+                self._loosen(other)
+            slot = self._open(bucket, device, self._collect(bucket, device))
+            self._slots[bucket.names] = slot
+        return slot
+
+    def _loosen(self, slot: SlotT) -> None:
+        self._loose |= self._pieces(slot)
+        del self._slots[slot.bucket.names]
+
+    def _collect(self, bucket: Bucket, device: torch.device) -> Tensor | None:
+        """Loose residuals of the bucket's parameters, flat; None when there are none."""
+        for name, numel in zip(bucket.names, bucket.numels, strict=True):
+            if name in self._loose and self._loose[name].numel() != numel:
+                raise ValueError(
+                    f"residual of {name!r} has {self._loose[name].numel()} elements, its gradient {numel}"
+                )
+        found = {name: self._loose.pop(name) for name in bucket.names if name in self._loose}
+        if not found:
+            return None
+        flat = torch.zeros(sum(bucket.numels), device=device)
+        for name, piece in zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True):
+            if name in found:
+                piece.copy_(found[name])
+        return flat
+
+    def _pieces(self, slot: SlotT) -> dict[str, Tensor]:
+        owed = self._dense(slot)
+        if owed is None:
+            return {}
+        pieces = torch.split(owed, list(slot.bucket.numels))
+        return {name: piece.clone() for name, piece in zip(slot.bucket.names, pieces, strict=True)}
+
+    def _overlapping(self, bucket: Bucket) -> list[SlotT]:
+        names = set(bucket.names)
+        return [slot for slot in self._slots.values() if not names.isdisjoint(slot.bucket.names)]

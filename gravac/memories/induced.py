@@ -1,0 +1,95 @@
+"""Two codecs in a row, the second on what the first left: C(y) = C1(y) + C2(y - C1(y)) ("induced" compressor)."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Compressor, Key, Part, Payload
+
+_SECOND_DRAW = 0x51AFD7ED558CCD25
+"""Turns the key of the first codec into an independent one: with equal draws the second would undo nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Payload):
+    """Parts of both; the payloads themselves for who decodes at once."""
+
+    first: Payload | None = None
+    second: Payload | None = None
+
+
+class Induced(Compressor):
+    """Unbiased if the second codec is, with θ = θ2 · ρ1, ρ1 the first one's relative error. CF goes to the first codec;
+    the second is always asked for ``second_cf``.
+
+    iConEF keeps its residual this way. v1: both the same codec, θ² (helps if θ < 1). v2: the wire's codec first, then
+    an unbiased one (always helps, and stores the first's payload too).
+    """
+
+    name = "induced"
+    source = "Horváth & Richtárik 2021, A better alternative to error feedback; Li et al. 2023, iConEF"
+
+    def __init__(self, first: Compressor, second: Compressor, second_cf: float = 1.0) -> None:
+        """Raises ValueError if the second codec's payloads vary in size: then they could not be told apart."""
+        if not second.traits.fixed_size:
+            raise ValueError(
+                f"second={second.name!r} has payloads of varying size; use a quantiser or Random-k"
+            )
+        self.first, self.second, self.second_cf = first, second, second_cf
+        self.traits = replace(
+            second.traits,
+            homogeneous=first.traits.homogeneous and second.traits.homogeneous,
+            fixed_size=first.traits.fixed_size,
+            linear=False,
+            nested=False,
+            selector=False,
+            projection=False,
+        )
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
+        first = self.first.layout(numel, cf, dtype)
+        return None if first is None else first + self._second_layout(numel, dtype)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        first = self.first.compress(x, cf, key, dtype)
+        rest = x.clone()
+        self.first.remove(first, rest)
+        second = self.second.compress(rest, self.second_cf, _second(key), dtype)
+        return Pair(first.parts + second.parts, None, x.numel(), cf, key, first, second)
+
+    def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
+        count = len(parts) - len(self._second_layout(numel, torch.float32))
+        first = self.first.rebuild(parts[:count], numel, cf, key)
+        second = self.second.rebuild(parts[count:], numel, self.second_cf, _second(key))
+        return Pair(parts, None, numel, cf, key, first, second)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        assert isinstance(payload, Pair)
+        assert payload.first is not None
+        assert payload.second is not None
+        self.first.decompress(payload.first, out, scale)
+        self.second.decompress(payload.second, out, scale)
+
+    def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        return self.first.wire_bytes(numel, cf, dtype) + self.second.wire_bytes(numel, self.second_cf, dtype)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        first = ratio(self.first.bound(numel, cf))
+        second = self.second.bound(numel, self.second_cf).omega
+        return Bound(omega=None if first is None or second is None else first * second)
+
+    def _second_layout(self, numel: int, dtype: torch.dtype) -> tuple[Part, ...]:
+        layout = self.second.layout(numel, self.second_cf, dtype)
+        assert layout is not None
+        return layout
+
+
+def ratio(bound: Bound) -> float | None:
+    """The part of ``‖x‖²`` that the error is proven not to exceed; None when nothing relative is proven."""
+    proven = [] if bound.delta is None else [1.0 - bound.delta]
+    return min([*proven, *([] if bound.omega is None else [bound.omega])], default=None)
+
+
+def _second(key: Key) -> Key:
+    return key._replace(seed=key.own_seed() ^ _SECOND_DRAW)

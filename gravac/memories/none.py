@@ -1,0 +1,46 @@
+"""No memory: what is not sent is lost. The null implementation, and the baseline error feedback is measured against."""
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from gravac.compressors.base import Compressor, Payload
+from gravac.memories.base import Bucket, Memory
+
+
+class NoMemory(Memory):
+    """Holds nothing."""
+
+    name = "none"
+    source = "compressed SGD without feedback"
+    exact = False
+
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        return gradient
+
+    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+        return None
+
+    def owes(self, bucket: Bucket) -> bool:
+        return False
+
+    def commit(self) -> None:
+        return
+
+    def rollback(self) -> None:
+        return
+
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        self._factor(factor)
+
+    def nbytes(self) -> int:
+        return 0
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        if state:
+            raise ValueError(
+                f"memory='none' cannot hold the residual of {len(state)} parameters; use memory='residual'"
+            )

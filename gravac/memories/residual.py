@@ -1,0 +1,90 @@
+"""Error feedback: what was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al. 2019).
+
+Learning rate outside: p = g + e, e' = p - C(p), in gradient units. Exact for selectors: every element is sent or owed.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Compressor, Payload
+from gravac.memories.base import Bucket
+from gravac.memories.grouped import Grouped
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Two float32 buffers of a bucket's length that swap on commit; ``owing`` False means "all zero"."""
+
+    bucket: Bucket
+    residual: Tensor
+    draft: Tensor
+    owing: bool = False
+    draft_owing: bool | None = None  # None: no draft in this step
+    offered: float | None = None  # the share of the residual in p
+
+
+class ResidualMemory(Grouped[_Slot]):
+    """All of the residual is offered each step."""
+
+    name = "residual"
+    source = "Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, Error feedback fixes SignSGD"
+    exact = True
+
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        slot = self._slot(bucket, gradient.device)
+        share = 1.0 if whole else self.offered_share()
+        if slot.owing:
+            torch.add(gradient, slot.residual, alpha=share, out=slot.draft)
+        else:
+            slot.draft.copy_(gradient)
+        slot.offered = share
+        return slot.draft
+
+    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+        slot = self._slots.get(bucket.names)
+        if slot is None or slot.offered is None:
+            return None
+        kept, slot.offered = 1.0 - slot.offered, None
+        if payload is None:
+            slot.draft_owing = slot.owing and kept > 0.0
+            if slot.draft_owing:
+                torch.mul(slot.residual, kept, out=slot.draft)
+        else:
+            compressor.remove(payload, slot.draft)
+            if slot.owing and kept > 0.0:
+                slot.draft.add_(slot.residual, alpha=kept)
+            slot.draft_owing = True
+        return slot.draft if slot.draft_owing else None
+
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        factor = self._factor(factor)
+        self._rescale_loose(factor, names)
+        for slot in self._slots.values():
+            if slot.owing:
+                pieces = torch.split(slot.residual, list(slot.bucket.numels))
+                for name, piece in zip(slot.bucket.names, pieces, strict=True):
+                    if names is None or name in names:
+                        piece.mul_(factor)
+
+    def nbytes(self) -> int:
+        flat = sum(slot.residual.nbytes + slot.draft.nbytes for slot in self._slots.values())
+        return flat + sum(residual.nbytes for residual in self._loose.values())
+
+    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
+        n = sum(bucket.numels)
+        residual = torch.zeros(n, device=device) if owed is None else owed
+        return _Slot(bucket, residual, torch.empty(n, device=device), owed is not None)
+
+    def _dense(self, slot: _Slot) -> Tensor | None:
+        return slot.residual if slot.owing else None
+
+    def _accept(self, slot: _Slot) -> None:
+        if slot.draft_owing is not None:
+            slot.residual, slot.draft = slot.draft, slot.residual
+            slot.owing, slot.draft_owing = slot.draft_owing, None
+
+    def _discard(self, slot: _Slot) -> None:
+        slot.draft_owing = None

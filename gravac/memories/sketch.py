@@ -1,0 +1,176 @@
+"""ConEF with a count sketch: the error memory is s floats an element (Li et al. 2023; after the authors' own code).
+
+Linear form: p = g + (1-β) dec(S),  S' = S + enc(g - sent), with one fixed hash for the whole run. The form as printed,
+"decode, add, encode again", multiplies S by the buckets' loads each step and diverges for every s < 1.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gravac.compressors.base import Compressor, Payload
+from gravac.memories.base import Bucket, Memory, overflown
+from gravac.memories.rowsketch import RowSketch
+from gravac.memories.settings import MemorySettings
+from gravac.memories.sketchstate import TAG, Geometry, geometry_of, tag, to_dense
+
+
+class SketchSettings(MemorySettings):
+    """How much memory, and how fast it is paid back."""
+
+    size: float = Field(
+        0.4, gt=0, le=1, description="s, floats kept per element, above 0 to 1; 0.1 saves 90 % of the memory."
+    )
+    beta: float = Field(
+        default_factory=lambda data: 1.0 - data["size"] if "size" in data else 0.0,
+        ge=0,
+        lt=1,
+        description="β, share of what is owed that is held back each step, 0 to below 1. Default 1 - size, the "
+        "smallest that is stable.",
+    )
+    block: int = Field(
+        256,
+        ge=1,
+        le=32768,
+        description="Longest row that is hashed by itself, in elements. Parameters no longer than it are kept whole.",
+    )
+    seed: int = Field(
+        0, ge=0, le=2**31, description="Seed of the hash; equal on all ranks, fixed for the run."
+    )
+
+
+class SketchMemory(Memory):
+    """One sketch per parameter, so that regrouping changes nothing; parameters of up to ``block`` elements whole."""
+
+    name = "conef-sketch"
+    source = (
+        "Li et al. 2023, Contractive error feedback, count sketch in the linear form of the authors' code"
+    )
+    exact = False
+    Settings = SketchSettings
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._sketcher = RowSketch(self.settings.size, self.settings.block, self.settings.seed)
+        self._held: dict[str, Tensor] = {}
+        self._numels: dict[str, int] = {}
+        self._drafts: dict[str, Tensor | None] = {}  # None: nothing owed any more
+        self._offered: dict[Bucket, tuple[Tensor, Tensor, bool]] = {}  # gradient, p, whole
+        self._most = 0
+
+    def offered_share(self) -> float:
+        return float(1.0 - self.settings.beta)
+
+    def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
+        return None  # the linear form has a condition of its own: size >= 1 - beta
+
+    def load(self, numel: int = 1 << 20) -> int:
+        """Elements in the fullest bucket, for a parameter of that size."""
+        return self._sketcher.load(numel)
+
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
+        for name, piece in self._split(bucket, p):
+            held = self._held_of(name, piece)
+            if held is None:
+                continue
+            if whole:
+                piece.add_(self._sketcher.settle(held, piece.numel()))
+            else:
+                piece.add_(self._sketcher.decode(held, piece.numel()), alpha=self.offered_share())
+        self._offered[bucket] = gradient, p, whole
+        return p
+
+    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+        gradient, p, whole = self._offered.pop(bucket, (None, None, False))
+        if gradient is None or p is None:
+            return None
+        if payload is None and (whole or self._held.keys().isdisjoint(bucket.names)):
+            self._drafts |= dict.fromkeys(bucket.names)
+            return None
+        if payload is None:
+            unsent = gradient.float() - p
+        else:
+            unsent = p.copy_(gradient)
+            compressor.remove(payload, unsent)
+        drafts: dict[str, Tensor | None] = {}
+        for name, piece in self._split(bucket, unsent):
+            held, draft = self._held_of(name, piece), self._sketcher.encode(piece)
+            drafts[name] = draft if held is None else draft.add_(held)
+            piece.copy_(self._sketcher.settle(draft, piece.numel()))
+        self._drafts |= drafts
+        self._numels |= dict(zip(bucket.names, bucket.numels, strict=True))
+        return unsent
+
+    def owes(self, bucket: Bucket) -> bool:
+        return not self._held.keys().isdisjoint(bucket.names)
+
+    def commit(self) -> None:
+        self._most = self._bytes()
+        for name, draft in self._drafts.items():
+            if draft is None:
+                self._held.pop(name, None)
+            else:
+                self._held[name] = draft
+        self._drafts, self._offered = {}, {}
+
+    def rollback(self) -> None:
+        # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
+        # happen again in every step to come.
+        bailed = {name for bucket in self._offered for name in bucket.names}
+        self._drafts, self._offered = {}, {}
+        lost = [name for name in bailed if name in self._held and overflown(self._held[name])]
+        if lost:
+            self._give_up(lost)
+            for name in lost:
+                del self._held[name]
+
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        factor = self._factor(factor)
+        for name, held in self._held.items():
+            if names is None or name in names:
+                held.mul_(factor)
+
+    def nbytes(self) -> int:
+        return max(self._most, self._bytes())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        if not self._held:
+            return {}
+        return {name: held.clone() for name, held in self._held.items()} | {TAG: tag(self._geometry())}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        dense = to_dense(state)  # checks it too
+        geometry = geometry_of(state)
+        self._drafts, self._offered, self._most = {}, {}, 0
+        if geometry is not None and geometry.same(self._geometry()):
+            self._numels = dict(geometry.numels)
+            self._held = {name: held.detach().float().clone() for name, held in state.items() if name != TAG}
+        else:
+            self._numels = {name: owed.numel() for name, owed in dense.items()}
+            self._held = {name: self._sketcher.encode(owed.detach().float()) for name, owed in dense.items()}
+
+    def _geometry(self) -> Geometry:
+        s = self.settings
+        return Geometry(s.size, s.block, s.seed, {name: self._numels[name] for name in self._held})
+
+    def _held_of(self, name: str, piece: Tensor) -> Tensor | None:
+        held = self._held.get(name)
+        if held is not None and self._numels[name] != piece.numel():
+            raise ValueError(
+                f"residual of {name!r} has {self._numels[name]} elements, its gradient {piece.numel()}"
+            )
+        if held is not None and held.device != piece.device:
+            held = self._held[name] = held.to(piece.device)  # loaded on another device
+        return held
+
+    def _bytes(self) -> int:
+        drafts = sum(draft.nbytes for draft in self._drafts.values() if draft is not None)
+        return sum(held.nbytes for held in self._held.values()) + drafts + self._sketcher.nbytes()
+
+    @staticmethod
+    def _split(bucket: Bucket, flat: Tensor) -> list[tuple[str, Tensor]]:
+        return list(zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True))

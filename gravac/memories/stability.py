@@ -1,0 +1,50 @@
+"""Whether an error memory can hold what a codec leaves out, from proven bounds: a warning with the numbers."""
+
+from gravac.compressors.base import Compressor
+from gravac.memories.base import Memory
+from gravac.memories.induced import ratio
+from gravac.memories.none import NoMemory
+from gravac.memories.sketch import SketchMemory
+
+_ROUNDING = 1e-9
+
+
+def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 << 20) -> str | None:
+    """A sentence for the log when what is owed may grow without limit; None when not, or when nothing is proven.
+
+    ``numel``: elements of a typical bucket. Literal memories: (1+θ)(1-δ) must be below 1, θ the noise of the memory and
+    1-δ the largest share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. Sketches: size >= 1-β.
+    """
+    if isinstance(memory, NoMemory) or cf <= 1.0:
+        return None
+    if isinstance(memory, SketchMemory):
+        return _sketch(memory)
+    left = ratio(compressor.bound(numel, cf))
+    theta = memory.noise(compressor, cf, numel)
+    if left is None or theta is None:
+        return None
+    share = memory.offered_share()
+    kept = 1.0 - share * (1.0 - left) if left < 1.0 else left
+    growth = (1.0 + theta) * kept
+    if growth < 1.0:
+        return None
+    beta = f", β={1.0 - share:g} held back" if share < 1.0 else ""
+    cure = (
+        "a milder CF, or more bits in the memory" if theta else "a biased codec: this one leaves out too much"
+    )
+    return (
+        f"memory {memory.spec} may grow without limit under {compressor.name} at CF {cf:g}: "
+        f"(1+θ)(1-δ) = (1+{theta:.3g})·{kept:.4g} = {growth:.4g} is not below 1{beta}. Use {cure}."
+    )
+
+
+def _sketch(memory: SketchMemory) -> str | None:
+    size, share = float(memory.settings.size), memory.offered_share()
+    if size >= share - _ROUNDING:
+        return None
+    load = memory.load()
+    return (
+        f"memory {memory.spec} may grow without limit: size s={size:g} is below 1-β={share:g}. A bucket holds up to "
+        f"{load} elements, and a step that sends them all takes back (1-β)·{load} = {share * load:.3g} times what the "
+        f"bucket owes (2 or more diverges). Use beta={1.0 - size:g} or more, or size={share:g} or more."
+    )

@@ -1,0 +1,43 @@
+"""The Policy protocol: one verb, ``decide``, pure and deterministic.
+
+No clock, no I/O, no randomness, no library maths beyond + - * / and comparisons: replaying a trace must give
+the same decisions, byte for byte, on every platform (promise P7).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from gravac.protocol import Decision, PolicySpec, Record, WindowReport
+
+
+class PolicyState(Record):
+    """Base of every policy's state. ``decision`` is the one in force, so a state alone can resume a job."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy answers: the decision (its reason inside) and the state to hand back next time."""
+
+    decision: Decision
+    state: PolicyState
+
+
+class Policy(Protocol):
+    """A decision rule. Settings live in the instance, everything that changes lives in the state."""
+
+    name: ClassVar[str]
+    State: ClassVar[type[PolicyState]]
+
+    def start(self, epoch: int = 0) -> Verdict:
+        """The decision a job begins with (window -1), numbered ``epoch``."""
+        ...
+
+    def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
+        """Decide after one window. Never raises on a valid report."""
+        ...
+
+    def spec(self) -> PolicySpec:
+        """Name and every setting resolved; ``gravac.policies.build`` makes an equal policy from it."""
+        ...

@@ -1,0 +1,263 @@
+"""Every record that crosses a process, once: REST bodies, journal lines and trace lines are these models.
+
+Strict (no coercion), frozen, no unknown fields, no NaN or infinity. Unknown values are ``null``, never 0.
+Parse wire text with ``Model.model_validate_json``; write it with ``model_dump_json``: both are
+deterministic, so equal records are equal bytes. Sums are over ranks unless a field says otherwise.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+SCHEMA = 1
+"""Version of these records. A reader refuses a larger one and upgrades a smaller one."""
+
+
+class Record(BaseModel):
+    """Base of every wire record."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
+"""A codec or memory by name, settings behind a colon: ``conef:bits=4``."""
+Text = Annotated[str, Field(max_length=1000)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Bytes = Annotated[int, Field(ge=0, le=2**63)]
+CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
+Energy = Annotated[float, Field(ge=0, le=1e300)]
+"""A squared norm, summed over elements, ranks and steps."""
+Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+Phase = Literal["warmup", "explore", "hold", "fallback"]
+"""warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
+fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
+Rule = Literal[
+    "start",  # the decision a job begins with
+    "warmup",  # still measuring the dense baseline
+    "explore",  # first candidate after the baseline
+    "climb",  # the candidate passed and paid: try the next rung
+    "extend",  # too few settled steps to judge: same candidate again
+    "no_headroom",  # the network is too small a share of the step for any CF to pay
+    "saturated",  # a stronger CF no longer raises T_comp: settled on the best
+    "too_strong",  # the candidate keeps too little: settled on the best below it
+    "top",  # the ladder ended: settled on the best
+    "hold",  # nothing changed
+    "scale_down",  # the gain in hold fell below epsilon: one rung down
+    "reexplore",  # step time or gain drifted: measure again
+    "fixed",  # static and dense policies
+    "unusable",  # the window holds no step of the decision in force
+]
+"""Which rule of the policy fired. Also the ``reason`` label of the decisions metric."""
+
+
+class PolicySpec(Record):
+    """A policy by name with every setting resolved, so that a trace replays without defaults."""
+
+    name: Name
+    settings: dict[str, JsonValue] = {}
+
+
+class LinkSpec(Record):
+    """An emulated link (pacing in the collective layer). Absent when the network is the real one."""
+
+    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]
+    latency_seconds: Seconds = 0.0
+
+
+class Environment(Record):
+    """Where the job runs; for people, never for decisions."""
+
+    python: Text
+    torch: Text
+    gravac: Text
+    platform: Text
+    backend: Text
+    device: Text
+
+
+class ModelShape(Record):
+    """Summary of the wrapped module. ``elements``: trainable elements = gradient elements a step."""
+
+    name: Text
+    tensors: Count
+    elements: Count
+
+
+class JobSpec(Record):
+    """What a job is. First line of its journal; body of ``POST /v1/jobs``.
+
+    ``incarnation`` changes each time the trainer starts; ``policy_state`` carries a resumed policy
+    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start.
+    """
+
+    job: Name
+    incarnation: Name
+    world_size: Annotated[int, Field(ge=1, le=1_000_000)]
+    window_steps: Annotated[int, Field(ge=1, le=1_000_000)]
+    policy: PolicySpec
+    compressor: Choice
+    memory: Choice
+    model: ModelShape
+    environment: Environment
+    link: LinkSpec | None = None
+    first_window: Count = 0
+    policy_state: Annotated[str, Field(max_length=200_000)] | None = None
+
+
+class GainSums(Record):
+    """Raw squared norms over the steps of one level, summed over ranks and steps.
+
+    g: this step's raw gradient; p = g + residual before sending; sent: what left the rank;
+    residual: what is owed after sending. ``minimum_sq``/``candidate_sq``: energy that compressing p to the
+    level's CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
+    """
+
+    steps: Count
+    gradient_sq: Energy
+    compensated_sq: Energy
+    sent_sq: Energy
+    minimum_sq: Energy
+    candidate_sq: Energy
+    residual_sq: Energy
+    residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]
+
+
+class LevelSums(Record):
+    """Steps of one window that sent the same CF under the same decision (epoch).
+
+    ``settled_steps``: steps after the first few at this level; their median duration on rank 0 is
+    ``step_seconds_median`` (null when there is none), of which ``exposed_seconds_median`` is the part the step
+    waited for the network (communicate phase). ``cf`` 1 = dense.
+    """
+
+    epoch: Count
+    cf: CompressionFactor
+    steps: Count
+    settled_steps: Count
+    step_seconds_median: Seconds | None
+    exposed_seconds_median: Seconds | None
+    dense_bytes: Bytes
+    payload_bytes: Bytes
+    sums: GainSums
+
+
+class PhaseSeconds(Record):
+    """Where the wall time of a window's steps went, critical path only, so the five add up to the whole.
+
+    compress/communicate/decompress count only what the step waited for after backward ended; work hidden behind
+    backward is in compute. compute also holds the optimiser and anything else.
+    """
+
+    data_wait: Seconds
+    compute: Seconds
+    compress: Seconds
+    communicate: Seconds
+    decompress: Seconds
+
+
+class RankRow(Record):
+    """One rank's share of a window."""
+
+    rank: Count
+    steps: Count
+    step_seconds: Seconds  # sum over the window's steps
+    phases: PhaseSeconds
+    samples: Count
+    nonfinite_steps: Count
+    failed_steps: Count
+    memory_bytes: Bytes  # held by the error memory
+
+
+class SmoothedGain(Record):
+    """Ratio of moving averages at one CF, as the ranks' gate sees it at the end of the window."""
+
+    cf: CompressionFactor
+    gain: Ratio
+
+
+class WindowReport(Record):
+    """What rank 0 tells the controller once a window. Raw sums, so other signals can be computed later."""
+
+    job: Name
+    incarnation: Name
+    window: Count  # counted from 0 over the whole job, without gaps
+    first_step: Count
+    last_step: Count  # inclusive
+    epoch: Count  # decision in force at the last step
+    phase: Phase  # what the ranks were doing at the last step
+    cf: CompressionFactor  # sent at the last step, after the gate
+    seconds: Seconds  # wall time of the window on rank 0
+    samples: Count  # all ranks
+    dense_bytes: Bytes  # what dense would have handed to collectives, all ranks
+    payload_bytes: Bytes  # what was handed over, all ranks, indices included
+    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None
+    nonfinite_steps: Count
+    failed_steps: Count
+    levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]
+    gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]
+    phases: PhaseSeconds  # mean over ranks
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]
+
+
+class Candidate(Record):
+    """What the policy knows of one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
+
+    cf: CompressionFactor
+    gain: Ratio | None
+    samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None
+    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None
+    window: Count | None  # last window that measured it
+    verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]
+
+
+class Decision(Record):
+    """What all ranks do next, and why. ``window`` -1: the decision the job began with.
+
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes, else it stays. The ranks send
+    ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
+    """
+
+    window: Annotated[int, Field(ge=-1, le=2**53)]
+    epoch: Count
+    phase: Phase
+    cf_minimum: CompressionFactor
+    cf_candidate: CompressionFactor
+    epsilon: Ratio
+    rule: Rule
+    reason: Text
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()
+
+
+class Event(Record):
+    """Something that happened to a job besides its windows, for people and for the fault list."""
+
+    kind: Literal["registered", "restarted", "gap", "fallback", "recovered", "nonfinite", "failed", "note"]
+    window: Count | None
+    message: Text
+
+
+class End(Record):
+    """The trainer closed its agent; no window follows under this incarnation."""
+
+    incarnation: Name
+    windows: Count
+    steps: Count
+    message: Text
+
+
+class JobAnswer(Record):
+    """Answer to ``POST /v1/jobs``: the decision in force and the first window the controller lacks."""
+
+    job: Name
+    next_window: Count
+    decision: Decision
+    policy_state: str
+
+
+class WindowAnswer(Record):
+    """Answer to ``POST /v1/jobs/{job}/windows``."""
+
+    decision: Decision
+    policy_state: str

@@ -1,0 +1,245 @@
+"""Trace files: reading them with bounds, and the one writer of a journal."""
+
+import fcntl
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import BinaryIO, Self, cast
+
+from gravac.protocol import JobSpec, WindowReport
+from gravac.traceline import (
+    MAX_LINE_BYTES,
+    Line,
+    TraceError,
+    TraceRecord,
+    altered,
+    decode,
+    encode,
+    kind_of,
+    seal,
+    split,
+)
+
+__all__ = ["Line", "Trace", "TraceError", "TraceRecord", "TraceWriter", "encode", "read"]
+
+MAX_TRACE_BYTES = 4 << 30
+"""Most bytes read from one trace, after decompression: a bound on what a hostile ``.gz`` can cost."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Trace(Iterator[Line]):
+    """The lines of a trace, one at a time, in memory bounded by one line.
+
+    ``notes`` says what was repaired (a torn last line, CRLF, a byte order mark); ``last_line`` and ``digest``
+    are of the last line read; ``good_bytes`` is the length of the whole lines. Raises TraceError for anything
+    else, and with ``verify`` also for a line that was altered after it was written.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        path: str,
+        verify: bool,
+        max_bytes: int = MAX_TRACE_BYTES,
+        *,
+        owned: bool = False,
+    ) -> None:
+        self.path = path
+        self.notes: list[str] = []
+        self.last_line = 0
+        self.digest = ""
+        self.good_bytes = 0
+        self.terminated = True
+        self._job: str | None = None
+        self._verify = verify
+        self._raw = _raw_lines(stream, path, max_bytes, self.notes, owned)
+
+    def __next__(self) -> Line:
+        try:
+            return self._next()
+        except BaseException:  # the end, or an error: nothing is read after it
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file, if ``read`` opened it. Only needed by who stops before the end."""
+        self._raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> Line:
+        raw, terminated = next(self._raw)
+        number = self.last_line + 1
+        if not terminated and split(raw) is None:
+            self.notes.append(f"line {number} is torn ({len(raw)} bytes without an end): left out")
+            raise StopIteration
+        size = len(raw) + terminated
+        if number == 1 and raw.startswith(_BOM):
+            raw = raw[len(_BOM) :]
+            self.notes.append("began with a byte order mark: ignored")
+        if raw.endswith(b"\r"):
+            raw = raw[:-1]
+            self._note_once("has CRLF line ends: ignored")
+        self.last_line = number
+        previous, parts = self.digest, split(raw)
+        if parts is not None:
+            self.digest = parts[1]
+            expected = seal(previous, parts[0])
+            if self._verify and expected != parts[1]:
+                raise TraceError(self.path, number, altered(parts[1], expected))
+        line = decode(raw, number, previous, self.path)
+        self._check_job(line)
+        self.good_bytes += size
+        self.terminated = terminated
+        return line
+
+    def _note_once(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _check_job(self, line: Line) -> None:
+        if line.number == 1:
+            if not isinstance(line.record, JobSpec):
+                raise TraceError(self.path, 1, f"a trace begins with its job, this with a {line.kind}")
+            self._job = line.record.job
+        elif isinstance(line.record, JobSpec | WindowReport) and line.record.job != self._job:
+            message = f"{line.kind}.job: this is the trace of {self._job!r}, got {line.record.job!r}"
+            raise TraceError(self.path, line.number, message)
+
+
+def read(source: str | Path | BinaryIO, verify: bool = True, max_bytes: int = MAX_TRACE_BYTES) -> Trace:
+    """Read a trace line by line, from a path (gzip is known by its first bytes) or an open binary stream.
+
+    Raises TraceError when it cannot be opened, and later for the first bad line.
+    """
+    if not isinstance(source, str | Path):
+        return Trace(source, str(getattr(source, "name", "<stream>")), verify, max_bytes)
+    path = str(source)
+    try:
+        with open(path, "rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        stream = cast(BinaryIO, gzip.open(path, "rb")) if zipped else open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise TraceError(path, None, f"cannot be opened: {error.strerror}") from None
+    return Trace(stream, path, verify, max_bytes, owned=True)
+
+
+def _raw_lines(
+    stream: BinaryIO, path: str, max_bytes: int, notes: list[str], owned: bool
+) -> Generator[tuple[bytes, bool], None, None]:
+    """Lines without their newline, and whether they had one. Closes an owned stream when done or dropped."""
+    total = number = 0
+    try:
+        while True:
+            number += 1
+            try:
+                raw = stream.readline(MAX_LINE_BYTES + 1)
+            except EOFError:
+                notes.append(f"the compressed stream ends early, in line {number}: the rest is left out")
+                return
+            except (OSError, zlib.error) as error:
+                raise TraceError(path, number, f"cannot be read: {error}") from None
+            total += len(raw)
+            if not raw:
+                return
+            if len(raw) > MAX_LINE_BYTES:
+                raise TraceError(path, number, f"is longer than {MAX_LINE_BYTES} bytes")
+            if total > max_bytes:
+                raise TraceError(path, number, f"the trace is longer than {max_bytes} bytes")
+            yield raw.removesuffix(b"\n"), raw.endswith(b"\n")
+    finally:
+        if owned:
+            stream.close()
+
+
+class TraceWriter:
+    """The one writer of a journal: appends, seals and syncs lines; opens an existing journal where it ended.
+
+    Opening takes an exclusive lock, reads every line (each is given to ``visit``, to fold), cuts off a torn
+    tail, and goes on with the chain. ``notes`` says what was repaired. Folder 0700, file 0600. Raises TraceError
+    when another process writes it, when it is damaged, or when the folder cannot be used.
+    """
+
+    def __init__(
+        self, path: str | Path, now: Callable[[], float], visit: Callable[[Line], object] | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.notes: tuple[str, ...] = ()
+        self.lines, self.size, self.digest = 0, 0, ""
+        self._now = now
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TraceError(str(path), None, f"cannot be opened for writing: {error.strerror}") from None
+        try:
+            self._lock()
+            self._recover(visit)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, *records: TraceRecord) -> tuple[Line, ...]:
+        """Write the records as one piece and sync; all of them are in the journal on return, or none.
+
+        Raises OSError when the disk refuses (the journal stays as it was), ValueError for a huge record.
+        """
+        pieces, lines, digest, time = [], [], self.digest, self._now()
+        for number, record in enumerate(records, self.lines + 1):
+            raw, digest = encode(record, time, digest)
+            pieces.append(raw)
+            lines.append(Line(number, kind_of(record), time, record, digest, digest))
+        data = b"".join(pieces)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+            os.fsync(self._file)
+        except OSError:
+            self._cut(self.size)
+            raise
+        self.digest, self.size, self.lines = digest, self.size + len(data), self.lines + len(lines)
+        return tuple(lines)
+
+    def close(self) -> None:
+        """Close the file, which frees the lock. Twice is harmless."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = "another controller is writing it; stop that one, or give this one another folder"
+            raise TraceError(str(self.path), None, message) from None
+
+    def _recover(self, visit: Callable[[Line], object] | None) -> None:
+        with open(os.dup(self._file), "rb") as stream:
+            trace = Trace(stream, str(self.path), verify=True)
+            for line in trace:
+                if visit is not None:
+                    visit(line)
+        self.notes = tuple(trace.notes)
+        self.digest, self.lines, self.size = trace.digest, trace.last_line, trace.good_bytes
+        self._cut(self.size)
+        if not trace.terminated:
+            os.write(self._file, b"\n")
+            self.size += 1
+
+    def _cut(self, size: int) -> None:
+        os.ftruncate(self._file, size)
+        os.lseek(self._file, size, os.SEEK_SET)

@@ -1,0 +1,27 @@
+"""Turns pydantic's errors into one sentence: which field, which value, what is wrong."""
+
+from pydantic import ValidationError
+
+_VALUE_CHARACTERS = 80
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem as ``field: what is wrong (got value)``, a few hundred characters at most."""
+    problems = error.errors(include_url=False, include_context=False)
+    problem = problems[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "record"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    if problem["type"] == "value_error" and not problem["loc"]:
+        return f"{problem['msg'].removeprefix('Value error, ')}{more}"
+    if problem["type"] == "missing":
+        return f"{field}: is missing{more}"
+    return f"{field}: {_lower(problem['msg'])} (got {_short(problem['input'])}){more}"
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _VALUE_CHARACTERS else text[:_VALUE_CHARACTERS] + "…"

@@ -1,0 +1,100 @@
+"""The three-way gate and the tick: pure parts of agreement."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gravac.gain import GainTracker
+from gravac_agent.plan import Directive, Plan, next_plan
+from gravac_agent.tick import StepSums, TickCodec
+
+EXPLORE = Directive(3, "explore", 10.0, 40.0, 0.5)
+
+
+def tracker(**gains: float) -> GainTracker:
+    made = GainTracker(0.1)
+    for cf, value in gains.items():
+        made.update(float(cf.removeprefix("cf")), value, 1.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("gains", "cf"),
+    [
+        ({"cf10": 0.9, "cf40": 0.6}, 40.0),
+        ({"cf10": 0.9, "cf40": 0.5}, 40.0),  # equal to epsilon passes
+        ({"cf10": 0.9, "cf40": 0.4}, 10.0),
+        ({"cf10": 0.4, "cf40": 0.1}, 1.0),
+        ({"cf10": 0.9}, 10.0),  # a gain not measured yet is no pass
+        ({}, 1.0),
+    ],
+)
+def test_gate(gains: dict[str, float], cf: float) -> None:
+    assert next_plan(EXPLORE, tracker(**gains)).cf == cf
+
+
+def test_measured_levels() -> None:
+    assert Plan(EXPLORE, 1.0).measured == (10.0, 40.0)
+    assert Plan(Directive(3, "hold", 40.0, 40.0, 0.5), 40.0).measured == (40.0,)
+    assert Plan(Directive(0, "warmup", 1.0, 1.0, 0.5), 1.0).measured == ()
+    assert next_plan(EXPLORE.dense(), tracker(cf10=1.0, cf40=1.0)) == Plan(
+        Directive(3, "fallback", 1.0, 1.0, 0.5), 1.0
+    )
+
+
+plans = st.builds(
+    Plan,
+    st.builds(
+        Directive,
+        st.integers(0, 2**40),
+        st.sampled_from(["warmup", "explore", "hold", "fallback"]),
+        st.floats(1, 1e6),
+        st.floats(1, 1e6),
+        st.floats(0, 1),
+    ),
+    st.floats(1, 1e6),
+)
+
+
+def tick_of(announced: list[Plan], directive: Directive, sums: list[StepSums]) -> list[object]:
+    """What each rank unpacks when these ranks announce these plans."""
+    world = len(announced)
+    codecs = [TickCodec(rank, world) for rank in range(world)]
+    vectors = [
+        codec.pack(one, directive, plan.fingerprint("setup"))
+        for codec, one, plan in zip(codecs, sums, announced, strict=True)
+    ]
+    assert all(vector.numel() == codecs[0].size for vector in vectors)
+    total = torch.stack(vectors).sum(0)
+    return [codec.unpack(total) for codec in codecs]
+
+
+@given(plan=plans, world=st.integers(1, 40))
+def test_equal_plans_agree_and_the_directive_of_rank_0_arrives(plan: Plan, world: int) -> None:
+    ticks = tick_of([plan] * world, plan.directive, [StepSums(gradient_sq=2.0, failed=1.0)] * world)
+    for tick in ticks:
+        assert tick.agreed  # type: ignore[attr-defined]
+        assert tick.directive == plan.directive  # type: ignore[attr-defined]
+        assert tick.sums == StepSums(gradient_sq=2.0 * world, failed=world)  # type: ignore[attr-defined]
+
+
+@given(plan=plans, other=plans, world=st.integers(2, 40), data=st.data())
+def test_one_other_plan_is_seen_by_all(plan: Plan, other: Plan, world: int, data: st.DataObject) -> None:
+    if plan == other:
+        return
+    announced = [plan] * world
+    announced[data.draw(st.integers(0, world - 1))] = other
+    ticks = tick_of(announced, plan.directive, [StepSums()] * world)
+    assert not any(tick.agreed for tick in ticks)  # type: ignore[attr-defined]
+
+
+def test_another_setup_is_another_plan() -> None:
+    assert Plan(EXPLORE, 10.0).fingerprint("topk") != Plan(EXPLORE, 10.0).fingerprint("randomk")
+
+
+def test_a_non_finite_rank_adds_its_flag_but_not_its_energies() -> None:
+    bad = StepSums(gradient_sq=float("inf"), compensated_sq=float("nan"), nonfinite=1.0)
+    plan = Plan(EXPLORE, 10.0)
+    (tick, _) = tick_of([plan, plan], EXPLORE, [StepSums(gradient_sq=5.0), bad])
+    assert tick.sums == StepSums(gradient_sq=5.0, nonfinite=1.0)  # type: ignore[attr-defined]

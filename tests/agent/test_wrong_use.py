@@ -1,0 +1,195 @@
+"""One clear error for each wrong use, in one real process of a world of one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac.policies import DensePolicy
+from gravac.protocol import WindowReport
+from gravac.replay import check
+from gravac.trace import read
+from gravac_agent import Agent, ClosedError, SetupError
+
+
+@pytest.fixture
+def world_of_one(tmp_path: Path) -> Iterator[None]:
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def pair() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    module = DistributedDataParallel(nn.Linear(4, 2))
+    return module, torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    module(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_not_a_ddp_module() -> None:
+    model = nn.Linear(4, 2)
+    with pytest.raises(
+        SetupError, match="Agent wraps a DistributedDataParallel module, got Linear: write Agent"
+    ):
+        Agent(model, torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
+
+
+def test_no_process_group(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, optimizer = pair()
+    monkeypatch.setattr(dist, "is_initialized", lambda: False)
+    with pytest.raises(SetupError, match=r"call .*init_process_group first"):
+        Agent(module, optimizer)
+
+
+def test_hook_already_taken(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    module.register_comm_hook(None, allreduce_hook)
+    agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match="already has a communication hook"), agent:
+        pass
+
+
+def test_nested_agents(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with (
+        Agent(module, optimizer, controller=None, data_dir=tmp_path),
+        pytest.raises(SetupError, match="another Agent is open"),
+        Agent(*pair(), controller=None, data_dir=tmp_path),
+    ):
+        pass
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path):  # the first one left all in order
+        step(module, optimizer)
+
+
+def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=2") as agent:
+        step(module, optimizer)
+        assert agent.state is not None
+        assert agent.state.step == 1
+    with pytest.raises(ClosedError, match="closed"):
+        agent.log(loss=1.0)
+    with pytest.raises(ClosedError, match="closed"):
+        agent.state_dict()
+    with pytest.raises(ClosedError, match="make a new one"), agent:
+        pass
+    agent.close()
+    step(module, optimizer)  # the module trains on
+
+
+def test_the_users_exception_is_not_masked(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+
+    def broken_training() -> None:
+        with Agent(module, optimizer, controller=None, data_dir=tmp_path):
+            step(module, optimizer)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        broken_training()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path):
+        step(module, optimizer)
+
+
+def test_not_enabled_does_nothing(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with Agent(module, optimizer, enabled=False, data_dir=tmp_path) as agent:
+        step(module, optimizer)
+        agent.log(loss=1.0)
+        assert agent.state is None
+        assert agent.url is None
+        with pytest.raises(SetupError, match="enabled=True"):
+            agent.state_dict()
+    module.register_comm_hook(None, allreduce_hook)  # no hook was taken
+    assert list(tmp_path.glob("*/journal.jsonl")) == []
+
+
+def test_a_policy_of_ones_own_needs_to_decide_in_process(world_of_one: None, tmp_path: Path) -> None:
+    class Mine(DensePolicy):
+        name = "mine"
+
+    module, optimizer = pair()
+    with pytest.raises(SetupError, match="controller=None"), Agent(module, optimizer, policy=Mine()):
+        pass
+    with Agent(module, optimizer, policy=Mine(), controller=None, data_dir=tmp_path, window=2) as agent:
+        for _ in range(5):
+            step(module, optimizer)
+        assert agent.state is not None
+        assert agent.state.window == 2
+
+
+def test_a_checkpoint_that_does_not_fit(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent:
+        step(module, optimizer)
+        state = agent.state_dict()
+        with pytest.raises(SetupError, match="before the first step"):
+            agent.load_state_dict(state)
+    for change, message in (
+        ({"version": 9}, "version 9"),
+        ({"world_size": 4}, "a run with 4 ranks, this one has 1: pass the states of all its ranks"),
+        ({"rank": 3}, "rank 3"),
+    ):
+        with (
+            Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent,
+            pytest.raises(SetupError, match=message),
+        ):
+            agent.load_state_dict({**state, **change})
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent:
+        with pytest.raises(SetupError, match=r"these are of ranks \[0\]"):
+            agent.load_state_dict([{**state, "world_size": 2}])
+        agent.load_state_dict([{**state, "world_size": 2}, {**state, "world_size": 2, "rank": 1}])
+
+
+def test_an_unwritable_folder_costs_the_journal_only(world_of_one: None, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    module, optimizer = pair()
+    with Agent(
+        module, optimizer, controller=None, data_dir=tmp_path / "file", window=1, policy="dense"
+    ) as agent:
+        step(module, optimizer)
+        assert agent.trace_path is None
+        assert agent.state is not None
+        assert agent.state.step == 1
+
+
+def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_path: Path) -> None:
+    for steps in (7, 5):
+        module, optimizer = pair()
+        with Agent(module, optimizer, controller=None, data_dir=tmp_path, job="again", window=2) as agent:
+            for _ in range(steps):
+                step(module, optimizer)
+            path = agent.trace_path
+    assert path is not None
+    reports = [line.record for line in read(path) if isinstance(line.record, WindowReport)]
+    assert [report.window for report in reports] == [0, 1, 2, 3, 4, 5, 6]
+    assert check(path).ok
+
+
+def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, optimizer = pair()
+    elsewhere = [
+        nn.Parameter(torch.empty(3, device="meta"))
+    ]  # stands in for a GPU, which the test machine lacks
+    monkeypatch.setattr(module, "parameters", lambda: iter(elsewhere))
+    with pytest.raises(SetupError, match="on the CPU only, the module's are on meta: pass enabled=False"):
+        Agent(module, optimizer)
+    Agent(module, optimizer, enabled=False)
+
+
+def test_a_codec_whose_payloads_vary_in_size_is_refused(world_of_one: None, tmp_path: Path) -> None:
+    """Ranks would hand different sizes to one collective, which aborts gloo."""
+    module, optimizer = pair()
+    agent = Agent(module, optimizer, compressor="qsgd-elias", controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match="compressor='qsgd-elias' sends payloads of varying size"), agent:
+        pass

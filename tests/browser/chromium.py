@@ -1,0 +1,138 @@
+"""Headless Chromium on one page, and a record of everything that page did that it should not have."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Playwright, Route, sync_playwright
+
+READY = "document.querySelector('#cf').textContent !== ''"
+"""True once the page shows a job."""
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+HOW = "needs Chromium; on Debian or Ubuntu: apt-get install chromium"
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+COUNT_VIOLATIONS = """
+window.violations = [];
+addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(`${event.violatedDirective}: ${event.blockedURI} ${event.sample}`);
+});
+"""
+
+
+def find_chromium() -> str | None:
+    """Path of an installed Chromium, or null."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Start Chromium with a fresh profile."""
+    return playwright.chromium.launch(executable_path=find_chromium(), headless=True, args=list(FLAGS))
+
+
+class Tab:
+    """One page at ``url`` in a browser context of its own. Requests to other hosts are refused.
+
+    ``foreign``: refused addresses. ``errors``: console errors and uncaught exceptions. Both should stay empty.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        url: str,
+        *,
+        width: int = 1400,
+        height: int = 900,
+        scheme: Literal["dark", "light"] = "light",
+        scale: float = 1,
+    ) -> None:
+        self.host = urlsplit(url).netloc
+        self.foreign: list[str] = []
+        self.errors: list[str] = []
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            reduced_motion="reduce",  # smooth scrolling moves what a test points at
+            device_scale_factor=scale,
+            accept_downloads=True,
+        )
+        self.context.add_init_script(COUNT_VIOLATIONS)
+        self.context.route("**/*", self._only_ours)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.goto(url)
+
+    def _only_ours(self, route: Route) -> None:
+        address = urlsplit(route.request.url)
+        if address.netloc == self.host or address.scheme in {"blob", "data"}:
+            route.continue_()
+        else:
+            self.foreign.append(route.request.url)
+            route.abort()
+
+    @property
+    def violations(self) -> list[str]:
+        """What the page's content security policy refused."""
+        return list(self.page.evaluate("window.violations"))
+
+    def text(self, selector: str) -> str:
+        """Visible text of the first match."""
+        return self.page.locator(selector).first.inner_text()
+
+    def wait(self, condition: str, seconds: float = 20) -> None:
+        """Wait until a JavaScript expression is true. (Playwright's own way needs eval, which the CSP forbids.)"""
+        end = time.monotonic() + seconds
+        while not self.page.evaluate(condition):
+            if time.monotonic() > end:
+                raise AssertionError(f"not true within {seconds} s: {condition}\n{self.text('body')}")
+            self.page.wait_for_timeout(50)
+
+    def shoot(self, path: Path, *, whole: bool = True) -> None:
+        """Write a PNG of the page: all of it, or what fits the window."""
+        self.page.screenshot(path=str(path), full_page=whole)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.context.close()
+
+
+OpenPage = Callable[..., Tab]
+"""The fixture ``open_page``: a URL and Tab's keywords in, a tab out."""
+
+
+@contextmanager
+def open_tab(
+    url: str,
+    *,
+    width: int = 1400,
+    height: int = 900,
+    scheme: Literal["dark", "light"] = "light",
+    scale: float = 1,
+) -> Iterator[Tab]:
+    """A tab outside of pytest. Raises RuntimeError without Chromium."""
+    if find_chromium() is None:
+        raise RuntimeError(f"this {HOW}")
+    with (
+        sync_playwright() as playwright,
+        launch(playwright) as browser,
+        Tab(browser, url, width=width, height=height, scheme=scheme, scale=scale) as tab,
+    ):
+        yield tab

@@ -1,0 +1,165 @@
+"""Zoom, cursor, axis, keyboard, pause, links: what a person can do with the charts."""
+
+import csv
+from urllib.parse import parse_qs
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Http
+from browser.story import Story
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def story(controller: Controller) -> Story:
+    story = Story(Http(controller))
+    story.until("hold")
+    story.play(20)
+    return story
+
+
+def view(tab: Tab) -> dict[str, list[str]]:
+    """What the address holds now (Playwright's own ``page.url`` follows a moment later)."""
+    return parse_qs(str(tab.page.evaluate("location.hash.slice(1)")))
+
+
+def drag(tab: Tab, chart: str, start: float, end: float) -> None:
+    """Drag over a chart from one share of its width to another."""
+    over = tab.page.locator(f"#chart-{chart} .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    y = box["y"] + box["height"] / 2
+    tab.page.mouse.move(box["x"] + box["width"] * start, y)
+    tab.page.mouse.down()
+    tab.page.mouse.move(box["x"] + box["width"] * (start + end) / 2, y)
+    tab.page.mouse.move(box["x"] + box["width"] * end, y)
+    tab.page.mouse.up()
+
+
+def cursors(tab: Tab) -> list[float]:
+    """Where the cursor line is on each chart, as a share of its width; negative when it is not shown."""
+    return list(
+        tab.page.evaluate(
+            """[...document.querySelectorAll('.u-over')].map((over) =>
+            new DOMMatrix(getComputedStyle(over.querySelector('.u-cursor-x')).transform).m41 / over.clientWidth)"""
+        )
+    )
+
+
+def test_zoom_is_shared_and_in_the_address(story: Story, controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert tab.page.locator("#zoom-reset").is_hidden()
+    drag(tab, "gain", 0.25, 0.5)
+    last = story.window * 20 - 1
+    low, high = float(view(tab)["from"][0]), float(view(tab)["to"][0])
+    assert low == pytest.approx(0.25 * last, abs=6)
+    assert high == pytest.approx(0.5 * last, abs=6)
+    story.play()
+    tab.wait(f"document.querySelector('[data-fact=step] dd').textContent === '{story.window * 20 - 1}'")
+    assert float(view(tab)["to"][0]) == high, "new windows do not move a zoomed view"
+    again = open_page(tab.page.evaluate("location.href"))
+    again.wait("!document.querySelector('#zoom-reset').hidden")
+    tab.page.locator("#chart-loss .u-over").dblclick()
+    assert view(tab) == {}
+    assert tab.page.locator("#zoom-reset").is_hidden()
+
+
+def test_cursor_is_linked(story: Story, controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    over = tab.page.locator("#chart-owed .u-over")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    tab.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
+    tab.page.wait_for_timeout(200)
+    assert cursors(tab) == pytest.approx([0.5] * 5, abs=0.01)
+    assert tab.text("#readout").startswith("Window ")
+
+
+def test_a_decision_moves_the_cursor_of_all_charts(
+    story: Story, controller: Controller, open_page: OpenPage
+) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    drag(tab, "gain", 0.7, 0.9)
+    tab.page.locator("#log tr[data-window='3'] button").click()
+    tab.page.wait_for_timeout(300)
+    assert tab.text("#readout").startswith("Window 3 · step 79 ·")
+    assert "then: CF 20 keeps 0.58" in tab.text("#readout")
+    assert view(tab) == {}, "zoomed out: window 3 was not in view"
+    where = 79 / (story.window * 20 - 1)
+    assert cursors(tab) == pytest.approx([where] * 5, abs=0.01)
+    assert tab.page.locator("#log tr.picked").get_attribute("data-window") == "3"
+    assert tab.page.locator("#chart-gain .legend .value").all_inner_texts()[0] == "0.58"
+
+
+def test_keyboard(story: Story, controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    plot = tab.page.locator("#chart-cf .plot")
+    plot.focus()
+    tab.page.keyboard.press("Home")
+    assert tab.text("#readout").startswith("Window 0 ·")
+    tab.page.keyboard.press("ArrowRight")
+    assert tab.text("#readout").startswith("Window 1 ·")
+    assert "Sent dense" in str(plot.get_attribute("aria-label"))
+    tab.page.keyboard.press("+")
+    assert "from" in view(tab)
+    tab.page.keyboard.press("Escape")
+    assert view(tab) == {}
+    assert tab.text("#readout") == ""
+    ring = "getComputedStyle(document.activeElement).outlineStyle"
+    assert tab.page.evaluate(ring) == "solid", "focus can be seen"
+
+
+def test_time_axis(story: Story, controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    tab.page.locator("#axis-time").click()
+    assert view(tab) == {"x": ["time"]}
+    assert tab.page.locator("#axis-time").get_attribute("aria-pressed") == "true"
+    assert tab.page.locator("canvas").count() == 5
+    drag(tab, "gain", 0.25, 0.75)
+    low = float(view(tab)["from"][0])
+    assert low > 1.7e9, "Unix seconds"
+
+
+def test_pause_freezes_and_resume_catches_up(
+    story: Story, controller: Controller, open_page: OpenPage
+) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    reason = tab.text("#reason")
+    tab.page.locator("#pause").click()
+    story.play(3)
+    tab.page.wait_for_timeout(1500)
+    assert tab.text("#reason") == reason
+    drag(tab, "gain", 0.25, 1.0)
+    tab.page.locator("#chart-gain .plot").focus()
+    tab.page.keyboard.press("End")
+    assert tab.text("#readout").startswith(f"Window {story.window - 4} ·"), "looking around shows nothing new"
+    tab.page.keyboard.press("Escape")
+    assert "Paused" in tab.text("#banner")
+    assert tab.text("#chip-word") == "running"
+    tab.page.locator("#pause").click()
+    tab.wait(f"document.querySelector('#reason').textContent === {story.decision.reason!r}")
+    assert tab.page.locator("#banner").is_hidden()
+
+
+def test_downloads(story: Story, controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    with tab.page.expect_download() as trace:
+        tab.page.locator("#trace").click()
+    assert trace.value.suggested_filename == "demo.jsonl"
+    assert trace.value.path().read_bytes() == controller.ask("GET", "/v1/jobs/demo/trace").body
+    with tab.page.expect_download() as table:
+        tab.page.locator("#csv").click()
+    rows = list(csv.DictReader(table.value.path().read_text().splitlines()))
+    assert [int(row["window"]) for row in rows] == list(range(story.window))
+    windows = controller.ask("GET", "/v1/jobs/demo/windows?limit=1000").json["items"]
+    assert [float(row["gain"]) for row in rows] == [view["gain"] for view in windows]
+    assert f"curl -sS '{controller.url}/v1/jobs/demo/trace'" in tab.text("#curl")

@@ -1,0 +1,64 @@
+"""What the page is made of: vendored files are what they say, and our own keep the rules they rely on."""
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gravac_controller
+
+STATIC = Path(gravac_controller.__file__).parent / "static"
+VENDOR = STATIC / "vendor"
+OURS = sorted(path for path in STATIC.iterdir() if path.suffix in {".js", ".css", ".html"})
+BUDGET_BYTES = 250_000
+
+
+def test_vendored_files_are_unchanged() -> None:
+    listed = set()
+    for package in tomllib.loads((VENDOR / "VENDORED.toml").read_text())["package"]:
+        assert package["version"] in package["source"]
+        for file in package["file"]:
+            listed.add(file["path"])
+            digest = hashlib.sha256((VENDOR / file["path"]).read_bytes()).hexdigest()
+            assert digest == file["sha256"], f"{file['path']} is not the one VENDORED.toml names"
+    assert listed == {path.name for path in VENDOR.iterdir()} - {"VENDORED.toml"}
+    assert any(name.startswith("LICENSE") for name in listed)
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_nothing_of_ours_breaks_the_policy(path: Path) -> None:
+    """No markup from strings, no code from strings, no address of another host, no inline script or style."""
+    text = path.read_text()
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    ):
+        assert forbidden not in text
+    assert not re.search(r"""["'(=]\s*(?:https?:)?//[a-z]""", text), "an address of another host"
+    if path.suffix == ".html":
+        assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text)
+
+
+@pytest.mark.parametrize("path", [path for path in OURS if path.suffix == ".js"], ids=lambda path: path.name)
+def test_modules_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 150
+
+
+def test_every_import_is_there() -> None:
+    for path in OURS:
+        for name in re.findall(r'from "\./([\w.]+)"', path.read_text()):
+            assert (STATIC / name).is_file(), f"{path.name} imports {name}"
+    page = (STATIC / "index.html").read_text()
+    for name in re.findall(r'(?:src|href)="/static/([\w./-]+)"', page):
+        assert (STATIC / name).is_file(), f"index.html names {name}"
+
+
+def test_the_page_is_light() -> None:
+    everything = [*OURS, STATIC / "icon.svg", *VENDOR.glob("uPlot-*")]
+    assert sum(path.stat().st_size for path in everything) < BUDGET_BYTES

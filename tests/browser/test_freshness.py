@@ -1,0 +1,94 @@
+"""Old numbers are never shown as current: a dead controller, a silent job, and coming back."""
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Disk, Http
+from browser.story import Story
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+OPACITY = "Number(getComputedStyle(document.querySelector('.top')).opacity)"
+
+
+def only_refusals(tab: Tab) -> None:
+    """The console may report requests that failed; nothing else."""
+    assert all(text.startswith("Failed to load resource: ") for text in tab.errors), tab.errors
+    tab.errors.clear()
+
+
+def test_controller_killed_and_back(start: Callable[..., Controller], open_page: OpenPage) -> None:
+    first = start()
+    story = Story(Http(first))
+    story.until("hold")
+    story.play()
+    tab = open_page(first.url)
+    tab.wait(READY)
+    assert tab.page.locator("#banner").is_hidden()
+    last = f"{story.window * 20 - 1:,}"
+    first.kill()
+    tab.wait("document.body.dataset.status === 'lost'")
+    assert tab.text("#chip-word") == "connection lost"
+    banner = tab.text("#banner")
+    assert banner.startswith("Controller unreachable since ")
+    assert f"umbers below are from step {last}" in banner
+    tab.wait(f"{OPACITY} < 0.7")
+    assert tab.text("#cf") == "40×", "still there, but grey"
+    assert tab.page.title() == "connection lost · demo"
+    tab.page.wait_for_timeout(1500)
+    assert tab.text("#banner") != banner, "the age ticks"
+
+    story.sink = Http(start(port=first.port))
+    story.play(2)
+    tab.wait("document.body.dataset.status === 'running'")
+    tab.wait(f"document.querySelector('#reason').textContent === {story.decision.reason!r}")
+    tab.wait(f"{OPACITY} === 1")
+    assert tab.page.locator("#banner").is_hidden()
+    assert tab.text("[data-fact=window] dd") == str(story.window - 1)
+    with tab.page.expect_download() as table:
+        tab.page.locator("#csv").click()
+    numbers = [line.split(",")[0] for line in table.value.path().read_text().split()[1:]]
+    assert numbers == [str(window) for window in range(story.window)], "no window lost or doubled"
+    only_refusals(tab)
+
+
+def test_a_silent_job_turns_stale(
+    tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
+) -> None:
+    disk = Disk()
+    story = Story(disk)
+    story.play(62)
+    written = itertools.count(time.time() - 20 - len(disk.records) * 1e-3, 1e-3)
+    disk.write(tmp_path / "runs", lambda: next(written))
+    tab = open_page(start().url)
+    tab.wait(READY)
+    tab.wait("document.body.dataset.status === 'stale'", seconds=40)
+    assert tab.text("#chip-word") == "stale"
+    banner = tab.text("#banner")
+    silent = int(banner.removeprefix("No report for ").split(" s;")[0])
+    assert silent >= 30
+    assert f"; numbers below are from step {story.window * 20 - 1:,}, " in banner
+    tab.wait(f"{OPACITY} < 0.7")
+    assert tab.page.title() == "stale · demo"
+
+
+def test_a_restart_without_the_job(
+    tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
+) -> None:
+    first = start()
+    Story(Http(first)).play()
+    tab = open_page(f"{first.url}/#job=demo")
+    tab.wait(READY)
+    first.kill()
+    (tmp_path / "runs" / "demo").rename(tmp_path / "elsewhere")
+    start(port=first.port)
+    tab.wait("document.body.dataset.status === 'missing'")
+    assert tab.text("#chip-word") == "no such job"
+    assert tab.page.locator("#content").is_hidden(), "no numbers of a job that is not here"
+    assert "No job named “demo” here" in tab.text("#waiting")
+    only_refusals(tab)

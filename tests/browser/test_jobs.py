@@ -1,0 +1,122 @@
+"""Several jobs, long jobs, and text from strangers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Disk, Http
+from browser.story import Story
+from controller.process import Controller
+from playwright.sync_api import Route
+
+pytestmark = pytest.mark.browser
+
+SCRIPT = "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
+
+
+def hacked(tab: Tab) -> bool:
+    return bool(
+        tab.page.evaluate("window.hacked !== undefined || document.querySelector('main img') !== null")
+    )
+
+
+def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
+    one, two = Story(Http(controller), job="one"), Story(Http(controller), job="two")
+    one.play(2)
+    two.until("hold")
+    two.play()
+    tab = open_page(f"{controller.url}/#job=one")
+    tab.wait(READY)
+    assert tab.text("#cf") == "dense"
+    entries = tab.page.locator("#job-select option").all_inner_texts()
+    assert [entry.split(" · ")[:2] for entry in entries] == [["one", "running"], ["two", "running"]]
+    tab.page.locator("#job-select").select_option("two")
+    tab.wait("document.querySelector('#cf').textContent === '40×'")
+    assert tab.page.evaluate("location.hash") == "#job=two"
+    one.play()
+    tab.page.wait_for_timeout(800)
+    assert tab.text("#cf") == "40×", "the other job's windows do not come here"
+    assert tab.page.get_attribute("#trace", "href") == "/v1/jobs/two/trace"
+
+
+def test_a_journal_that_cannot_be_read_is_named(
+    tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
+) -> None:
+    (tmp_path / "runs" / "broken").mkdir(parents=True)
+    (tmp_path / "runs" / "broken" / "journal.jsonl").write_text("{}\n{}\n")
+    controller = start()
+    tab = open_page(controller.url)
+    tab.wait("!document.querySelector('#waiting').hidden")
+    assert "The journal of “broken” cannot be read" in tab.text("#waiting")
+    Story(Http(controller)).play()
+    tab.wait(READY)
+    assert "The journal of “broken” cannot be read" in tab.text("#events")
+
+
+def test_a_long_job_begins_at_its_beginning(
+    tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
+) -> None:
+    """More windows than a snapshot holds (600) and than the controller keeps in memory (1,000)."""
+    disk = Disk()
+    Story(disk).play(1700)
+    disk.write(tmp_path / "runs", iter(range(1_700_000_000, 1_800_000_000)).__next__)
+    tab = open_page(start().url)
+    tab.wait(READY)
+    tab.wait("document.querySelectorAll('#log tbody tr').length === 6")
+    with tab.page.expect_download() as table:
+        tab.page.locator("#csv").click()
+    lines = table.value.path().read_text().split()[1:]
+    assert [int(line.split(",")[0]) for line in lines] == list(range(1700))
+    tab.page.locator("#chart-gain .plot").focus()
+    tab.page.keyboard.press("Home")
+    assert tab.text("#readout").startswith("Window 0 · step 19 ·")
+
+
+def test_names_that_are_words_of_javascript(controller: Controller, open_page: OpenPage) -> None:
+    for name in ("__proto__", "constructor"):
+        Story(Http(controller), job=name).play(2)
+    tab = open_page(f"{controller.url}/#job=__proto__")
+    tab.wait(READY)
+    assert tab.page.locator("#job-select").input_value() == "__proto__"
+    assert tab.page.title() == "dense · __proto__"
+
+
+def test_hostile_text_is_text(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller), model=SCRIPT)
+    story.play(2)
+    story.event("note", SCRIPT)
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert SCRIPT in tab.text("#events")
+    assert SCRIPT in tab.text("[data-fact=model]")
+    missing = open_page(f"{controller.url}/#job=%3Cscript%3Ewindow.hacked=1%3C/script%3E")
+    missing.wait("document.body.dataset.status === 'missing'")
+    assert "No job named “<script>window.hacked=1</script>” here" in missing.text("#waiting")
+    assert not hacked(tab)
+    assert not hacked(missing)
+
+
+def test_a_hostile_reason_is_text(controller: Controller, open_page: OpenPage) -> None:
+    """Reasons come from policies, which are code; the page does not count on that."""
+    Story(Http(controller)).play(2)
+    snapshot = {
+        "job": controller.ask("GET", "/v1/jobs/demo").json,
+        "windows": controller.ask("GET", "/v1/jobs/demo/windows").json["items"],
+        "decisions": controller.ask("GET", "/v1/jobs/demo/decisions").json["items"],
+    }
+    text = json.dumps(snapshot).replace("First 2 dense", SCRIPT).replace("The dense baseline", SCRIPT)
+    message = f"id: 1\nevent: snapshot\ndata: {text}\n\n"
+
+    def answer(route: Route) -> None:
+        route.fulfill(body=message, content_type="text/event-stream")
+
+    tab = open_page("about:blank")
+    tab.host = controller.url.removeprefix("http://")
+    tab.page.route("**/events", answer)
+    tab.page.goto(controller.url)
+    tab.wait(READY)
+    assert SCRIPT in tab.text("#reason")
+    assert tab.text("#log").count(SCRIPT) == 2
+    assert not hacked(tab)

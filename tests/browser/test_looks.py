@@ -1,0 +1,87 @@
+"""Dark and light, wide and narrow, and text that can be read."""
+
+from collections.abc import Iterator
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Http
+from browser.story import Story
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A job that holds, on one controller for the whole file: these tests change nothing."""
+    controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
+    story = Story(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
+    story.until("hold")
+    story.play(3)
+    story.event("note", "x" * 300)
+    yield controller.url
+    controller.stop()
+
+
+def ground(tab: Tab) -> float:
+    """Lightness of the page's ground, 0 to 1."""
+    return float(tab.page.evaluate(f"({LUMINANCE})(getComputedStyle(document.body).backgroundColor)"))
+
+
+LUMINANCE = """(text) => {
+  const [r, g, b] = text.match(/[\\d.]+/g).map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}"""
+CONTRASTS = f"""() => {{
+  const probe = document.body.appendChild(document.createElement("span"));
+  const light = (name) => {{
+    probe.style.color = `var(${{name}})`;
+    return ({LUMINANCE})(getComputedStyle(probe).color);
+  }};
+  const names = ["--ink", "--muted", "--blue", "--orange", "--green", "--purple", "--red"];
+  const found = names.map((name) => [name, light(name), light("--panel")]);
+  probe.remove();
+  return found.map(([name, a, b]) => [name, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)]);
+}}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_follows_the_system_and_can_be_read(url: str, open_page: OpenPage, scheme: str) -> None:
+    tab = open_page(url, scheme=scheme)
+    tab.wait(READY)
+    assert (ground(tab) > 0.5) == (scheme == "light")
+    for name, contrast in tab.page.evaluate(CONTRASTS):
+        assert contrast >= 4.5, f"{name} on the panel: {contrast:.1f}, WCAG AA wants 4.5"
+
+
+def test_the_choice_of_colours_is_kept(url: str, open_page: OpenPage) -> None:
+    tab = open_page(url, scheme="light")
+    tab.wait(READY)
+    before = tab.page.evaluate("document.querySelector('#chart-cf canvas').toDataURL()")
+    tab.page.locator("#theme").click()
+    assert tab.text("#theme") == "Colours: dark"
+    assert ground(tab) < 0.5
+    assert tab.page.evaluate("document.querySelector('#chart-cf canvas').toDataURL()") != before
+    tab.page.reload()
+    tab.wait(READY)
+    assert ground(tab) < 0.5
+    tab.page.keyboard.press("t")
+    assert tab.text("#theme") == "Colours: light"
+    tab.page.keyboard.press("t")
+    assert tab.text("#theme") == "Colours: system"
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1000, 1400, 2560])
+def test_nothing_is_wider_than_the_window(url: str, open_page: OpenPage, width: int) -> None:
+    tab = open_page(url, width=width)
+    tab.wait(READY)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    sizes = tab.page.evaluate(
+        "[...document.querySelectorAll('.plot')].map((p) => [p.clientWidth, p.firstChild.clientWidth])"
+    )
+    assert sizes
+    assert all(plot == chart for plot, chart in sizes), "charts fill their place"
+    tab.page.set_viewport_size({"width": max(340, width // 2), "height": 900})
+    tab.page.wait_for_timeout(300)
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= max(340, width // 2)

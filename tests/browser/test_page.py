@@ -1,0 +1,149 @@
+"""What the page shows of a job, and that it follows while windows arrive."""
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Http
+from browser.story import Story
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+CHARTS = ("cf", "gain", "owed", "steps", "loss")
+
+
+def shows(tab: Tab, selector: str, text: str) -> None:
+    """Wait until the first match of ``selector`` has exactly this text."""
+    end = 200
+    while tab.text(selector) != text and end:
+        tab.page.wait_for_timeout(50)
+        end -= 1
+    assert tab.text(selector) == text
+
+
+def picture(tab: Tab, chart: str) -> str:
+    """The pixels of a chart."""
+    return str(tab.page.evaluate(f"document.querySelector('#chart-{chart} canvas').toDataURL()"))
+
+
+def test_waits_for_the_first_job_and_then_fills(controller: Controller, open_page: OpenPage) -> None:
+    tab = open_page(controller.url)
+    tab.wait("!document.querySelector('#waiting').hidden")
+    assert "gravac demo" in tab.text("#waiting")
+    assert f'controller="{controller.url}"' in tab.text("#waiting")
+    Story(Http(controller))
+    tab.wait(READY)
+    assert tab.text("#chip-word") == "starting"
+    assert tab.text("#cf") == "dense"
+    assert tab.text("#reason") == "First 2 dense windows, to have a baseline."
+    assert tab.page.locator("#waiting").is_hidden()
+
+
+def test_shows_the_cf_and_why(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    story.until("hold")
+    decision = story.play(4)
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert tab.text("#cf") == "40×"
+    assert tab.text("#phase") == "Holding"
+    assert tab.text("#reason") == decision.reason
+    assert "CF 160 keeps only 0.22" in tab.text("#began"), "why this epoch began"
+    assert tab.text("#chip-word") == "running"
+    assert tab.text("#link-badge") == "emulated link 100 Mbit/s"
+    assert tab.text("[data-fact=agents] dd") == "2 of 2"
+    assert tab.text("[data-fact=step] dd") == f"{story.window * 20 - 1:,}"
+    assert tab.page.title() == "40× · demo"
+
+
+def test_saved_bytes_are_the_controllers(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    story.until("hold")
+    totals = controller.ask("GET", "/v1/jobs/demo").json["totals"]
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    saved = (totals["dense_bytes"] - totals["payload_bytes"]) / 1e9
+    assert f"{saved:.2f} GB\nnot sent (exact)" in tab.text("#saved").replace(" not", "\nnot")
+    assert "saved (estimate)" in tab.text("#saved")
+    assert "median in warm-up" in tab.text("#saved")
+
+
+def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    story.play(2)
+    story.play(3, seconds=20 * 9.0)
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert "≈ −" in tab.text("#saved")
+    assert "lost, not saved (estimate)" in tab.text("#saved")
+
+
+def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    story.play()
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert tab.text("#cf") == "dense"
+    before = {chart: picture(tab, chart) for chart in CHARTS}
+    reasons = set()
+    seen = []
+    for _ in range(7):
+        reasons.add(story.play().reason)
+        shows(tab, "#reason", story.decision.reason)
+        seen.append(tab.text("#cf"))
+    assert seen == ["dense", "10×", "20×", "40×", "10×", "40×", "40×"]
+    assert len(reasons) > 5
+    assert all(picture(tab, chart) != before[chart] for chart in CHARTS)
+    assert tab.page.locator("#log tbody tr").count() == 6, "one row for each decision that changed something"
+    tab.page.locator("#log-all").check()
+    assert tab.page.locator("#log tbody tr").count() == 9
+    assert tab.text("#candidates [aria-current] th") == "40×"
+    assert tab.text("#candidates .verdict-too_strong .verdict") == "keeps too little"
+
+
+def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    while story.decision.cf_candidate != 160:
+        story.play()
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert tab.text("#cf-next") == "next: 160×"
+    story.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
+    tab.wait("!document.querySelector('#gate').hidden")
+    assert "Wanted 160×, sent 10×" in tab.text("#gate")
+
+
+def test_loss_is_hidden_when_never_logged(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller), losses=False)
+    story.play(3)
+    tab = open_page(controller.url)
+    tab.wait("document.querySelectorAll('canvas').length >= 4")
+    assert tab.page.locator("#chart-loss").is_hidden()
+    assert (
+        tab.page.locator("[data-fact=loss]").count() == 0 or tab.page.locator("[data-fact=loss]").is_hidden()
+    )
+
+
+def test_faults_and_the_end(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller))
+    story.play(3)
+    story.event("nonfinite", "a gradient was infinite on rank 1")
+    story.play(1, nonfinite_steps=1)
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    assert "1 non-finite step ·" in tab.text("#faults")
+    assert "▲ non-finite" in tab.text("#events .is-fault")
+    story.end()
+    shows(tab, "#chip-word", "ended")
+    assert "final numbers, from step 79" in tab.text("#banner")
+    assert tab.page.locator("body.grey").count() == 0, "final is not old"
+
+
+def test_ranks_slowest_first(controller: Controller, open_page: OpenPage) -> None:
+    Story(Http(controller), world_size=3).play(2)
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    order = tab.page.locator("#ranks tbody th").all_inner_texts()
+    assert order == ["2", "1", "0"]
+    speeds = [float(text) for text in tab.page.locator("#ranks tbody td:nth-child(2)").all_inner_texts()]
+    wanted = controller.ask("GET", "/v1/jobs/demo/ranks").json["ranks"]
+    assert speeds == [round(wanted[rank]["relative_speed"], 2) for rank in (2, 1, 0)]

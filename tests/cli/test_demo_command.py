@@ -1,0 +1,188 @@
+"""``gravac demo`` for real, and what it does when things go wrong."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+GRAVAC = [sys.executable, "-m", "gravac_controller"]
+MARK = "DEMO_TEST_MARK"
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")} | more
+
+
+def gravac(*arguments: str, cwd: Path, seconds: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [*GRAVAC, *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of all processes that have the mark in their environment: what a demo started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return [line for line in found if line]
+
+
+@pytest.mark.distributed
+def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
+    """Trains, compares, and leaves a trace that replays. 60 steps on an emulated link slow enough to matter."""
+    done = gravac(
+        *("demo", "--steps", "60", "--window", "8", "--compare", "--json", "--data-dir", "runs"),
+        cwd=tmp_path,
+        GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith("Live page  http://127.0.0.1:")
+    assert "EMULATED" in said[1]
+    (line,) = done.stdout.splitlines()
+    facts = json.loads(line)
+
+    assert facts["link_bits_per_second"] == 1e8
+    assert Path(facts["trace"]).is_file()
+    assert Path(facts["dense_trace"]).is_file()
+    assert facts["heldout_loss"] < 3.5 < 5.5  # bytes at random cost 5.5
+    assert facts["dense_heldout_loss"] < 3.5
+    assert facts["decisions"][0]["window"] == -1
+    assert {decision["cf"] for decision in facts["decisions"]} >= {1.0, 10.0}
+    assert facts["cf_changes"] >= 1
+    assert all(decision["reason"] for decision in facts["decisions"])
+    # Two ranks hand over a gradient of 1,052,416 floats at each of 60 steps.
+    assert facts["dense_bytes"] == 2 * 60 * 1_052_416 * 4
+    assert facts["payload_bytes"] < facts["dense_bytes"]
+    assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
+    for decision in facts["decisions"][1:]:
+        assert decision["rule"] in done.stderr
+
+    commands = [text for text in said if " replay " in text]
+    assert commands
+    check = gravac("replay", facts["trace"], "--check", cwd=tmp_path)
+    assert check.returncode == 0, check.stdout
+    path = commands[-1].split(" replay ")[1].split()[0]
+    assert (tmp_path / path).samefile(facts["trace"]), "the line printed can be copied"
+
+
+@pytest.mark.distributed
+def test_plain_loopback_says_so(tmp_path: Path) -> None:
+    done = gravac("demo", "--steps", "20", "--window", "5", "--link", "none", "--compare", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "EMULATED" not in done.stdout
+    assert "plain DDP" in done.stdout
+    assert "the real network of this machine" in done.stdout
+    journals = list((tmp_path / "gravac-runs").glob("*/journal.jsonl"))
+    assert len(journals) == 1, "plain DDP has no agent and so no journal"
+
+
+@pytest.mark.distributed
+def test_a_failing_rank_is_quoted(tmp_path: Path) -> None:
+    done = gravac("demo", "--steps", "5", "--link", "fast", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "'fast' is not a rate" in done.stderr
+    assert "100mbit" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--policy", "best"), "no policy named 'best'"),
+        (("--policy", "static:cf=0"), "cf"),
+        (("--task", "chess"), "'lm'"),
+        (("--ranks", "1"), "2<=x"),
+        (("--steps", "0"), "x>=1"),
+    ],
+)
+def test_wrong_options_start_nothing(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+    done = gravac("demo", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stopping_it_ends_everything_it_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    mark = secrets.token_hex(8)
+    command = [*GRAVAC, "demo", "--steps", "5000"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(**{MARK: mark}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Live page")
+        running = " ".join(marked(mark))
+        assert "torch.distributed.run" in running
+        assert "gravac_controller serve" in running
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == code
+        until = time.monotonic() + 15
+        while (left := marked(mark)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
+def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
+    mark = secrets.token_hex(8)
+    progress = tmp_path / "progress"
+    progress.touch()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    command += [
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "gravac_agent.demo",
+        "--steps",
+        "5000",
+        "--progress",
+        str(progress),
+    ]
+    launcher = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(**{MARK: mark}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while '"step"' not in progress.read_text() and time.monotonic() < until:
+        time.sleep(0.1)
+    launcher.kill()
+    launcher.wait()
+    until = time.monotonic() + 20
+    while (left := marked(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left

@@ -1,0 +1,99 @@
+"""``gravac replay``: what it says and how it exits."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from traces_made import make
+
+from gravac.trace import read
+from gravac.traceline import encode
+from gravac_controller.cli import main
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.jsonl"
+    make(path, "gravac", windows=6)
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["replay", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def test_a_good_trace(trace: Path) -> None:
+    code, output = run(trace, "--check")
+    assert code == 0
+    assert "the same 7 decisions from 6 windows" in output
+
+
+def test_decisions_are_shown_with_their_reasons(trace: Path) -> None:
+    code, output = run(trace)
+    assert code == 0
+    assert "start" in output
+    for line in read(trace):
+        if line.kind == "decision":
+            assert line.record.rule in output
+    assert "Dense baseline" in output
+
+
+def test_json_of_both(trace: Path) -> None:
+    _, output = run(trace, "--check", "--json")
+    found = json.loads(output)
+    assert found["ok"] is True
+    assert (found["windows"], found["decisions"], found["differences"]) == (6, 7, [])
+    _, output = run(trace, "--json")
+    rows = json.loads(output)["rows"]
+    assert [row["window"] for row in rows] == [-1, 0, 1, 2, 3, 4, 5]
+    assert all(row["same"] and row["recorded"] == row["replayed"] for row in rows)
+
+
+def test_one_number_altered_names_its_window(trace: Path) -> None:
+    lines = trace.read_bytes().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines) if b'"window":3,' in line and b'"kind":"window"' in line)
+    lines[number] = lines[number].replace(b'"samples":', b'"samples":1', 1)
+    trace.write_bytes(b"".join(lines))
+    code, output = run(trace, "--check")
+    assert code == 1
+    assert "First at window 3" in output
+    code, output = run(trace, "--check", "--json")
+    assert code == 1
+    assert json.loads(output)["differences"][0]["window"] == 3
+
+
+def test_a_forged_decision_is_shown_beside_the_right_one(trace: Path, tmp_path: Path) -> None:
+    """Sealed anew, so only deciding again can find it."""
+    forged, digest = tmp_path / "forged.jsonl", ""
+    pieces = []
+    for line in read(trace):
+        record = line.record
+        if line.kind == "decision" and record.window == 2:
+            record = record.model_copy(update={"cf_candidate": 77.0})
+        raw, digest = encode(record, line.time, digest)
+        pieces.append(raw)
+    forged.write_bytes(b"".join(pieces))
+    code, output = run(forged)
+    assert code == 1
+    assert "RECORDED: CF 77" in " ".join(output.split())
+    code, output = run(forged, "--check")
+    assert code == 1
+    assert "window 2" in output
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)])
+def test_no_such_file(tmp_path: Path, options: tuple[str, ...]) -> None:
+    code, output = run(tmp_path / "absent.jsonl", *options)
+    assert code == 2
+    assert "cannot be opened" in output
+
+
+def test_not_a_trace_cannot_move_the_cursor(tmp_path: Path) -> None:
+    path = tmp_path / "odd\x1b[2J.jsonl"
+    path.write_bytes(b"\x1b[31mnonsense\n")
+    code, output = run(path)
+    assert code == 2
+    assert "line 1" in output
+    assert "\x1b" not in output

@@ -1,0 +1,85 @@
+"""Controllers to test against: a real process, or the application in this one."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from controller.process import Controller
+from starlette.testclient import TestClient
+
+from gravac_controller.app import create_app
+from gravac_controller.services import Services
+from gravac_controller.settings import ControllerSettings
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
+    """Start controllers on ``tmp_path/runs``; all are stopped at the end."""
+    started: list[Controller] = []
+
+    def start_one(*arguments: str, data_dir: Path | None = None, **options: object) -> Controller:
+        controller = Controller(data_dir or tmp_path / "runs", *arguments, **options)  # type: ignore[arg-type]
+        started.append(controller)
+        return controller
+
+    yield start_one
+    for controller in started:
+        controller.stop()
+
+
+@pytest.fixture
+def controller(start: Callable[..., Controller]) -> Controller:
+    """One controller process."""
+    return start()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """One controller process for all tests of a file that leave it as it was."""
+    controller = Controller(tmp_path_factory.mktemp("shared") / "runs")
+    yield controller
+    controller.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' own environment sets nothing."""
+    for name in list(os.environ):
+        if name.startswith("GRAVAC_"):
+            monkeypatch.delenv(name)
+
+
+class InProcess:
+    """The application in this process: ``client`` asks it, ``services`` shows its inside."""
+
+    def __init__(self, data_dir: Path, **settings: object) -> None:
+        self.services = Services.of(ControllerSettings(data_dir=data_dir, **settings))  # type: ignore[arg-type]
+        self.services.store.open()
+        self.client = TestClient(create_app(self.services), base_url="http://127.0.0.1")
+        self.client.__enter__()
+
+    def close(self) -> None:
+        self.client.__exit__()
+        self.services.store.close()
+
+
+@pytest.fixture
+def open_app(tmp_path: Path) -> Iterator[Callable[..., InProcess]]:
+    """Open applications on ``tmp_path/runs``; open one again after closing it to see a restart."""
+    opened: list[InProcess] = []
+
+    def open_one(**settings: object) -> InProcess:
+        app = InProcess(tmp_path / "runs", **settings)
+        opened.append(app)
+        return app
+
+    yield open_one
+    for app in opened:
+        app.close()
+
+
+@pytest.fixture
+def app(open_app: Callable[..., InProcess]) -> InProcess:
+    """One application with default settings."""
+    return open_app()

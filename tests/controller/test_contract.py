@@ -1,0 +1,89 @@
+"""The OpenAPI document and /docs: whole, true, and offline."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from controller.builders import Trainer
+from controller.conftest import InProcess
+from controller.test_jobs import register, run
+
+from gravac_controller.settings import ControllerSettings
+
+ROUTES = {
+    "GET /v1/jobs", "POST /v1/jobs", "GET /v1/jobs/{job}", "GET /v1/jobs/{job}/windows",
+    "POST /v1/jobs/{job}/windows", "GET /v1/jobs/{job}/decisions", "GET /v1/jobs/{job}/candidates",
+    "GET /v1/jobs/{job}/ranks", "GET /v1/jobs/{job}/events", "POST /v1/jobs/{job}/events",
+    "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end", "GET /healthz", "GET /readyz", "GET /metrics",
+}  # fmt: skip
+
+
+def document(app: InProcess) -> dict[str, Any]:
+    found: dict[str, Any] = app.client.get("/openapi.json").json()
+    return found
+
+
+def operations(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+def test_every_route_is_described(app: InProcess) -> None:
+    found = dict(operations(document(app)))
+    assert set(found) == ROUTES
+    for route, operation in found.items():
+        assert operation["summary"], route
+        assert {"4XX", "5XX"} <= set(operation["responses"]), route
+        if route.startswith("POST"):
+            assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"], route
+
+
+def test_every_reference_leads_somewhere(app: InProcess) -> None:
+    found = document(app)
+    schemas = found["components"]["schemas"]
+    missing = {one for one in references(found) if one.removeprefix("#/components/schemas/") not in schemas}
+    assert not missing
+    assert {"WindowReport", "JobSpec", "Snapshot", "WindowDelta", "Problem", "JobView"} <= set(schemas)
+
+
+def test_answers_have_the_fields_the_document_names(app: InProcess) -> None:
+    run(app, Trainer(), register(app).decision, 3)
+    found = document(app)
+    for route, operation in operations(found):
+        if not route.startswith("GET /v1"):
+            continue
+        schema = operation["responses"]["200"]["content"].get("application/json", {}).get("schema", {})
+        if "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            answer = app.client.get(route.removeprefix("GET ").replace("{job}", "job")).json()
+            assert set(answer) == set(found["components"]["schemas"][name]["properties"]), route
+
+
+def test_the_docs_page_lists_all_and_loads_nothing(app: InProcess) -> None:
+    answer = app.client.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    for route in ROUTES:
+        assert route in answer.text
+    assert not re.search(r"<script|<link|<style|<img|style=|https?://", answer.text)
+
+
+def test_settings_say_what_they_are() -> None:
+    for name, field in ControllerSettings.model_fields.items():
+        assert field.description, name
+    for name in json.loads(json.dumps(ControllerSettings.model_json_schema()))["properties"]:
+        if name.endswith("_seconds"):
+            described = ControllerSettings.model_fields[name].description or ""
+            assert "second" in described, name

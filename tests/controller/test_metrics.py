@@ -1,0 +1,146 @@
+"""/metrics: what was posted is what is scraped, and promtool has nothing to say."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+from controller.builders import Trainer
+from controller.conftest import InProcess
+from controller.test_jobs import post, register, run
+from prometheus_client.parser import text_string_to_metric_families
+
+from gravac import derived
+from gravac.protocol import End, WindowAnswer, WindowReport
+from gravac_controller import live
+
+Samples = dict[tuple[str, ...], float]
+
+
+def scrape(app: InProcess) -> dict[str, Samples]:
+    """Samples by name, keyed by their label values (without the job's name)."""
+    response = app.client.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    found: dict[str, Samples] = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            labels = tuple(value for name, value in sample.labels.items() if name != "job_name")
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def test_values_are_those_of_the_reports(app: InProcess) -> None:
+    decision = register(app).decision
+    trainer, reports = Trainer(), []
+    for _ in range(9):
+        reports.append(trainer.report(decision))
+        answer = post(app, "/v1/jobs/job/windows", reports[-1])
+        decision = WindowAnswer.model_validate_json(answer).decision
+    last = reports[-1]
+    seen = scrape(app)
+    single: dict[str, float | None] = {
+        "gravac_world_size": 2,
+        "gravac_compression_factor": last.cf,
+        "gravac_decision_epoch": decision.epoch,
+        "gravac_gain_threshold_ratio": decision.epsilon,
+        "gravac_windows_total": 9,
+        "gravac_steps_total": 450,
+        "gravac_samples_total": sum(one.samples for one in reports),
+        "gravac_gradient_dense_bytes_total": sum(one.dense_bytes for one in reports),
+        "gravac_gradient_payload_bytes_total": sum(one.payload_bytes for one in reports),
+        "gravac_gain_ratio": derived.gain(last),
+        "gravac_owed_steps": derived.owed_steps(last),
+        "gravac_error_feedback_ratio": derived.residual_ratio(last),
+        "gravac_step_seconds": derived.step_seconds(last),
+        "gravac_baseline_step_seconds": 0.5,
+        "gravac_nonfinite_steps_total": 0,
+        "gravac_failed_steps_total": 0,
+        "gravac_error_memory_bytes": 4096 * 3,
+        "gravac_fallback_active": 0,
+    }
+    assert {name: seen[name][()] for name in single} == pytest.approx(single)
+    for phase in ("data_wait", "compute", "compress", "communicate", "decompress"):
+        total = sum(getattr(one.phases, phase) for one in reports)
+        assert seen["gravac_phase_seconds_total"][(phase,)] == pytest.approx(total)
+    assert sum(seen["gravac_decisions_total"].values()) == 10
+    assert seen["gravac_decisions_total"][("start",)] == 1
+    assert seen["gravac_agents"] == {("live",): 2, ("stale",): 0}
+    assert seen["gravac_job_state"] == {("running",): 1, ("stale",): 0, ("ended",): 0}
+    assert seen["gravac_rank_step_seconds"] == pytest.approx({("0",): 9.75 / 50, ("1",): 10.75 / 50})
+    gains = {(f"{one.cf:g}",): one.gain for one in decision.candidates if one.gain is not None}
+    assert gains
+    assert seen["gravac_candidate_gain_ratio"] == pytest.approx(gains)
+    useful = {
+        (f"{one.cf:g}",): one.useful_samples_per_second
+        for one in decision.candidates
+        if one.useful_samples_per_second is not None
+    }
+    assert seen["gravac_candidate_useful_samples_per_second"] == pytest.approx(useful)
+
+
+def test_counters_survive_a_restart(open_app: Callable[..., InProcess]) -> None:
+    app = open_app()
+    run(app, Trainer(), register(app).decision, 7)
+    before = scrape(app)
+    app.close()
+    assert scrape(open_app()) == before
+
+
+def test_refusals_are_counted_by_reason(app: InProcess) -> None:
+    decision = register(app).decision
+    report = Trainer().report(decision)
+    post(app, "/v1/jobs/job/windows", report)
+    post(app, "/v1/jobs/job/windows", report.model_copy(update={"samples": 1}), status=409)
+    post(app, "/v1/jobs/job/windows", report.model_copy(update={"incarnation": "zombie"}), status=409)
+    post(app, "/v1/jobs/nobody/end", End(incarnation="x", windows=0, steps=0, message=""), status=404)
+    app.client.post("/v1/jobs", content="{}", headers={"Content-Type": "application/json"})
+    app.client.post(
+        "/v1/jobs", content="{}", headers={"Content-Type": "application/json", "Host": "evil.example"}
+    )
+    rejected = scrape(app)["gravac_reports_rejected_total"]
+    assert {reason: count for (reason,), count in rejected.items() if count} == {
+        "conflict": 1,
+        "wrong_incarnation": 1,
+        "unknown_job": 1,
+        "invalid": 1,
+        "foreign_host": 1,
+    }
+    assert ("unauthorized",) in rejected  # known in advance, so exported as 0
+
+
+def test_fallback_and_silence_show(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = register(app).decision
+    report: WindowReport = Trainer().report(decision)
+    post(app, "/v1/jobs/job/windows", report.model_copy(update={"phase": "fallback", "seconds": 1.0}))
+    assert scrape(app)["gravac_fallback_active"][()] == 1
+    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 31)
+    seen = scrape(app)
+    assert seen["gravac_agents"] == {("live",): 0, ("stale",): 2}
+    assert app.client.get("/v1/jobs/job").json()["state"] == "stale"
+
+
+def test_a_long_window_is_not_stale_too_soon(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    post(app, "/v1/jobs/job/windows", Trainer().report(register(app).decision))  # a window of 25 s
+    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 124)
+    assert app.client.get("/v1/jobs/job").json()["state"] == "running"
+    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 126)
+    assert app.client.get("/v1/jobs/job").json()["state"] == "stale"
+
+
+def test_large_jobs_have_no_series_per_rank(app: InProcess) -> None:
+    decision = register(app, world_size=257).decision
+    run(app, Trainer(world_size=3), decision, 1)
+    assert "gravac_rank_step_seconds" not in scrape(app)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_is_content(app: InProcess) -> None:
+    register(app, job="begun")
+    run(app, Trainer(), register(app).decision, 12)
+    text = app.client.get("/metrics").text
+    found = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

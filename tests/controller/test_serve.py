@@ -1,0 +1,206 @@
+"""``gravac serve`` as a process: address, lock, parent, signals, clear refusals."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from controller.builders import spec
+from controller.process import Controller
+
+from gravac_controller.listen import ListenError, listen, url_of
+
+TOKEN = "a-token-of-the-tests-0123456789"
+
+
+def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, which must come by itself."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "gravac_controller",
+            "serve",
+            "--data-dir",
+            str(tmp_path / "runs"),
+            *arguments,
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=clean | env,
+        check=False,
+    )
+
+
+def test_it_announces_itself_in_one_line(controller: Controller) -> None:
+    assert set(controller.announced) == {"url", "pid", "instance"}
+    assert controller.announced["pid"] == controller.process.pid
+    assert controller.ask("GET", "/healthz").json == {
+        "status": "ok",
+        "instance": controller.announced["instance"],
+    }
+    assert controller.ask("GET", "/readyz").status == 200
+    assert controller.stop() < 2
+    assert controller.process.returncode == 0
+    people = controller.log.read_text()
+    assert controller.url in people
+    assert str(controller.data_dir) in people
+    assert f"ssh -L {controller.port}:127.0.0.1:{controller.port} " in people
+
+
+def test_it_ends_when_its_parent_does(controller: Controller) -> None:
+    assert controller.process.stdin is not None
+    controller.process.stdin.close()
+    assert controller.process.wait(5) == 0
+
+
+def test_it_lingers_when_told_to(start: Callable[..., Controller]) -> None:
+    controller = start("--linger", "1.5")
+    assert controller.process.stdin is not None
+    began = time.monotonic()
+    controller.process.stdin.close()
+    assert controller.ask("GET", "/healthz").status == 200
+    assert controller.process.wait(10) == 0
+    assert 1.4 < time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_it_in_order(controller: Controller, number: signal.Signals) -> None:
+    controller.process.send_signal(number)
+    assert controller.process.wait(5) == 0
+    assert "Traceback" not in controller.log.read_text()
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        found = serve(tmp_path, "--port", port)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert f"port {port} of 127.0.0.1 is in use" in found.stderr
+    assert "--port 0" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "0.0.0.0", "--port", "0"], "GRAVAC_TOKEN"),
+        (["--host", "::", "--port", "0"], "GRAVAC_TOKEN"),
+        (["--host", "no.such.name.invalid", "--port", "0"], "GRAVAC_TOKEN"),
+        (["--port", "70000"], "port: "),
+        (["--port", "x"], "'x' is not a valid integer"),
+        (["--token-file", "/nonexistent"], "--token-file /nonexistent cannot be read"),
+        (["--job", "../up"], "job: "),
+        (["--allowed-host"], "requires an argument"),
+        (["--linger", "-1"], "linger_seconds: "),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(tmp_path: Path, arguments: list[str], words: str) -> None:
+    found = serve(tmp_path, *arguments)
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_addresses_that_are_not_ours_are_named(tmp_path: Path) -> None:
+    found = serve(tmp_path, "--host", "192.0.2.1", "--port", "0", GRAVAC_TOKEN=TOKEN)
+    assert found.returncode == 2
+    assert "192.0.2.1 is not an address of this machine" in found.stderr
+    with pytest.raises(ListenError, match="no such address"):
+        listen("no.such.name.invalid", 0)
+
+
+def test_a_short_token_is_refused(tmp_path: Path) -> None:
+    found = serve(tmp_path, "--port", "0", GRAVAC_TOKEN="short")
+    assert found.returncode == 2
+    assert "at least 16" in found.stderr
+    assert "short" not in found.stderr.replace("a short", "")
+
+
+def test_beyond_loopback_with_a_token(start: Callable[..., Controller]) -> None:
+    controller = start("--host", "0.0.0.0", env={"GRAVAC_TOKEN": TOKEN})
+    assert controller.url == f"http://{socket.gethostname()}:{controller.port}"
+    controller.host = "127.0.0.1"
+    name = {"Host": f"{socket.gethostname()}:{controller.port}"}
+    assert controller.ask("GET", "/healthz", headers=name).status == 200
+    assert controller.ask("POST", "/v1/jobs", spec()).status == 401
+    assert "posting needs the token" in controller.log.read_text()
+
+
+def test_two_controllers_cannot_share_a_folder(controller: Controller, tmp_path: Path) -> None:
+    found = serve(tmp_path, "--port", "0")
+    assert found.returncode == 2
+    assert f"in use by another controller (pid {controller.process.pid})" in found.stderr
+    assert controller.ask("GET", "/healthz").status == 200
+
+
+def test_a_killed_controller_leaves_no_lock(controller: Controller, start: Callable[..., Controller]) -> None:
+    assert controller.ask("POST", "/v1/jobs", spec()).status == 200
+    controller.kill()
+    again = start(port=controller.port)
+    assert again.ask("GET", "/v1/jobs/job").status == 200
+
+
+def test_controllers_of_one_job_each_share_a_folder(start: Callable[..., Controller]) -> None:
+    one, two = start("--job", "one"), start("--job", "two")
+    assert one.ask("POST", "/v1/jobs", spec("one")).status == 200
+    assert two.ask("POST", "/v1/jobs", spec("two")).status == 200
+    assert one.ask("POST", "/v1/jobs", spec("two")).status == 403
+    assert [job["job"] for job in two.ask("GET", "/v1/jobs").json["items"]] == ["two"]
+    with pytest.raises(RuntimeError, match=r"in use by another controller \(pid"):
+        start("--job", "one")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file in the way")
+    found = serve(tmp_path, "--port", "0")
+    assert found.returncode == 2
+    assert f"data folder {tmp_path / 'runs'}" in found.stderr
+    assert "--data-dir" in found.stderr
+
+
+def test_settings_come_from_the_environment_too(start: Callable[..., Controller]) -> None:
+    controller = start(env={"GRAVAC_CONTROLLER_MAX_BODY_BYTES": "1024", "GRAVAC_TOKEN": ""})
+    answer = controller.ask("POST", "/v1/jobs", b" " * 1025, {"Content-Type": "application/json"})
+    assert answer.status == 413
+    assert json.loads(answer.body)["detail"].startswith("the body is larger than 1024 bytes")
+
+
+def test_ipv6_loopback(start: Callable[..., Controller]) -> None:
+    try:
+        listen("::1", 0).close()
+    except ListenError:
+        pytest.skip("this machine has no IPv6")
+    controller = start("--host", "::1")
+    assert controller.url == f"http://[::1]:{controller.port}"
+    assert controller.ask("GET", "/healthz").status == 200
+
+
+def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
+    """Header and body are two writes: without TCP_NODELAY a kept connection takes 40 ms an answer."""
+    connection = http.client.HTTPConnection(controller.host, controller.port, timeout=10)
+    took = []
+    for _ in range(30):
+        began = time.monotonic()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        took.append(time.monotonic() - began)
+    connection.close()
+    assert statistics.median(took) < 0.03
+
+
+def test_the_address_is_written_as_given() -> None:
+    with listen("127.0.0.1", 0) as sock:
+        assert url_of(sock, "127.0.0.1") == f"http://127.0.0.1:{sock.getsockname()[1]}"
+        assert url_of(sock, "::1").startswith("http://[::1]:")

@@ -1,0 +1,214 @@
+"""Event streams: a snapshot, then deltas; resumable; a slow reader costs nothing; they end with the server."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.process import Controller
+from controller.sse import Reader
+
+from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
+
+FAST = {"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0"}
+
+
+def register(controller: Controller, **changes: object) -> Decision:
+    answer = controller.ask("POST", "/v1/jobs", spec(**changes))
+    assert answer.status == 200, answer
+    return JobAnswer.model_validate_json(answer.body).decision
+
+
+def run(controller: Controller, trainer: Trainer, decision: Decision, windows: int = 1) -> Decision:
+    for _ in range(windows):
+        answer = controller.ask("POST", f"/v1/jobs/{trainer.job}/windows", trainer.report(decision))
+        assert answer.status == 200, answer
+        decision = WindowAnswer.model_validate_json(answer.body).decision
+    return decision
+
+
+@pytest.fixture
+def fast(start: Callable[..., Controller]) -> Controller:
+    """A controller that sends each message at once."""
+    return start(env=FAST)
+
+
+def test_first_a_snapshot_then_what_happens(fast: Controller) -> None:
+    trainer = Trainer()
+    decision = run(fast, trainer, register(fast), 3)
+    with Reader(fast) as reader:
+        assert reader.status == 200
+        assert reader.headers["content-type"].startswith("text/event-stream")
+        first = reader.next()
+        assert first is not None
+        assert first.name == "snapshot"
+        assert [one["report"]["window"] for one in first.data["windows"]] == [0, 1, 2]
+        assert [one["decision"]["window"] for one in first.data["decisions"]] == [-1, 0, 1, 2]
+        assert first.data["job"] == fast.ask("GET", "/v1/jobs/job").json
+        decision = run(fast, trainer, decision)
+        second = reader.next()
+        assert second is not None
+        assert second.name == "window"
+        assert second.data["window"]["report"]["window"] == 3
+        assert second.data["decision"]["decision"]["reason"] == decision.reason
+        assert second.data["job"]["windows"] == 4
+        assert second.id > first.id
+        fast.ask("POST", "/v1/jobs/job/events", Event(kind="fallback", window=4, message="controller away"))
+        third = reader.next()
+        assert third is not None
+        assert (third.name, third.data["event"]["event"]["kind"]) == ("event", "fallback")
+        fast.ask("POST", "/v1/jobs/job/end", End(incarnation="first", windows=4, steps=200, message="done"))
+        fourth = reader.next()
+        assert fourth is not None
+        assert (fourth.name, fourth.data["message"], fourth.data["job"]["state"]) == ("end", "done", "ended")
+        register(fast, incarnation="second")
+        fifth = reader.next()
+        assert fifth is not None
+        assert fifth.data["job"]["state"] == "running"
+
+
+def test_resuming_sends_only_what_came_since(fast: Controller) -> None:
+    trainer = Trainer()
+    decision = run(fast, trainer, register(fast), 3)
+    with Reader(fast) as reader:
+        first = reader.next()
+    assert first is not None
+    run(fast, trainer, decision, 3)
+    with Reader(fast, after=str(first.id)) as reader:
+        seen = [reader.next() for _ in range(3)]
+    assert [one and one.name for one in seen] == ["window"] * 3
+    assert [one and one.data["window"]["report"]["window"] for one in seen] == [3, 4, 5]
+    with Reader(fast, after=str(seen[1] and seen[1].id)) as reader:
+        again = reader.next()
+    assert again == seen[2]
+
+
+@pytest.mark.parametrize("after", ["999999", "nonsense", "-1", "1" * 100, "1.5", "0x1"])
+def test_an_id_that_is_not_ours_gets_a_snapshot(fast: Controller, after: str) -> None:
+    run(fast, Trainer(), register(fast), 1)
+    with Reader(fast, after=after) as reader:
+        message = reader.next()
+    assert message is not None
+    assert message.name == "snapshot"
+
+
+def test_resuming_over_a_restart_of_the_controller(start: Callable[..., Controller]) -> None:
+    first = start(env=FAST)
+    trainer = Trainer()
+    decision = run(first, trainer, register(first), 3)
+    with Reader(first) as reader:
+        snapshot = reader.next()
+    assert snapshot is not None
+    decision = run(first, trainer, decision)
+    first.kill()
+    second = start(port=first.port, env=FAST)
+    with Reader(second, after=str(snapshot.id)) as reader:
+        delta = reader.next()
+        assert delta is not None
+        assert (delta.name, delta.data["window"]["report"]["window"]) == ("window", 3)
+        run(second, trainer, decision)
+        delta = reader.next()
+        assert delta is not None
+        assert delta.data["window"]["report"]["window"] == 4
+
+
+def test_messages_are_spaced_but_none_is_lost(start: Callable[..., Controller]) -> None:
+    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0.4"})
+    trainer = Trainer()
+    decision = register(controller)
+    with Reader(controller) as reader:
+        assert reader.next() is not None
+        began = time.monotonic()
+        run(controller, trainer, decision, 12)
+        seen = [reader.next() for _ in range(12)]
+        assert time.monotonic() - began > 0.35
+    assert [one and one.data["window"]["report"]["window"] for one in seen] == list(range(12))
+
+
+def test_a_reader_far_behind_gets_a_fresh_snapshot(start: Callable[..., Controller]) -> None:
+    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "2"})
+    decision = register(controller)
+    with Reader(controller) as reader:
+        assert reader.next() is not None
+        run(controller, Trainer(), decision, 80)
+        message = reader.next()
+        assert message is not None
+        assert message.name == "snapshot"
+        assert len(message.data["windows"]) == 80
+
+
+def test_an_idle_stream_is_pinged_and_told_of_silence(start: Callable[..., Controller]) -> None:
+    controller = start(
+        env=FAST | {"GRAVAC_CONTROLLER_STREAM_PING_SECONDS": "0.2", "GRAVAC_CONTROLLER_STALE_SECONDS": "0.7"}
+    )
+    register(controller)
+    with Reader(controller) as reader:
+        assert reader.next() is not None
+        ping = reader.next(comments=True)
+        assert ping is not None
+        assert (ping.name, ping.data) == ("", None)
+        silence = reader.next()
+        assert silence is not None
+        assert (silence.name, silence.id, silence.data["job"]["state"]) == ("job", None, "stale")
+
+
+def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., Controller]) -> None:
+    controller = start(env=FAST | {"GRAVAC_CONTROLLER_STREAM_STALL_SECONDS": "1"})
+    trainer = Trainer()
+    decision = run(controller, trainer, register(controller), 100)
+    deaf = deaf_reader(controller)
+    with deaf, Reader(controller) as reader:
+        assert reader.next() is not None
+        for _ in range(150):
+            decision = run(controller, trainer, decision)
+            assert reader.next() is not None
+        until = time.monotonic() + 10
+        while clients(controller) != 1 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert clients(controller) == 1  # the deaf one was let go
+
+
+def deaf_reader(controller: Controller) -> socket.socket:
+    """A client that asks for the stream and never reads it."""
+    deaf = socket.socket()
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.connect((controller.host, controller.port))
+    deaf.sendall(b"GET /v1/jobs/job/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return deaf
+
+
+def clients(controller: Controller) -> int:
+    for line in controller.ask("GET", "/metrics").body.decode().splitlines():
+        if line.startswith("gravac_event_stream_clients "):
+            return int(float(line.split()[1]))
+    raise AssertionError("no such metric")
+
+
+def test_streams_that_are_closed_are_forgotten(fast: Controller) -> None:
+    register(fast)
+    readers = [Reader(fast) for _ in range(50)]
+    assert all(reader.next() is not None for reader in readers)
+    assert clients(fast) == 50
+    for reader in readers:
+        reader.close()
+    until = time.monotonic() + 10
+    while clients(fast) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert clients(fast) == 0
+
+
+def test_shutdown_with_open_streams_takes_less_than_two_seconds(fast: Controller) -> None:
+    run(fast, Trainer(), register(fast), 100)
+    deaf = deaf_reader(fast)
+    readers = [Reader(fast) for _ in range(5)]
+    assert all(reader.next() is not None for reader in readers)
+    assert fast.stop() < 2
+    assert fast.process.returncode == 0
+    for reader in readers:
+        assert reader.next() is None
+        assert reader.ended  # a proper end, not a cut
+        reader.close()
+    deaf.close()
+    assert "Traceback" not in fast.log.read_text()
+    assert "CancelledError" not in fast.log.read_text()

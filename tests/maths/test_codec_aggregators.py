@@ -1,0 +1,309 @@
+"""Every aggregator, and every codec as one, among simulated ranks; PowerSGD by number."""
+
+import math
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from maths.aggregator_checks import BUCKETS, Step, bucket, gradient, steps, world
+from maths.checks import LECTURE
+from maths.simulated import SimulatedWorld
+from torch import Tensor
+
+from gravac.aggregators import AGGREGATORS, Aggregator, PowerSGD, build, parse
+from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
+from gravac.collectives import ALONE
+from gravac.compressors import COMPRESSORS, Key
+from gravac.compressors import build as build_codec
+
+MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "randomk+int4"]
+MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name]
+
+
+def run(size: int, text: str, count: int = 3, cf: float = 4.0, **given: Any) -> list[list[list[Step]]]:
+    return world(size, text, lambda aggregator: steps(aggregator, count, cf, **given))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("text", MEMBERS)
+def test_the_mean_is_that_of_what_was_sent_and_the_same_bits_everywhere(text: str, size: int) -> None:
+    ranks = run(size, text)
+    conserves = build(text, ALONE).conserves
+    for step in range(3):
+        for number in range(len(BUCKETS)):
+            here = [rank[step][number] for rank in ranks]
+            assert all(torch.equal(one.mean, here[0].mean) for one in here)
+            assert len({one.payload_bytes for one in here}) == 1
+            expected = torch.stack([one.sent for one in here]).mean(0)
+            assert bool(expected.isfinite().all())
+            if conserves:
+                scale = max(float(one.sent.abs().max()) for one in here)
+                torch.testing.assert_close(here[0].mean, expected, rtol=1e-5, atol=1e-5 * scale + 1e-7)
+
+
+@pytest.mark.parametrize("text", MEMBERS)
+def test_bytes_are_those_declared(text: str) -> None:
+    aggregator = build(text, ALONE)
+    fixed = text in MANY or build_codec(text).traits.fixed_size
+    if not fixed:
+        return
+    for size in (1, 2):
+        declared = [aggregator.wire_bytes(one, 4.0, torch.float32, size) for one in BUCKETS]
+        for rank in run(size, text, 1):
+            assert [one.payload_bytes for one in rank[0]] == declared
+            assert all(one.sent_bytes == 0 for one in rank[0]) or size > 1
+    assert aggregator.source
+
+
+@pytest.mark.parametrize("text", MEMBERS)
+def test_a_rank_that_fails_sends_nothing(text: str) -> None:
+    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
+        one, rank = BUCKETS[0], aggregator.communicator.rank
+        x, key = gradient(rank, 0, one), Key(3, 0, 0, rank)
+        draft = (
+            aggregator.blank(one, 4.0, key, torch.float32, x.device, 0.0)
+            if rank == 1
+            else aggregator.prepare(one, x, (4.0,), key, torch.float32)
+        )
+        flight = draft.send(4.0)
+        flight.work.wait()
+        mean = torch.empty_like(x)
+        flight.mean_into(mean)
+        return mean, flight.codec.decode(flight.payload)
+
+    (mean, sent), (other, nothing) = world(2, text, each)  # type: ignore[misc]
+    assert torch.equal(mean, other)
+    assert not nothing.any()
+    if text != "majority":
+        torch.testing.assert_close(mean, sent / 2, rtol=1e-5, atol=1e-5 * float(sent.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["blank", "nan", "inf"])
+@pytest.mark.parametrize("text", MEMBERS)
+def test_one_overflow_reaches_all_ranks_and_poisons_nothing(text: str, kind: str) -> None:
+    """The step is taken back everywhere; the next ones are as if it had never been."""
+
+    def each(aggregator: Aggregator, overflow: bool) -> list[list[Step]]:
+        steps(aggregator, 2, 4.0)
+        if overflow:
+            rank = aggregator.communicator.rank
+            for one in BUCKETS:
+                x, key = gradient(rank, 2, one), Key(3, 2, one.number, rank)
+                if rank == 1 and kind == "blank":
+                    draft = aggregator.blank(one, 4.0, key, torch.float32, x.device, math.nan)
+                else:
+                    if rank == 1:
+                        x[:] = math.nan if kind == "nan" else math.inf
+                    draft = aggregator.prepare(one, x, (4.0,), key, torch.float32)
+                flight = draft.send(4.0)
+                flight.work.wait()
+                mean = torch.zeros_like(x)
+                flight.mean_into(mean)
+                assert not bool(mean.isfinite().all())
+            aggregator.rollback()
+        return steps(aggregator, 2, 4.0, first=3)
+
+    clean = world(2, text, lambda aggregator: each(aggregator, False))
+    after = world(2, text, lambda aggregator: each(aggregator, True))
+    for one, two in zip(clean, after, strict=True):
+        for a, b in zip(chain(*one), chain(*two), strict=True):  # type: ignore[misc]
+            assert torch.equal(a.mean, b.mean)
+            assert torch.equal(a.sent, b.sent)
+
+
+@pytest.mark.parametrize(
+    "text", ["powersgd", "powersgd:rank=1", "hardthreshold-warmup", "terngrad-sum", "topk"]
+)
+def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
+    def through(aggregator: Aggregator) -> list[list[Step]]:
+        return steps(aggregator, 6, 4.0)
+
+    def resumed(aggregator: Aggregator) -> list[list[Step]]:
+        steps(aggregator, 3, 4.0)
+        other = build(text, aggregator.communicator)
+        other.load_state_dict(aggregator.state_dict())
+        assert other.agreed() == aggregator.agreed()
+        return steps(other, 3, 4.0, first=3)
+
+    for one, two in zip(world(2, text, through), world(2, text, resumed), strict=True):
+        for a, b in zip(chain(*one[3:]), chain(*two), strict=True):  # type: ignore[index, misc]
+            assert torch.equal(a.mean, b.mean)
+
+
+@pytest.mark.parametrize("text", MEMBERS)
+def test_both_levels_of_an_exploring_step(text: str) -> None:
+    aggregator = build(text, ALONE)
+    x = gradient(0, 0, BUCKETS[0])
+    draft = aggregator.prepare(BUCKETS[0], x, (3.0, 12.0), Key(3, 0, 0, 0), torch.float32)
+    weak, strong = draft.kept_energy(3.0), draft.kept_energy(12.0)
+    whole = float(x.square().sum())
+    assert 0 < strong <= whole * 1.0001
+    assert weak <= whole * 1.0001
+    assert strong <= weak * 1.05 or text.startswith(("countsketch", "atomo", "hardthreshold"))
+    before = x.clone()
+    draft.send(12.0).work.wait()
+    assert torch.equal(x, before)
+
+
+def test_majority() -> None:
+    signs = torch.tensor([[3.0, -1, 2, -1], [1, -1, -2, 4], [2, 5, -1, -2]])
+    one = bucket(0, (4,))
+
+    def each(aggregator: Aggregator) -> Tensor:
+        rank = aggregator.communicator.rank
+        return aggregator.aggregate(one, signs[rank], 1.0, Key(0, 0, 0, rank))[0]
+
+    scale = float(signs.abs().mean())
+    for mean in world(3, "majority", each):
+        assert mean.tolist() == pytest.approx([scale, -scale, -scale, -scale])  # type: ignore[attr-defined]
+
+
+def test_terngrad_shares_the_largest_scale() -> None:
+    one = bucket(0, (4,), (4,))
+
+    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
+        rank = aggregator.communicator.rank
+        return aggregator.aggregate(one, LECTURE * (1 + rank), 1.0, Key(0, 0, 0, rank))
+
+    for mean, sent in world(2, "terngrad-sum", each):  # type: ignore[misc]
+        assert set(sent[:4].abs().tolist()) <= {0.0, 260.0}
+        assert set(sent[4:].abs().tolist()) <= {0.0, 112.0}
+        assert set(mean[:4].abs().tolist()) <= {0.0, 130.0, 260.0}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 127, 1000])
+def test_summed_fields_never_run_over(ranks: int) -> None:
+    codes = torch.randint(0, 3, (100,), generator=torch.Generator().manual_seed(ranks)).repeat(ranks, 1)
+    codes[:, :3] = torch.tensor([0, 1, 2])
+    packed = torch.stack([pack_sums(one, ranks) for one in codes])
+    assert packed.shape == (ranks, words(100, ranks))
+    assert torch.equal(unpack_sums(packed.sum(0, dtype=torch.int32), 100, ranks), codes.sum(0).int())
+    assert field_bits(ranks) == math.ceil(math.log2(2 * ranks + 1))
+
+
+def powersgd(state: dict[str, Tensor], **given: Any) -> PowerSGD:
+    aggregator = PowerSGD(ALONE, **given)
+    aggregator.load_state_dict(state)
+    return aggregator
+
+
+def test_powersgd_oracle() -> None:
+    """Lecture vector as 2×4, Q of ones, warm start towards the best rank 1."""
+    one, x = bucket(0, (2, 4)), LECTURE.abs()
+    aggregator = powersgd({"p0.0": torch.ones(4, 1)}, saving=1.0)
+    for gain in (0.7284245, 0.8339562, 0.8386115, 0.8387847):
+        draft = aggregator.prepare(one, x, (1.3,), Key(0, 0, 0, 0), torch.float32)
+        assert draft.kept_energy(1.3) / 21333 == pytest.approx(gain, abs=1e-6)
+        flight = draft.send(1.3)
+        if gain == 0.7284245:
+            left = flight.left[0].flatten()  # type: ignore[attr-defined]
+            assert left.abs().tolist() == pytest.approx([0.782479, 0.622677], abs=1e-6)
+        mean = torch.empty(8)
+        flight.mean_into(mean)
+        assert float(mean.square().sum() / 21333) == pytest.approx(gain, abs=1e-6)
+        aggregator.commit()
+
+
+def test_powersgd_reaches_the_best_rank_of_signal_and_noise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randn(2, 512, 4, generator=generator)
+    x = (left @ right.T / 2 + 0.5 * torch.randn(512, 512, generator=generator)).flatten()
+    one, aggregator = bucket(0, (512, 512)), PowerSGD(ALONE, rank=4)
+    gains = []
+    for step in range(3):
+        mean, sent = aggregator.aggregate(one, x, 1.0, Key(0, step, 0, 0))
+        assert torch.allclose(mean, sent, atol=1e-4)
+        gains.append(float(mean.square().sum() / x.square().sum()))
+        aggregator.commit()
+    best = torch.linalg.svdvals(x.view(512, 512)).square()
+    assert gains == sorted(gains)
+    assert gains[2] == pytest.approx(float(best[:4].sum() / best.sum()), rel=1e-3)
+
+
+def test_powersgd_is_truly_linear() -> None:
+    """The mean of low-rank parts is the low-rank part of the mean: P Pᵀ mean(M)."""
+    one = bucket(0, (12, 20))
+
+    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor, Tensor]:
+        x = gradient(aggregator.communicator.rank, 0, one)
+        flight = aggregator.prepare(one, x, (4.0,), Key(0, 0, 0, 0), torch.float32).send(4.0)
+        mean = torch.empty_like(x)
+        flight.mean_into(mean)
+        return x, mean, flight.left[0][0]  # type: ignore[attr-defined]
+
+    ranks: list[Any] = world(3, "powersgd", each)
+    whole = torch.stack([x for x, _, _ in ranks]).mean(0).view(12, 20)
+    left = ranks[0][2]
+    torch.testing.assert_close(ranks[0][1].view(12, 20), left @ (left.T @ whole), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-20])
+def test_sixteen_equal_rank_1_matrices_come_back_exactly(scale: float) -> None:
+    """Public code returns a ninth of them, twice them, or nothing."""
+    one = bucket(0, *[(6, 10)] * 16)
+
+    def low(rank: int, step: int, _: object) -> Tensor:
+        generator = torch.Generator().manual_seed(step)
+        matrices = torch.randn(16, 6, 1, generator=generator) @ torch.randn(16, 1, 10, generator=generator)
+        return scale * (rank + 1) * matrices.flatten()
+
+    for text in ("powersgd:rank=1", "powersgd:rank=2"):
+        for rank in run(2, text, 2, buckets=[one], source=low):
+            for step in range(2):
+                expected = low(0, step, None) * 1.5
+                assert float((rank[step][0].mean - expected).abs().max()) <= 1e-5 * float(
+                    expected.abs().max()
+                )
+
+
+def test_powersgd_changes_rank_and_keeps_what_it_knows() -> None:
+    aggregator, one = PowerSGD(ALONE), bucket(0, (40, 60))
+    x = gradient(0, 0, one)
+    for step, (cf, rank) in enumerate(((4.0, 6), (24.0, 1), (8.0, 3), (4.0, 6))):
+        flight = aggregator.prepare(one, x, (cf,), Key(0, step, 0, 0), torch.float32).send(cf)
+        assert flight.payload_bytes == 4 * rank * 100
+        aggregator.commit()
+        assert aggregator.state_dict()["p0.0"].shape == (60, rank)
+
+
+def test_what_a_rank_owes_is_smallest_by_its_own_reconstruction() -> None:
+    ranks = run(2, "powersgd", 1)
+    for number, one in enumerate(BUCKETS):
+        own = aggregated = 0.0
+        for rank in range(2):
+            x, step = gradient(rank, 0, one), ranks[rank][0][number]
+            own += float((x - step.sent).square().sum())
+            aggregated += float((x - step.mean).square().sum())
+        assert own <= aggregated
+
+
+def test_wrong_settings_and_states_are_named() -> None:
+    for text, message in (
+        ("powersgd:rank=0", "powersgd: rank=0 must be at least 1"),
+        ("powersgd:saving=0.5", "powersgd: saving=0.5 must be at least 1"),
+        ("powersgd:ranks=2", "has no setting 'ranks'; it has rank, saving"),
+        ("powersgd:rank=two", "compressor='powersgd:rank=two'"),
+        ("terngrad-sum:clip=0", "clip=0 must be a positive number"),
+        ("zip", "compressor='zip' is unknown; choose one of atomo"),
+        ("topk:k=3", "has no setting 'k'"),
+    ):
+        with pytest.raises(ValueError) as error:
+            parse(text)
+        assert message in str(error.value)
+    with pytest.raises(ValueError, match="powersgd: factor of 'a' must be a 2-D float tensor"):
+        PowerSGD(ALONE).load_state_dict({"a": torch.ones(3)})
+    with pytest.raises(ValueError, match="majority has no state, but 'a' was given"):
+        build("majority", ALONE).load_state_dict({"a": torch.ones(3)})
+
+
+def test_the_simulated_world_ends_when_a_rank_fails() -> None:
+    def each(communicator: Any) -> None:
+        if communicator.rank == 1:
+            raise RuntimeError("rank 1 is gone")
+        communicator.sum(torch.ones(1))
+
+    with pytest.raises(RuntimeError, match="rank 1 is gone"):
+        SimulatedWorld(3).run(each)
+    with pytest.raises(ValueError, match="size=0 must be at least 1 rank"):
+        SimulatedWorld(0)

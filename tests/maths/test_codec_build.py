@@ -1,0 +1,101 @@
+"""Codecs by name and settings; wrong ones are named."""
+
+import pytest
+import torch
+from maths.checks import KEY, vector
+
+from gravac.compressors import COMPRESSORS, Stack, build
+from gravac.compressors.qsgd import QSGD
+
+
+def test_settings() -> None:
+    codec = build("qsgd:bits=4,norm=l2,block=64")
+    assert isinstance(codec, QSGD)
+    assert (codec.bits, codec.norm, codec.block) == (4, "l2", 64)
+    assert [
+        build("qsgd").wire_bytes(1024, cf, torch.float32) for cf in (1.0, 4.0, 5.0, 8.0, 9.0, 1000.0)
+    ] == [
+        1032,
+        1032,
+        520,
+        520,
+        392,
+        264,
+    ]
+
+
+def test_any_selector_stacks_on_any_quantiser() -> None:
+    for text in (
+        "topk+int8",
+        "randomk+int4:block=16",
+        "blockrandomk+natural",
+        "topk+scaledsign",
+        "topk+qsgd:bits=3",
+    ):
+        codec = build(text)
+        assert isinstance(codec, Stack)
+        x = vector("gauss", 500)
+        payload = codec.compress(x, 10.0, KEY, torch.float32)
+        assert payload.nbytes == codec.wire_bytes(500, 10.0, torch.float32)
+        again = codec.unpack(payload.pack(), 500, 10.0, KEY, torch.float32)
+        assert torch.equal(codec.decode(again), codec.decode(payload))
+        assert codec.achieved(payload) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("zip", "compressor='zip' is unknown; choose one of atomo, bernoulli"),
+        ("topk:bits=3", "compressor='topk:bits=3' has no setting 'bits'; it has none"),
+        ("qsgd:bits", "'bits' must be written setting=value"),
+        ("qsgd:bits=4,bits=8", "setting 'bits' is given twice"),
+        ("qsgd:bits=5", "qsgd: bits=5 must be one of 8, 4, 3, 2"),
+        ("qsgd:norm=l1", "qsgd: norm='l1' must be l2 or linf"),
+        ("qsgd:block=0", "qsgd: block=0 must be at least 1 element"),
+        ("qsgd:block=many", "compressor='qsgd:block=many'"),
+        ("nuqsgd:bits=8", "nuqsgd: bits=8 must be one of 4, 3, 2"),
+        ("natural:bits=7", "natural: bits=7 must be 8 or 9"),
+        ("terngrad:base3=perhaps", "terngrad: base3='perhaps' must be true or false"),
+        ("terngrad-clipped:clip=0", "terngrad-clipped: clip=0 must be a positive number"),
+        ("hardthreshold:threshold=-1", "hardthreshold: threshold=-1 must be positive and finite"),
+        ("hardthreshold-warmup:steps=0", "hardthreshold-warmup: steps=0 must be at least 1"),
+        ("dgc:sample=2", "dgc: sample=2 must be a share"),
+        ("redsync:tolerance=1", "redsync: tolerance=1 must be between 0 and 1"),
+        ("countsketch:rows=0", "countsketch: rows=0 must be at least 1"),
+        ("countsketch-median:rows=2", "countsketch-median: rows=2 must be odd"),
+        ("countsketch-heavy:hitters=0", "countsketch-heavy: hitters=0 must be at least 1"),
+        ("dgc+int8", "dgc must be a selector of fixed size"),
+        ("topk+svd", "svd must be a quantiser of fixed size"),
+        ("topk+", "compressor='' is unknown"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        build(text)
+    assert message in str(error.value)
+
+
+def test_every_member_says_where_it_comes_from() -> None:
+    for name, codec in COMPRESSORS.items():
+        assert codec.name == name
+        assert build(name).source
+        assert codec.__doc__
+    with pytest.raises(ValueError, match="compressor='topk' has no state, but 'a' was given"):
+        build("topk").load_state_dict({"a": torch.ones(1)})
+
+
+def test_low_rank_codecs_know_their_shapes() -> None:
+    shapes = ((64, 3, 3, 3), (64,), (10, 64), (64, 3, 3, 3))
+    n = 64 * 27 * 2 + 64 + 640
+    codec = build("svd").fitted(shapes)
+    x = vector("gauss", n)
+    payload = codec.compress(x, 8.0, KEY, torch.float32)
+    rank = int(64 * 27 / (8 * (64 + 27)))
+    assert payload.nbytes == 4 * (2 * rank * (64 + 27) + 64 + 74)
+    decoded = codec.decode(payload)
+    assert torch.equal(decoded[1728 : 1728 + 64], x[1728 : 1728 + 64])  # a vector stays as it is
+    assert torch.linalg.matrix_rank(decoded[:1728].view(64, 27)) == rank
+    with pytest.raises(ValueError, match="svd was fitted to tensors of shapes"):
+        codec.compress(x[1:], 8.0, KEY, torch.float32)
+    with pytest.raises(ValueError, match="terngrad was fitted to tensors of"):
+        build("terngrad").fitted(shapes).compress(x[1:], 8.0, KEY, torch.float32)

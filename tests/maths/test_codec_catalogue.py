@@ -1,0 +1,89 @@
+"""The catalogue names everything there is, and what it says is so."""
+
+import json
+
+import pytest
+import torch
+
+from gravac.aggregators import AGGREGATORS
+from gravac.catalogue import RANKS, Entry, catalogue
+from gravac.collectives import COLLECTIVES
+from gravac.compressors import COMPRESSORS, build
+from gravac.estimators import ESTIMATORS
+from gravac.memories import MEMORIES
+from gravac.policies import POLICIES
+
+ENTRIES = catalogue()
+NAMES = {(entry.kind, entry.name) for entry in ENTRIES}
+
+
+def test_every_registry_is_in_it() -> None:
+    registries = {
+        "compressor": COMPRESSORS,
+        "aggregator": AGGREGATORS,
+        "memory": MEMORIES,
+        "collective": COLLECTIVES,
+        "policy": POLICIES,
+        "estimator": ESTIMATORS,
+    }
+    assert {(kind, name) for kind, registry in registries.items() for name in registry} == NAMES
+    assert len(ENTRIES) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("topk", "randomk", "randomk-unbiased", "bernoulli", "bernoulli-unbiased", "blockrandomk"),
+        *("hardthreshold", "hardthreshold-warmup", "dgc", "redsync-trimmed", "redsync", "sidco"),
+        *("scaledsign", "onebit", "terngrad", "terngrad-clipped", "qsgd", "qsgd-elias", "natural", "nuqsgd"),
+        *("int8", "int4", "fp16", "bf16", "svd", "atomo", "countsketch", "countsketch-median"),
+        *("countsketch-heavy", "topk+int8", "powersgd", "majority", "terngrad-sum"),
+    ],
+)
+def test_each_family_of_the_literature_has_its_member(name: str) -> None:
+    assert {("compressor", name), ("aggregator", name)} & NAMES
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}-{entry.name}")
+def test_every_entry_is_complete(entry: Entry) -> None:
+    assert len(entry.summary) > 10
+    assert entry.details
+    assert entry.source
+    for cost in entry.costs:
+        assert any((cost.payload_bytes, cost.link_bytes)) or cost.held_bytes is not None
+    if entry.kind == "compressor":
+        assert set(entry.traits) == {
+            *("unbiased", "linear", "homogeneous", "fixed_size", "nested", "selector", "projection")
+        }
+        assert len(entry.costs) == 4
+
+
+def test_it_is_json() -> None:
+    text = json.dumps([entry.model_dump(mode="json") for entry in ENTRIES], allow_nan=False)
+    assert [Entry.model_validate_json(json.dumps(one)) for one in json.loads(text)] == list(ENTRIES)
+
+
+def test_numbers() -> None:
+    by_name = {(entry.kind, entry.name): entry for entry in ENTRIES}
+    topk = by_name["compressor", "topk"]
+    assert [(c.numel, c.cf, c.payload_bytes, c.delta) for c in topk.costs[:2]] == [
+        (1000, 10, 800, 0.1),
+        (1000, 100, 80, 0.01),
+    ]
+    int8 = by_name["compressor", "int8"].costs[3]
+    assert (int8.payload_bytes, int8.omega) == (
+        build("int8").wire_bytes(2**20, 1.0, torch.float32),
+        256 / (4 * 127**2),
+    )
+    powersgd = by_name["aggregator", "powersgd"].costs[2]
+    assert (powersgd.numel, powersgd.payload_bytes, powersgd.reached_cf) == (
+        2**20,
+        4 * 51 * 2048,
+        2**20 / (51 * 2048),
+    )
+    assert [setting.name for setting in by_name["aggregator", "powersgd"].settings] == ["rank", "saving"]
+    assert [setting.name for setting in by_name["compressor", "qsgd"].settings] == ["bits", "norm", "block"]
+    ring, gather = by_name["collective", "all_reduce"].costs[0], by_name["collective", "gather"].costs[0]
+    assert (ring.link_bytes, gather.link_bytes) == (2 * 7 * 4000 // RANKS, 7 * 4000)
+    assert by_name["memory", "none"].costs[0].held_bytes == 0
+    assert by_name["memory", "residual"].costs[0].held_bytes in (4000, 8000)

@@ -1,0 +1,183 @@
+"""What tells one sparsifier from another: which elements, how many, the same on which ranks."""
+
+import math
+
+import pytest
+import torch
+from maths.checks import KEY, vector
+
+from gravac.compressors import build
+from gravac.compressors.base import Compressor, kept
+from gravac.compressors.dgc import DGC
+from gravac.compressors.hardthreshold import WarmedThreshold
+from gravac.compressors.redsync import RedSync
+from gravac.kernels import select_top
+
+TEN = 10_000
+
+
+def support(codec: Compressor, x: torch.Tensor, cf: float) -> torch.Tensor:
+    found = codec.compress(x, cf, KEY, torch.float32).support
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", ["randomk", "blockrandomk", "bernoulli"])
+def test_shared_draws_are_the_same_on_all_ranks_and_new_each_step(name: str) -> None:
+    x = vector("gauss", 1000)
+    one, other_rank, other_step, other_bucket = (
+        build(name).compress(x, 10.0, key, torch.float32).support
+        for key in (KEY, KEY._replace(rank=0), KEY._replace(step=18), KEY._replace(bucket=3))
+    )
+    assert one is not None
+    assert other_rank is not None
+    assert torch.equal(one, other_rank)
+    for other in (other_step, other_bucket):
+        assert other is not None
+        assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "terngrad", "natural", "nuqsgd", "atomo"])
+def test_rounding_noise_differs_between_ranks(name: str) -> None:
+    """Equal noise on all ranks would not average out."""
+    x = vector("gauss", 4096)
+    one, two = (
+        build(name).decode(build(name).compress(x, 8.0, KEY._replace(rank=rank), torch.float32))
+        for rank in (0, 1)
+    )
+    assert not torch.equal(one, two)
+    error = ((one + two) / 2 - x).square().sum() / (one - x).square().sum()
+    assert float(error) == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["randomk", "blockrandomk", "bernoulli"])
+def test_every_coordinate_is_drawn_equally_often(name: str) -> None:
+    n, count = 50, 4000
+    counts = torch.zeros(n)
+    for step in range(count):
+        found = build(name).compress(torch.ones(n), 10.0, KEY._replace(step=step), torch.float32).support
+        assert found is not None
+        assert found.unique().numel() == found.numel()
+        counts[found] += 1
+    expected = count * 5 / n
+    assert float((counts - expected).abs().max()) < 4.5 * (expected * (1 - 5 / n)) ** 0.5
+
+
+@pytest.mark.parametrize("name", ["dgc", "redsync", "redsync-trimmed", "sidco", "hardthreshold-warmup"])
+@pytest.mark.parametrize("kind", ["gauss", "heavy", "student"])
+@pytest.mark.parametrize("cf", [4.0, 30.0, 300.0])
+def test_thresholds_select_the_largest(name: str, kind: str, cf: float) -> None:
+    x = vector(kind, TEN)
+    found = support(build(name), x, cf)
+    assert torch.equal(found, select_top(x, found.numel()))
+
+
+@pytest.mark.parametrize("kind", ["gauss", "student"])
+@pytest.mark.parametrize("cf", [4.0, 30.0, 300.0])
+@pytest.mark.parametrize(
+    ("name", "least", "most"), [("dgc", 0.8, 1.0), ("redsync", 1.0, 2.0), ("sidco", 0.5, 2.0)]
+)
+def test_thresholds_select_about_k(name: str, least: float, most: float, kind: str, cf: float) -> None:
+    for seed in range(5):
+        x, k = vector(kind, TEN, seed), kept(TEN, cf)
+        payload = build(name).compress(x, cf, KEY._replace(step=seed), torch.float32)
+        assert least * k <= payload.values.numel() <= most * k
+        assert build(name).achieved(payload) == TEN / payload.values.numel()
+
+
+@pytest.mark.parametrize("name", ["dgc", "redsync", "redsync-trimmed", "sidco"])
+@pytest.mark.parametrize("kind", ["zero", "constant", "one_hot"])
+def test_thresholds_on_vectors_without_a_tail(name: str, kind: str) -> None:
+    """Ties and zeros neither send nothing nor everything."""
+    x = vector(kind, TEN)
+    count = support(build(name), x, 100.0).numel()
+    assert 1 <= count <= 200
+    if kind == "one_hot":
+        assert TEN // 2 in support(build(name), x, 100.0).tolist()
+
+
+def test_trimmed_redsync_is_topk_ties_included() -> None:
+    x = torch.tensor([1.0, -3, 2, 3, -3, 0, 2, 1])
+    for k in range(1, 9):
+        assert torch.equal(support(build("redsync-trimmed"), x, 8 / k), support(build("topk"), x, 8 / k))
+
+
+def test_the_cf_really_reached_is_known() -> None:
+    """Public code stops searching at a tolerance of 0.2 and misses; so does any search above the mean at a low CF."""
+    x = vector("gauss", TEN)
+    low = build("redsync")
+    payload = low.compress(x, 1.5, KEY, torch.float32)
+    assert low.achieved(payload) == pytest.approx(2.4, abs=0.1)  # 43 % of normal elements lie above the mean
+    coarse = RedSync(tolerance=0.2)
+    assert coarse.achieved(coarse.compress(x, 1000.0, KEY, torch.float32)) == 500.0  # cut at 2k, not more
+
+
+def test_dgc_samples_and_still_finds_the_largest() -> None:
+    x = vector("gauss", 200_000)
+    found = support(DGC(sample=0.01), x, 1000.0)
+    assert 160 <= found.numel() <= 200
+    assert set(found.tolist()) <= set(support(build("topk"), x, 1000.0).tolist())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["topk", "dgc", "redsync", "redsync-trimmed", "sidco", "hardthreshold"])
+def test_thresholds_never_drop_a_non_finite_element(name: str, bad: float) -> None:
+    x = vector("gauss", 1000)
+    x[321] = bad
+    assert 321 in support(build(name), x, 1000.0).tolist()
+
+
+def test_warmed_threshold_learns_and_keeps_what_it_learnt() -> None:
+    codec, levels = WarmedThreshold(steps=3), []
+    for step in range(3):
+        x = vector("gauss", 1000, step) * (step + 1)
+        payload = codec.compress(x, 20.0, KEY._replace(step=step), torch.float32)
+        assert payload.values.numel() == 50
+        levels.append(float(payload.values.abs().min()))
+        codec.commit()
+    level = sum(levels) / 3
+    x = 2 * vector("gauss", 1000, 9)
+    sent = codec.compress(x, 20.0, KEY, torch.float32).values
+    assert float(sent.abs().min()) >= level
+    assert sent.numel() == int((x.abs() >= level).sum())
+    again = WarmedThreshold(steps=3)
+    again.load_state_dict(codec.state_dict())
+    assert torch.equal(
+        again.compress(x, 20.0, KEY, torch.float32).pack(), codec.compress(x, 20.0, KEY, torch.float32).pack()
+    )
+    assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100  # another CF is learnt anew
+    with pytest.raises(ValueError, match=r"hardthreshold-warmup: state of 'a' must be two numbers"):
+        again.load_state_dict({"a": torch.ones(3)})
+
+
+def test_a_step_that_does_not_count_teaches_nothing() -> None:
+    codec = WarmedThreshold(steps=1)
+    codec.compress(vector("gauss", 100), 10.0, KEY, torch.float32)
+    codec.rollback()
+    assert codec.state_dict() == {}
+    codec.compress(torch.full((100,), math.nan), 10.0, KEY, torch.float32)
+    codec.commit()
+    assert codec.state_dict() == {}
+
+
+def test_an_empty_mask_sends_one_zero() -> None:
+    """At CF 1e9 the mask is empty; a collective still needs something to carry, a NaN above all."""
+    codec, x = build("bernoulli"), vector("gauss", 10)
+    payload = codec.compress(x, 1e9, KEY, torch.float32)
+    assert payload.values.tolist() == [0.0]
+    assert torch.equal(codec.decode(payload), torch.zeros(10))
+    blank = codec.blank(10, 1e9, KEY, torch.float32, torch.device("cpu"), math.nan)
+    assert math.isnan(float(codec.decode(blank)[0]))
+    assert codec.narrow(codec.compress(x, 1.0, KEY, torch.float32), 1e9).values.tolist() == [0.0]
+
+
+def test_finite_elements_too_large_for_the_wire_stay_owed() -> None:
+    """An overflow to infinity would poison every rank."""
+    x = torch.tensor([1e6, 1.0, -1e30])
+    for text, dtype in (("topk", torch.float16), ("dense", torch.float16), ("fp16", torch.float32)):
+        codec = build(text)
+        payload = codec.compress(x, 1.0, KEY, dtype)
+        assert codec.decode(payload).tolist() == [65504, 1, -65504]
+        owed = x.clone()
+        codec.remove(payload, owed)
+        assert owed.tolist() == [1e6 - 65504, 0, float(torch.tensor(-1e30) + 65504)]

@@ -1,0 +1,73 @@
+"""The experiments of the EC-SGD benchmark at the size of a test: what each of them must show, by running it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "ec_sgd.py"
+
+
+def figures(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Figures of ``benchmarks/ec_sgd.py --quick`` with these arguments, one a problem and seed."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK), "--quick", "--json", "--output", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    results: list[dict[str, Any]] = json.loads(done.stdout)["results"]
+    return results
+
+
+def test_importance_sampling_needs_half_the_steps_where_samples_differ(tmp_path: Path) -> None:
+    seeds = [text for seed in range(3) for text in ("--seed", str(seed))]
+    results = figures(tmp_path, "--only", "sampling", *seeds)
+    by_kind = {kind: [r["figures"] for r in results if r["problem"] == kind] for kind in ("w8a", "a9a")}
+    assert [len(rows) for rows in by_kind.values()] == [3, 3]
+    for row in by_kind["w8a"]:
+        assert row["L_uniform"] == pytest.approx(7.5)
+        assert 0.8 < row["L_importance"] < 1.0
+        assert row["steps_uniform"] >= 2 * row["steps_importance"]
+    for row in by_kind["a9a"]:
+        assert row["L_importance"] == pytest.approx(row["L_uniform"], rel=0.02)
+        assert 0.5 < row["steps_uniform"] / row["steps_importance"] < 2
+
+
+def test_lsvrg_ends_a_thousand_times_closer_at_the_same_step_size(tmp_path: Path) -> None:
+    (row,) = [r["figures"] for r in figures(tmp_path, "--only", "variance", "--data", "a9a")]
+    assert row["gap_sgd"] < 0.01  # it did converge, to its noise
+    assert row["gap_lsvrg"] <= 1e-3 * row["gap_sgd"]
+
+
+def test_hard_threshold_does_not_mind_sorted_data_and_top_k_does(tmp_path: Path) -> None:
+    (row,) = [r["figures"] for r in figures(tmp_path, "--only", "sparsifier", "--data", "a9a")]
+    assert row["top_growth"] >= 10
+    assert row["threshold_growth"] < 10
+    assert row["coordinates_sorted"] == 8 * 2500  # all that Top-1 sent
+    assert 2 * row["gap_threshold_sorted"] < row["gap_top_sorted"]
+    assert row["total_error_threshold_sorted"] < row["total_error_top_sorted"]
+
+
+def test_what_it_writes(tmp_path: Path) -> None:
+    figures(tmp_path, "--only", "variance", "--data", "w8a", "--steps", "40", "--seed", "5")
+    (result,) = json.loads((tmp_path / "ec_sgd.json").read_text())["results"]
+    sgd, lsvrg = result["runs"]
+    assert [sgd["estimator"], lsvrg["estimator"]] == ["uniform", "lsvrg"]
+    steps = [point["step"] for point in lsvrg["points"]]
+    assert steps == [0, 20, 40]
+    for point in lsvrg["points"]:
+        assert point["bits"] == 64 * point["coordinates"]  # 32 of value, 32 of position
+    table = (tmp_path / "ec_sgd.md").read_text()
+    assert "| w8a | 5 | " in table
+    assert f"{result['figures']['gap_sgd']:.4g}" in table
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="--steps 0: must be at least 1"):
+        figures(tmp_path, "--steps", "0")

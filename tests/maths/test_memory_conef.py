@@ -1,0 +1,290 @@
+"""What is claimed of contractive memories: error of mean zero, noise, convergence, bytes. Numbers: ConEF."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from gravac.compressors import Compressor, Key
+from gravac.compressors import build as build_codec
+from gravac.compressors.countsketch import CountSketch
+from gravac.memories import Bucket, ConEFMemory, Induced, Memory, SketchMemory, build, stability
+from gravac.memories.rowsketch import RowSketch
+
+D = 48 * 256
+
+
+def quadratic(
+    memory: str,
+    *,
+    steps: int = 800,
+    step_size: float = 0.1,
+    cf: float = 10.0,
+    workers: int = 4,
+    seed: int = 0,
+) -> float:
+    """Largest |x| at the end of gradient descent on ``(x - c_i)² / 2``, block Random-k; early when beyond 1e6."""
+    generator = torch.Generator().manual_seed(seed)
+    x, codec = torch.randn(D, generator=generator), build_codec("blockrandomk")
+    centres = [torch.randn(D, generator=generator) for _ in range(workers)]
+    bucket, memories = Bucket(0, ("x",), (D,)), [build(memory) for _ in range(workers)]
+    for number in range(steps):
+        mean = torch.zeros(D)
+        for rank in range(workers):
+            p = memories[rank].compensate(bucket, x - centres[rank])
+            payload = codec.compress(p, cf, Key(seed, number, 0, rank), torch.float32)
+            codec.decompress(payload, mean, 1.0 / workers)
+            memories[rank].update(bucket, codec, payload)
+            memories[rank].commit()
+        x = x - step_size * mean
+        if not float(x.abs().max()) < 1e6:
+            break
+    return float(x.abs().max())
+
+
+def test_sketches_converge_at_one_minus_beta_and_diverge_below() -> None:
+    """Table 1 of ConEF at its ends: β = 0.9 needs s = 0.1; β = 0.5 needs 0.4, so 0.2 diverges."""
+    assert quadratic("conef-sketch:size=0.1,beta=0.9") < 10.0
+    assert quadratic("conef-sketch:size=0.4,beta=0.6") < 10.0
+    assert not quadratic("conef-sketch:size=0.2,beta=0.5") < 1e6
+
+
+class FixedSketch(CountSketch):
+    """The same hash in every step and on every rank."""
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> object:  # type: ignore[override]
+        return super().compress(x, cf, Key(0, 0, 0, 0), dtype)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+def test_the_literal_form_diverges_with_a_sketch_even_a_large_one(
+    beta: float, fresh: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decode, add, encode again: why ``conef-sketch`` is linear. Here s = 0.8, twice what Table 1 asks at most."""
+    if not fresh:
+        monkeypatch.setattr("gravac.memories.conef.build", lambda text: FixedSketch())
+    assert not quadratic(f"conef:codec=countsketch,cf=1.25,beta={beta}", workers=1) < 1e6
+
+
+@pytest.mark.parametrize(
+    "memory", ["residual", "partial", "conef", "conef:bits=4", "iconef-v1:bits=4", "iconef-v2"]
+)
+def test_the_others_converge_there(memory: str) -> None:
+    # step_size: that of the divergence above makes even exact error feedback swing up to |x| = 80 on the way.
+    assert quadratic(memory, workers=2, steps=400, step_size=0.02) < 5.0
+
+
+@pytest.mark.parametrize("codec", ["topk", "blockrandomk"])
+def test_error_feedback_follows_sgd_exactly_but_for_what_is_owed(codec: str) -> None:
+    """x_T = x_0 - Σ η mean(g) + η mean(e_T)."""
+    virtual, x = follow("residual", codec, seed=0)
+    assert float((virtual - x).abs().max()) < 1e-4
+
+
+def test_contractive_feedback_follows_it_on_average_and_a_biased_memory_does_not() -> None:
+    """The same identity fails by Σ (C(y) - y), of mean zero. With Top-k of the error it is not."""
+
+    def gap(memory: str) -> tuple[float, float]:
+        gaps = torch.stack([torch.sub(*follow(memory, "blockrandomk", seed=seed)) for seed in range(40)])
+        spread = gaps.std(0).clamp_min(1e-12) / 40**0.5
+        return float((gaps.mean(0) / spread).abs().max()), float(gaps.abs().max())
+
+    worst, size = gap("conef:bits=4")
+    assert worst < 5.0  # standard errors, over 256 coordinates
+    assert size > 1e-3  # it is noisy, so the test says something
+    worst, _ = gap("conef-biased")
+    assert worst > 8.0
+
+
+class BiasedMemory(ConEFMemory):
+    """Keeps the largest half of the residual: what ConEF must not do."""
+
+    name = "conef-biased"
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        return build_codec("topk"), 2.0
+
+
+def follow(memory: str, codec_name: str, seed: int, n: int = 256, steps: int = 40) -> tuple[Tensor, Tensor]:
+    """Virtual iterate x_0 - Σ η mean(g) + η mean(e_T), and x_T; gradients do not depend on x, nor on ``seed``."""
+    codec, bucket = build_codec(codec_name), Bucket(0, ("x",), (n,))
+    memories: list[Memory] = [BiasedMemory() if memory == "conef-biased" else build(memory) for _ in range(2)]
+    generator = torch.Generator().manual_seed(1)
+    drift = torch.randn(n, generator=generator)
+    x, virtual, rate = torch.zeros(n), torch.zeros(n), 0.1
+    for number in range(steps):
+        for rank, one in enumerate(memories):
+            gradient = drift + torch.randn(n, generator=generator)
+            virtual -= rate * gradient / 2
+            p = one.compensate(bucket, gradient)
+            payload = codec.compress(p, 10.0, Key(seed, number, 0, rank), torch.float32)
+            codec.decompress(payload, x, -rate / 2)
+            one.update(bucket, codec, payload)
+            one.commit()
+    for one in memories:
+        virtual += rate * one.state_dict().get("x", torch.zeros(n)) / 2
+    return virtual, x
+
+
+def relative_noise(codec: Compressor, cf: float, draws: int = 400, n: int = 1000) -> float:
+    """E‖C(y) - y‖² / ‖y‖² on a Gaussian."""
+    y = torch.randn(n, generator=torch.Generator().manual_seed(0))
+    total = 0.0
+    for number in range(draws):
+        decoded = codec.decode(codec.compress(y, cf, Key(0, number, 0, 0), torch.float32))
+        total += float((decoded - y).square().sum())
+    return total / draws / float(y.square().sum())
+
+
+def test_improved_memories_have_the_noise_of_their_composition() -> None:
+    """Random-k of the error, keep 0.9 (θ = 0.111): v1 θ², v2 θ·ρ with ρ = 0.9 of Random-k at 10 %. Keep half (θ = 1):
+    v1 gains nothing."""
+    keep_most = 1 / 0.9
+    error = build_codec("randomk-unbiased")
+    assert relative_noise(error, keep_most) == pytest.approx(1 / 9, rel=0.05)
+    assert relative_noise(Induced(error, error, keep_most), keep_most) == pytest.approx(1 / 81, rel=0.1)
+    wire = build_codec("randomk")
+    assert relative_noise(Induced(wire, error, keep_most), 10.0) == pytest.approx(0.9 / 9, rel=0.1)
+    assert relative_noise(Induced(error, error, 2.0), 2.0) == pytest.approx(1.0, rel=0.1)
+
+
+def test_the_composite_codec_is_unbiased_says_its_bound_and_travels() -> None:
+    error, y, key = (
+        build_codec("int4"),
+        torch.randn(300, generator=torch.Generator().manual_seed(3)),
+        Key(1, 2, 3, 0),
+    )
+    codec = Induced(build_codec("topk"), error)
+    payload = codec.compress(y, 10.0, key, torch.float32)
+    assert payload.nbytes == codec.wire_bytes(300, 10.0, torch.float32)
+    again = codec.unpack(payload.pack(), 300, 10.0, key, torch.float32)
+    assert torch.equal(codec.decode(again), codec.decode(payload))
+    mean = torch.stack(
+        [codec.decode(codec.compress(y, 10.0, Key(0, i, 0, 0), torch.float32)) for i in range(2000)]
+    )
+    deviations = (mean.mean(0) - y).abs() / (mean.std(0).clamp_min(1e-9) / 2000**0.5)
+    assert float(deviations[mean.std(0) > 1e-6].max()) < 4.5
+    bound = codec.bound(300, 10.0).omega
+    assert bound == pytest.approx(0.9 * (error.bound(300, 1.0).omega or 0.0))
+    with pytest.raises(ValueError, match="payloads of varying size"):
+        Induced(error, build_codec("hardthreshold"))
+
+
+def test_error_stays_within_the_proven_bounds() -> None:
+    """E‖e‖² <= 4(1-δ)G²/δ² for error feedback, 2ρ'(1+ρ')G²/(1-ρ')² with ρ' = (1+θ)ρ for ConEF (θ of int8: 0.004)."""
+    n, delta, codec, bucket = 2000, 0.1, build_codec("blockrandomk"), Bucket(0, ("x",), (2000,))
+    for text, theta in (("residual", None), ("conef", 0.004)):
+        memory, squares = build(text), []
+        generator = torch.Generator().manual_seed(0)
+        for number in range(200):
+            gradient = torch.randn(n, generator=generator)
+            gradient /= gradient.norm()  # G = 1
+            p = memory.compensate(bucket, gradient)
+            memory.update(bucket, codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
+            memory.commit()
+            squares.append(float(memory.state_dict()["x"].square().sum()))
+        rho = (1 + (theta or 0.0)) * (1 - delta)
+        limit = 4 * (1 - delta) / delta**2 if theta is None else 2 * rho * (1 + rho) / (1 - rho) ** 2
+        assert sum(squares[100:]) / 100 < limit
+        assert sum(squares[100:]) / 100 > 5.0  # about 1/δ: there is something to bound
+
+
+@pytest.mark.parametrize(
+    ("text", "saved"),
+    [
+        ("conef-sketch:size=0.4", 0.60),
+        ("conef-sketch:size=0.1", 0.90),
+        ("conef", 0.75 - 1 / 256),
+        ("conef:bits=4", 0.875 - 1 / 32),
+    ],
+)
+def test_bytes_saved_are_those_promised(text: str, saved: float) -> None:
+    """Of a parameter of 1 M elements, against error feedback: float32 residual, and as much again for its draft."""
+    n = 1 << 20
+    bucket, codec, held = Bucket(0, ("x",), (n,)), build_codec("blockrandomk"), {}
+    for one in ("residual", text):
+        memory = build(one)
+        for number in range(2):
+            p = memory.compensate(bucket, torch.ones(n))
+            memory.update(bucket, codec, codec.compress(p, 10.0, Key(0, number, 0, 0), torch.float32))
+            memory.commit()
+        held[one] = memory.nbytes()
+    assert held["residual"] == 2 * 4 * n
+    assert 1 - held[text] / held["residual"] == pytest.approx(saved, abs=0.005)
+
+
+@pytest.mark.parametrize("numel", [1, 7, 255, 256, 257, 300, 4096, 5003])
+@pytest.mark.parametrize("size", [0.1, 0.4, 1.0])
+def test_row_sketches_are_linear_balanced_and_settle(size: float, numel: int) -> None:
+    sketcher = RowSketch(size, 256, 0)
+    rows, length, width = sketcher.shape(numel)
+    assert 0 <= rows * length - numel < rows or length <= 256
+    x, y = (torch.randn(numel, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    s = sketcher.encode(x)
+    assert s.shape == (rows * width,)
+    assert s.numel() <= (size * numel + 2 * rows if numel > 256 else numel)
+    torch.testing.assert_close(sketcher.encode(x + y), s + sketcher.encode(y))
+    torch.testing.assert_close(sketcher.encode(sketcher.settle(s, numel)), s)
+    loads = torch.bincount(sketcher._hash(length, width, x.device).bucket.int(), minlength=width)
+    assert int(loads.max() - loads.min()) <= 1
+    assert int(loads.max()) == sketcher.load(numel)
+    if size == 1.0 or numel <= 256:  # nothing collides: lossless
+        torch.testing.assert_close(sketcher.decode(s, numel), x)
+    assert torch.equal(RowSketch(size, 256, 0).encode(x), s)
+    if numel > 256 and size < 1.0:
+        assert not torch.equal(RowSketch(size, 256, 1).encode(x), s)
+
+
+def test_sketches_are_unbiased_over_hashes() -> None:
+    x = torch.randn(512, generator=torch.Generator().manual_seed(0))
+    decoded = torch.stack(
+        [RowSketch(0.25, 256, seed).decode(RowSketch(0.25, 256, seed).encode(x), 512) for seed in range(4000)]
+    )
+    deviations = (decoded.mean(0) - x).abs() / (decoded.std(0) / 4000**0.5)
+    assert float(deviations.max()) < 4.5
+    noise = float((decoded - x).square().sum(1).mean() / x.square().sum())
+    assert noise == pytest.approx(256 / 64 - 1, rel=0.05)  # ω = n/w - 1
+
+
+def test_the_sketch_is_that_of_what_came_in_minus_what_was_sent() -> None:
+    memory, codec, n = build("conef-sketch:size=0.3"), build_codec("topk"), 1000
+    assert isinstance(memory, SketchMemory)
+    bucket, net = Bucket(0, ("x",), (n,)), torch.zeros(n)
+    for number in range(20):
+        gradient = torch.randn(n, generator=torch.Generator().manual_seed(number))
+        p = memory.compensate(bucket, gradient)
+        payload = codec.compress(p, 20.0, Key(0, number, 0, 0), torch.float32)
+        net += gradient - codec.decode(payload)
+        memory.update(bucket, codec, payload)
+        memory.commit()
+    torch.testing.assert_close(
+        memory.state_dict()["x"], RowSketch(0.3, 256, 0).encode(net), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_warnings_have_the_numbers() -> None:
+    block = build_codec("blockrandomk")
+    assert stability(build("conef-sketch:size=0.1,beta=0.9"), block, 10.0) is None
+    assert (
+        stability(build("conef-sketch:size=0.3,beta=0.7"), block, 10.0) is None
+    )  # 1 - 0.7 is above 0.3 in floats
+    warning = stability(build("conef-sketch:size=0.2,beta=0.5"), block, 10.0)
+    assert warning is not None
+    for part in ("s=0.2 is below 1-β=0.5", "(1-β)·5 = 2.5", "beta=0.8 or more", "size=0.5 or more"):
+        assert part in warning
+    assert stability(build("residual"), block, 1000.0) is None
+    assert stability(build("conef"), block, 10.0) is None
+    warning = stability(build("conef:bits=4"), block, 10.0)
+    assert warning is not None
+    assert "(1+θ)(1-δ) = (1+0.163)·0.9 = 1.047" in warning
+    warning = stability(build("conef:codec=randomk-unbiased,cf=2"), block, 10.0)
+    assert warning is not None
+    assert "= (1+1)·0.9 = 1.8" in warning
+    assert stability(build("residual"), build_codec("randomk-unbiased"), 10.0) is not None
+    assert stability(build("none"), build_codec("randomk-unbiased"), 10.0) is None
+    assert stability(build("conef:bits=4"), block, 1.0) is None  # dense: nothing is left out
+    # v1 of 4 bits: θ² = 0.027, so what warned above does not
+    assert stability(build("iconef-v1:bits=4"), block, 10.0) is None
+    warning = stability(build("conef:beta=0.9"), block, 10.0)
+    assert warning is None
+    assert stability(build("conef:beta=0.99"), block, 10.0) is not None

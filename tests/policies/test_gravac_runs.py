@@ -1,0 +1,263 @@
+"""Whole runs of the repaired policy on a simulated cluster."""
+
+import random
+
+import pytest
+from policies.builders import GAINS, Cluster, Run, level_sums
+
+from gravac.policies import GravacPolicy
+from gravac.policies.table import row
+
+FLAT = dict.fromkeys(GAINS, 0.5)
+
+
+def test_slow_link_climbs_while_it_pays_and_settles_on_the_best() -> None:
+    cluster = Cluster(gains={10.0: 0.9, 20.0: 0.85, 40.0: 0.8, 160.0: 0.5, 1000.0: 0.2})
+    run = Run(GravacPolicy(epsilon=0.1), cluster)
+    final = run.settle()
+    assert run.rules == ["start", "warmup", "explore", "climb", "climb", "climb", "saturated"]
+    assert [d.cf_candidate for d in run.decisions] == [1, 1, 10, 20, 40, 160, 40]
+    assert final.cf_minimum == final.cf_candidate == max((1.0, *GAINS), key=cluster.t_comp)
+    assert final.reason == (
+        "CF 160 keeps 0.50 of the gradient (≥ ε 0.10) and gives 253 useful samples/s against 353 at CF 40. "
+        "Even with a free network it would give 267, so no stronger CF can beat 353 by more than 5 %. "
+        "Holding CF 40: its 353 useful samples/s are the best measured."
+    )
+    assert run.decisions[3].reason == (
+        "CF 10 keeps 0.90 of the gradient (≥ ε 0.10) and gives 262 useful samples/s against 58.2 dense: try CF 20."
+    )
+    assert [c.verdict for c in final.candidates] == [
+        "passed",
+        "passed",
+        "passed",
+        "chosen",
+        "passed",
+        "untried",
+    ]
+
+
+def test_fast_link_stays_dense_and_says_why() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.0018))
+    final = run.settle()
+    assert (final.rule, final.cf_candidate, final.window) == ("no_headroom", 1.0, 1)
+    assert final.reason == (
+        "Only 1.8 % of a dense step waits for the network, below 5 %: no CF can pay; staying dense."
+    )
+    assert run.windows(20).rule == "hold"
+    assert run.last.epoch == final.epoch
+
+
+def test_dense_wins_when_no_cf_could_pay_for_what_it_drops() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.05))
+    final = run.settle()
+    assert (final.rule, final.cf_candidate) == ("saturated", 1.0)
+    assert "Even with a free network it would give 320" in final.reason
+    assert final.reason.endswith("Staying dense: its 427 samples/s beat every CF that passed.")
+
+
+def test_climbs_past_a_first_rung_that_does_not_pay_when_a_stronger_one_may() -> None:
+    # Dense 1.1 s; CF 10 is slowed by its compression, CF 40 is not held back by the wire any more.
+    cluster = Cluster(gains={10.0: 0.9, 20.0: 0.9, 40.0: 0.9, 160.0: 0.9, 1000.0: 0.9}, network_seconds=8.0)
+    seconds = cluster.network_seconds / 10 + 0.1
+    run = Run(GravacPolicy(epsilon=0.1), cluster)
+    run.until(lambda decision: decision.rule == "explore")
+    slow = level_sums(run.last.epoch, 10.0, 50, 45, seconds * 9, seconds * 8.5)
+    decision = run.windows(levels=(slow,))
+    assert decision.rule == "climb"
+    assert "does not pay yet, but a stronger CF may: try CF 20" in decision.reason
+
+
+def test_top_of_the_ladder() -> None:
+    cluster = Cluster(network_seconds=100.0, gains=dict.fromkeys(GAINS, 0.95))
+    run = Run(GravacPolicy(epsilon=0.1), cluster)
+    final = run.settle()
+    assert (final.rule, final.cf_candidate) == ("top", 1000.0)
+    assert "is the end of the ladder" in final.reason
+
+
+def test_minimum_rises_to_the_candidate_just_evaluated() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=FLAT))
+    run.until(lambda decision: decision.cf_candidate == 40.0)
+    # Printed, the minimum would jump to 40 or beyond, which nobody has evaluated yet.
+    assert run.last.cf_minimum == 20.0
+    assert "CF 20 is the new minimum" in run.last.reason
+
+
+def test_minimum_stays_when_gains_differ() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={10.0: 0.9, 20.0: 0.88, 40.0: 0.8, 160.0: 0.7}))
+    run.until(lambda decision: decision.cf_candidate == 160.0)
+    assert run.last.cf_minimum == 10.0
+
+
+def test_candidate_that_keeps_too_little_ends_the_climb() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={10.0: 0.9, 20.0: 0.05}))
+    final = run.settle()
+    assert (final.rule, final.cf_candidate) == ("too_strong", 10.0)
+    assert final.reason.startswith("CF 20 keeps only 0.050 of the gradient, below ε 0.10. Holding CF 10")
+    assert row(final.candidates, 20.0).verdict == "too_strong"
+
+
+def test_no_cf_passes() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=dict.fromkeys(GAINS, 0.02)))
+    final = run.settle()
+    assert (final.rule, final.cf_candidate) == ("too_strong", 1.0)
+    assert final.reason.endswith("Staying dense: no CF passed.")
+
+
+def test_on_a_tie_the_lower_cf_is_held() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=FLAT))
+    final = run.settle()
+    assert final.cf_candidate == 160.0
+    assert "its 253 is within 5 % of the best (264 at CF 1000), and it compresses less" in final.reason
+
+
+def test_candidate_with_too_few_settled_steps_gets_patience_then_fails() -> None:
+    run = Run(GravacPolicy(epsilon=0.1, patience=2), Cluster())
+    run.until(lambda decision: decision.rule == "explore")
+    few = level_sums(run.last.epoch, 10.0, 4, 2, 0.2, 0.1)
+    rules = [run.windows(levels=(few,)).rule for _ in range(3)]
+    assert rules == ["extend", "extend", "too_strong"]
+    assert run.decisions[-2].reason == (
+        "CF 10 ran only 2 settled steps in window 3, 3 are needed to judge it: try it for another window."
+    )
+    assert run.last.cf_candidate == 1.0
+    assert row(run.last.candidates, 10.0).verdict == "too_strong"
+
+
+def test_patience_is_per_candidate() -> None:
+    run = Run(GravacPolicy(epsilon=0.1, patience=1), Cluster(gains={**GAINS, 10.0: 0.6, 20.0: 0.59}))
+    run.until(lambda decision: decision.rule == "explore")
+    few = level_sums(run.last.epoch, 10.0, 4, 2, 0.2, 0.1)
+    assert run.windows(levels=(few,)).rule == "extend"
+    assert run.windows().rule == "climb"
+    few = level_sums(run.last.epoch, 20.0, 4, 2, 0.2, 0.1)
+    assert run.windows(levels=(few,)).rule == "extend"
+
+
+def test_a_short_window_never_becomes_a_baseline() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(window_steps=7))
+    assert run.windows(5).rule == "warmup"
+    assert "Only 2 settled dense steps in window 4, 3 are needed" in run.last.reason
+    assert run.last.epoch == 0
+
+
+def test_gain_falling_in_hold_steps_down_to_dense_in_the_end() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={10.0: 0.9, 20.0: 0.8, 40.0: 0.05}))
+    assert run.settle().cf_candidate == 20.0
+    run.change(gains=dict.fromkeys(GAINS, 0.09))
+    first, second = run.windows(), run.windows()
+    assert (first.rule, first.cf_candidate, second.rule, second.cf_candidate) == (
+        "scale_down",
+        10.0,
+        "scale_down",
+        1.0,
+    )
+    assert first.reason == "The gain of CF 20 fell to 0.090, below ε 0.10: one rung down, to CF 10."
+    assert run.windows(3).rule == "hold"
+
+
+def test_a_slower_link_is_measured_again_after_the_cooldown() -> None:
+    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=4), Cluster(network_seconds=0.001))
+    run.settle()
+    run.windows()  # the reference
+    run.change(network_seconds=1.0)
+    drifting = [run.windows().rule for _ in range(4)]
+    assert drifting == ["hold", "hold", "hold", "reexplore"]
+    assert (run.last.phase, run.last.cf_candidate) == ("warmup", 1.0)
+    assert "58.2 samples/s, 91 % off the 634 it settled at, for 4 windows" in run.last.reason
+    assert all(c.samples_per_second is None for c in run.last.candidates)
+    assert run.settle().cf_candidate == 10.0
+
+
+def test_one_bad_window_is_no_drift() -> None:
+    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1), Cluster())
+    run.settle()
+    run.windows(3)
+    slow = level_sums(run.last.epoch, 10.0, 50, 45, 9.0, 8.0)
+    assert "but drifting" in run.windows(levels=(slow,)).reason
+    assert run.windows().rule == "hold"
+    assert run.windows(levels=(slow,)).rule == "hold"
+    assert run.windows(levels=(slow,)).rule == "reexplore"
+
+
+def test_gain_drift_is_named() -> None:
+    run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1, drift_ratio=0.3), Cluster())
+    run.settle()
+    run.windows(2)
+    run.change(gains={**GAINS, 10.0: 0.3})
+    assert run.windows(2).rule == "reexplore"
+    assert "gain 0.30, 50 % off the 0.60 it settled at" in run.last.reason
+
+
+def test_unusable_windows_change_nothing() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    run.until(lambda decision: decision.rule == "climb")
+    before = run.state
+    assert run.windows(phase="fallback").rule == "unusable"
+    stale = level_sums(run.last.epoch - 1, 20.0, 50, 45, 0.1, 0.01)
+    foreign = level_sums(run.last.epoch, 77.0, 50, 45, 0.1, 0.01)
+    assert run.windows(levels=(stale, foreign)).rule == "unusable"
+    assert run.last.model_copy(
+        update={"window": 0, "reason": "", "rule": "start"}
+    ) == before.decision.model_copy(update={"window": 0, "reason": "", "rule": "start"})
+    assert run.windows().rule == "saturated"
+
+
+def test_noise_below_the_tolerance_does_not_move_the_answer() -> None:
+    gains = {10.0: 0.9, 20.0: 0.87, 40.0: 0.85, 160.0: 0.4, 1000.0: 0.2}
+    for seed in range(30):
+        rng = random.Random(seed)
+        run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=gains))
+        for _ in range(40):
+            cf, wobble = run.cluster.sent(run.last), 1 + rng.uniform(-0.02, 0.02)
+            seconds = run.cluster.step_seconds(cf) * wobble
+            exposed = run.cluster.network_seconds / cf * wobble
+            run.windows(levels=(level_sums(run.last.epoch, cf, 50, 45, seconds, exposed),))
+        assert run.last.cf_candidate == 40.0
+        assert run.rules.count("reexplore") == 0
+
+
+def test_uncounted_samples_do_not_stop_it() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(samples_per_step=0))
+    assert run.settle().cf_candidate == 10.0
+
+
+def test_unknown_wait_for_the_network_explores() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    for _ in range(2):
+        level = level_sums(0, 1.0, 50, 45, 1.1, None)
+        run.windows(levels=(level,))
+    assert run.last.rule == "explore"
+    assert "not known" in run.last.reason
+
+
+@pytest.mark.parametrize("changed", [{"ladder": "geometric"}, {"cf_max": 500}, {"ladder": [3, 9]}])
+def test_a_state_from_another_ladder_starts_over(changed: dict[str, object]) -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    run.settle()
+    epoch = run.last.epoch
+    run.policy = GravacPolicy(epsilon=0.2, **changed)
+    decision = run.windows()
+    assert (decision.rule, decision.phase, decision.epoch, decision.epsilon) == (
+        "reexplore",
+        "warmup",
+        epoch + 1,
+        0.2,
+    )
+    run.settle()
+
+
+def test_a_new_epsilon_goes_on_with_the_state() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    run.settle()
+    run.policy = GravacPolicy(epsilon=0.7)
+    assert (run.windows().rule, run.last.epsilon) == ("scale_down", 0.7)
+
+
+@pytest.mark.parametrize("odd", [{"cf_minimum": 13.0}, {"cf_candidate": 1.0}, {"phase": "fallback"}])
+def test_a_state_no_run_could_have_starts_over(odd: dict[str, object]) -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    before = run.until(lambda decision: decision.rule == "climb")
+    run.state = run.state.model_copy(update={"decision": before.model_copy(update=odd)})
+    run.feed(run.cluster.report(before.window + 1, before))
+    assert (run.last.rule, run.last.phase, run.last.cf_minimum) == ("reexplore", "warmup", 1.0)

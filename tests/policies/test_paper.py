@@ -1,0 +1,150 @@
+"""``variant="paper"`` against Algorithm 1 worked out by hand, in the printed order a, b, c, defects included."""
+
+import pytest
+from policies.builders import Cluster, Run, level_sums, window_report
+
+from gravac.policies import GravacPolicy
+from gravac.policies.paper import reachable
+from gravac.protocol import SmoothedGain
+
+PAIRS = [(10.0, 20.0), (10.0, 40.0), (10.0, 160.0), (10.0, 1000.0), (10.0, 1000.0)]
+
+
+def levels_with(
+    decision_epoch: int, useful: dict[float, float], gains: dict[float, float]
+) -> dict[str, object]:
+    """A window in which each CF of ``useful`` had that T_comp (64 samples a step)."""
+    return {
+        "levels": tuple(
+            level_sums(decision_epoch, cf, 10, 5, 64 * gains[cf] / value, None)
+            for cf, value in useful.items()
+        ),
+        "gains": tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items() if cf > 1),
+        "samples": 3200,
+    }
+
+
+def test_exponential_multiplies_as_printed() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(4)
+    assert [(d.cf_minimum, d.cf_candidate) for d in run.decisions] == PAIRS
+    assert [d.phase for d in run.decisions] == ["explore"] * 5
+    assert run.rules == ["start", "climb", "climb", "climb", "extend"]
+
+
+def test_geometric_doubles() -> None:
+    run = Run(
+        GravacPolicy(variant="paper", ladder="geometric", cf_max=2000),
+        Cluster(gains={10.0: 0.9}, network_seconds=9),
+    )
+    run.windows(9)
+    assert [d.cf_candidate for d in run.decisions] == [20, 40, 80, 160, 320, 640, 1280, 2000, 2000, 2000]
+
+
+def test_defect_one_the_minimum_jumps_to_a_cf_nobody_evaluated() -> None:
+    # Equal gains at 10 and 20. (a) squares the multiplier 2 to 4 before (b) uses it: the minimum becomes
+    # 4 x 10 = 40, though 20 was the CF just evaluated.
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    decision = run.windows(**levels_with(0, {20.0: 100.0}, {10.0: 0.50, 20.0: 0.50}))
+    assert decision.cf_minimum == 40.0
+    # Defect two: the multiplier is not re-based, so the candidate is 4 x 40, not 2 x 40.
+    assert decision.cf_candidate == 160.0
+    # And again: 4 squared is 16, but 16 x 40 = 640; equal gains: minimum 640; 16 x 640 is capped at 1000.
+    decision = run.windows(**levels_with(1, {160.0: 200.0}, {40.0: 0.30, 160.0: 0.30}))
+    assert (decision.cf_minimum, decision.cf_candidate) == (640.0, 1000.0)
+
+
+def test_gains_just_outside_omega_leave_the_minimum() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    decision = run.windows(**levels_with(0, {20.0: 100.0}, {10.0: 0.500, 20.0: 0.494}))
+    assert decision.cf_minimum == 10.0
+
+
+def test_defect_three_the_second_largest_wins_and_need_not_be_a_neighbour() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(**levels_with(0, {20.0: 100.0}, {10.0: 0.9, 20.0: 0.6}))
+    run.windows(**levels_with(1, {40.0: 50.0}, {10.0: 0.9, 40.0: 0.5}))
+    # 160 gives 100.9: within 1 % of the 100 at CF 20, two rungs away. The CF of the second largest is held.
+    decision = run.windows(**levels_with(2, {160.0: 100.9}, {10.0: 0.9, 160.0: 0.4}))
+    assert (decision.phase, decision.rule, decision.cf_candidate, decision.cf_minimum) == (
+        "hold",
+        "saturated",
+        20.0,
+        10.0,
+    )
+    assert decision.reason == (
+        "The two best T_comp, 101 at CF 160 and 100 at CF 20, are within 1 %: holding CF 20, the second best."
+    )
+
+
+def test_second_best_may_be_the_higher_cf() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(**levels_with(0, {20.0: 100.5}, {10.0: 0.9, 20.0: 0.6}))
+    decision = run.windows(**levels_with(1, {40.0: 100.0}, {10.0: 0.9, 40.0: 0.5}))
+    assert (decision.phase, decision.cf_candidate) == ("hold", 40.0)
+
+
+def test_newest_value_overwrites() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(**levels_with(0, {10.0: 100.0, 20.0: 300.0}, {10.0: 0.9, 20.0: 0.6}))
+    # 10 is sent again and now gives 200; against 300 that is not saturation, against 298 at 40 it is.
+    decision = run.windows(**levels_with(1, {10.0: 200.0, 40.0: 250.0}, {10.0: 0.9, 40.0: 0.5}))
+    assert decision.phase == "explore"
+    decision = run.windows(**levels_with(2, {10.0: 301.0, 160.0: 20.0}, {10.0: 0.9, 160.0: 0.2}))
+    assert (decision.phase, decision.cf_candidate) == ("hold", 20.0)
+
+
+def test_dense_counts_when_the_gate_sent_it() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    decision = run.windows(**levels_with(0, {1.0: 100.0, 20.0: 100.2}, {1.0: 1.0, 10.0: 0.9, 20.0: 0.6}))
+    assert (decision.phase, decision.cf_candidate, decision.cf_minimum) == ("hold", 1.0, 1.0)
+
+
+def test_it_stops_for_good() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(**levels_with(0, {10.0: 100.0, 20.0: 100.0}, {10.0: 0.9, 20.0: 0.6}))
+    held = run.last
+    run.change(network_seconds=50.0)
+    for _ in range(20):
+        decision = run.windows()
+        assert (decision.rule, decision.epoch, decision.cf_candidate) == (
+            "hold",
+            held.epoch,
+            held.cf_candidate,
+        )
+
+
+def test_unmeasured_gains_and_zero_gains_do_not_raise() -> None:
+    run = Run(GravacPolicy(variant="paper"), Cluster())
+    run.windows(gains=())
+    assert (run.last.cf_minimum, run.last.cf_candidate) == (10.0, 40.0)
+    run.windows(**levels_with(1, {40.0: 1.0}, {10.0: 0.0, 40.0: 0.0}) | {"levels": ()})
+    assert run.last.rule == "unusable"
+    level = level_sums(1, 40.0, 10, 5, 0.1, None)
+    zero = tuple(SmoothedGain(cf=cf, gain=0.0) for cf in (10.0, 40.0))
+    run.feed(window_report(window=2, phase="explore", epoch=1, cf=40.0, levels=(level,), gains=zero))
+    assert (run.last.cf_minimum, run.last.cf_candidate) == (10.0, 160.0)
+
+
+@pytest.mark.parametrize("ladder", ["exponential", "geometric"])
+def test_only_reachable_cfs_are_ever_used(ladder: str) -> None:
+    policy = GravacPolicy(variant="paper", ladder=ladder, cf_min=7, cf_max=900)
+    for equal in range(64):  # every pattern of "the two gains are equal" over six windows
+        run = Run(policy, Cluster())
+        for bit in range(6):
+            low, high = run.last.cf_minimum, run.last.cf_candidate
+            gains = {low: 0.5, high: 0.5 if equal >> bit & 1 else 0.3}
+            run.windows(**levels_with(run.last.epoch, {high: 2.0**bit}, gains))
+            assert {run.last.cf_minimum, run.last.cf_candidate} <= set(reachable(policy.settings))
+            assert run.last.cf_minimum <= run.last.cf_candidate
+
+
+def test_a_state_of_the_fixed_variant_starts_the_printed_one_afresh() -> None:
+    run = Run(GravacPolicy(), Cluster())
+    run.settle()
+    epoch = run.last.epoch
+    run.policy = GravacPolicy(variant="paper")
+    decision = run.windows()
+    assert (decision.cf_minimum, decision.cf_candidate, decision.epoch) == (10.0, 20.0, epoch + 1)
+    run.policy = GravacPolicy()
+    assert run.windows().phase == "warmup"

@@ -1,0 +1,77 @@
+import pytest
+
+from gravac.policies import POLICIES, DensePolicy, GravacPolicy, StaticPolicy, build, parse
+from gravac.protocol import PolicySpec
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("gravac", GravacPolicy()),
+        ("dense", DensePolicy()),
+        ("static:cf=100", StaticPolicy(cf=100)),
+        (" static: cf = 100 , warmup_windows=3 ", StaticPolicy(cf=100.0, warmup_windows=3)),
+        ("gravac:epsilon=0.3,ladder=geometric", GravacPolicy(epsilon=0.3, ladder="geometric")),
+        ("gravac:ladder=10/40/160", GravacPolicy(ladder=(10, 40, 160))),
+        ("gravac:ladder=10/", GravacPolicy(ladder=[10.0])),
+        ("gravac:smoothing=null,variant=paper", GravacPolicy(variant="paper", smoothing=None)),
+    ],
+)
+def test_one_line_names_a_policy(text: str, policy: object) -> None:
+    assert parse(text) == policy
+    assert hash(parse(text)) == hash(policy)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gravel", "no policy named 'gravel'. Policies are: gravac, dense, static"),
+        ("", "no policy named ''"),
+        ("static", "setting cf: is missing.*Meaning: Compression factor"),
+        ("static:cf", "'cf' must be written setting=value"),
+        ("static:cf=10,cf=20", "'cf' is given twice"),
+        ("static:cf=0.5", r"setting cf: .*greater than or equal to 1 \(got 0.5\)"),
+        ("static:cf=NaN", "setting cf: .*finite"),
+        ("static:cf=ten", r"setting cf: .*valid number \(got 'ten'\)"),
+        ("static:cf=10,warmup_windows=1.5", "setting warmup_windows: .*valid integer"),
+        ("dense:cf=1", "no setting named 'cf'. Its settings are: none"),
+        ("gravac:epsilom=1", "no setting named 'epsilom'. Its settings are: variant, ladder"),
+        ("gravac:epsilon=1.5", "setting epsilon: .*less than or equal to 1"),
+        ("gravac:ladder=linear", "setting ladder.*'exponential' or 'geometric'"),
+        ("gravac:ladder=20/10", "ladder must ascend strictly"),
+        ("gravac:cf_min=100,cf_max=10", "cf_min must be above 1 and at most cf_max, got 100 and 10"),
+        ("gravac:variant=paper,ladder=10/20", "ladder must be exponential or geometric for the paper"),
+    ],
+)
+def test_a_bad_line_names_setting_value_and_what_is_allowed(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse(text)
+
+
+def test_settings_must_be_json_values() -> None:
+    with pytest.raises(ValueError, match="policy static: settings must be numbers, texts or lists"):
+        StaticPolicy(cf=object())
+
+
+@pytest.mark.parametrize(
+    "text", ["gravac", "dense", "static:cf=7", "gravac:ladder=3/9/27", "gravac:variant=paper"]
+)
+def test_a_spec_rebuilds_the_policy_without_defaults(text: str) -> None:
+    policy = parse(text)
+    spec = policy.spec()
+    assert set(spec.settings) == set(type(policy).Settings.model_fields)  # type: ignore[attr-defined]
+    again = build(PolicySpec.model_validate_json(spec.model_dump_json()))
+    assert again == policy
+    assert again.spec().model_dump_json() == spec.model_dump_json()
+
+
+def test_every_setting_of_every_policy_is_described() -> None:
+    for policy in POLICIES.values():
+        for name, field in policy.Settings.model_fields.items():
+            assert field.description, f"{policy.name}.{name}"
+            assert field.description.endswith("."), f"{policy.name}.{name}"
+
+
+def test_a_spec_with_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="no policy named 'x'"):
+        build(PolicySpec(name="x"))

@@ -1,0 +1,12 @@
+"""``run_ranks("scenario", world, name=value…)``: see ``harness``."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ranks import harness
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> harness.RunRanks:
+    return partial(harness.run_ranks, tmp_path)

@@ -1,0 +1,83 @@
+"""P1 and P5: the controller may die; training goes on, no window is lost or counted twice."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks.harness import RunRanks
+
+from gravac.protocol import WindowReport
+from gravac.replay import check
+from gravac.trace import read
+
+pytestmark = pytest.mark.distributed
+
+
+def test_killed_three_times_no_window_is_lost_or_doubled(run_ranks: RunRanks, tmp_path: Path) -> None:
+    one, two = run_ranks("controller_dies", 2, kills=[23, 67, 111], steps=205, window=10)
+    assert one["ready"]
+    assert len(set(one["killed"])) == 3
+    assert one["last_pid"] not in one["killed"]
+    assert one["parameters"] == two["parameters"]
+    journal = tmp_path / "killed" / "journal.jsonl"
+    windows = [line.record for line in read(journal) if isinstance(line.record, WindowReport)]
+    assert [window.window for window in windows] == list(range(21))
+    assert [window.first_step for window in windows] == list(range(0, 201, 10))
+    assert sum(level.steps for window in windows for level in window.levels) == 205
+    losses = [window.loss for window in windows]
+    assert losses[0] == pytest.approx(sum(range(1, 11)) / 10)
+    assert losses[3] == pytest.approx(sum(range(31, 41)) / 10)
+    result = check(journal)
+    assert result.ok, result.differences
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in [*one["killed"], one["last_pid"]])
+
+
+def test_a_trainer_started_again_goes_on_in_its_journal(run_ranks: RunRanks, tmp_path: Path) -> None:
+    one, two = run_ranks("same_job_twice", 2)
+    assert one == two
+    assert one["epochs"][1] >= one["epochs"][0] >= 1
+    journal = tmp_path / "twice" / "journal.jsonl"
+    windows = [line.record for line in read(journal) if isinstance(line.record, WindowReport)]
+    assert [window.window for window in windows] == list(range(10))
+    assert len({window.incarnation for window in windows}) == 2
+    result = check(journal)
+    assert result.ok, result.differences
+
+
+@pytest.fixture
+def black_hole() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    kept: list[socket.socket] = []
+
+    def accept() -> None:
+        try:
+            while True:
+                kept.append(listener.accept()[0])
+        except OSError:
+            return
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join()
+    for connection in kept:
+        connection.close()
+
+
+@pytest.mark.parametrize("kind", ["black hole", "refused"])
+def test_an_unreachable_controller_costs_no_step(run_ranks: RunRanks, black_hole: str, kind: str) -> None:
+    url = black_hole if kind == "black hole" else "http://127.0.0.1:9"
+    one, two = run_ranks("controller_missing", 2, url=url, steps=60)
+    assert one["parameters"] == two["parameters"]
+    assert one["phases"] == two["phases"]  # all ranks go dense at the same step
+    assert one["phases"][0] == "hold"
+    assert one["phases"][-1] == "fallback"
+    assert one["cf"] == 1.0
+    assert one["longest"] < 2.0
+    assert one["closing"] < 5.0

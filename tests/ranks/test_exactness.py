@@ -1,0 +1,27 @@
+"""P3: CF = 1 and enabled=False are plain DDP, bit for bit. P2: CFs switch on all ranks at once, whatever the delays."""
+
+import math
+
+import pytest
+from ranks.harness import RunRanks
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("buckets", [1, 8])
+@pytest.mark.parametrize("how", ["disabled", "dense"])
+def test_dense_is_plain_ddp_bit_for_bit(run_ranks: RunRanks, how: str, buckets: int, world: int) -> None:
+    for result in run_ranks("same_as_ddp", world, how=how, buckets=buckets):
+        assert result["agent"] == result["plain"]
+
+
+@pytest.mark.parametrize("compressor", ["topk", "randomk"])
+def test_a_thousand_steps_with_cf_switched_every_ten(run_ranks: RunRanks, compressor: str) -> None:
+    one, two = run_ranks("switching", 2, steps=1000, every=10, compressor=compressor)
+    assert one["parameters"] == two["parameters"]
+    assert one["buckets"] >= 8
+    assert one["sent"] == two["sent"]
+    assert {1.0, 10.0, 40.0, 160.0, 1000.0} <= set(one["sent"])
+    assert math.isfinite(one["loss"])
+    assert one["payload_bytes"] < 0.6 * one["dense_bytes"]  # CF 1, 1.5 and 3 are among the seven

@@ -1,0 +1,40 @@
+"""Error memories in a real job: every registered one trains, ranks stay equal, and an unstable choice is announced."""
+
+from pathlib import Path
+
+import pytest
+from ranks.harness import RunRanks
+
+from gravac.memories import MEMORIES
+from gravac.protocol import Event
+from gravac.trace import read
+
+pytestmark = pytest.mark.distributed
+
+
+def notes(folder: Path) -> list[str]:
+    lines = read(folder / "unstable" / "journal.jsonl")
+    return [
+        line.record.message for line in lines if isinstance(line.record, Event) and line.record.kind == "note"
+    ]
+
+
+@pytest.mark.parametrize("memory", sorted(MEMORIES))
+def test_every_memory_trains(run_ranks: RunRanks, memory: str) -> None:
+    one, two = run_ranks("unstable_memory", 2, memory=memory)
+    assert one["parameters"] == two["parameters"]
+    assert (one["memory_bytes"] > 0) == (memory != "none")
+
+
+def test_a_sketch_too_small_for_its_beta_is_announced_with_the_numbers(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    run_ranks("unstable_memory", 2, memory="conef-sketch:size=0.2,beta=0.5")
+    (warning,) = notes(tmp_path)
+    assert "0.2" in warning
+    assert "0.5" in warning
+
+
+def test_a_sketch_of_the_right_size_is_not(run_ranks: RunRanks, tmp_path: Path) -> None:
+    run_ranks("unstable_memory", 2, memory="conef-sketch:size=0.1,beta=0.9")
+    assert notes(tmp_path) == []

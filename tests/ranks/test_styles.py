@@ -1,0 +1,51 @@
+"""The agent inside training as people write it: P3 holds in every style, and compression runs without a hang."""
+
+from pathlib import Path
+
+import pytest
+from ranks.harness import RunRanks
+
+from gravac.replay import check
+
+pytestmark = pytest.mark.distributed
+
+STYLES = [
+    "gradient_as_bucket_view",
+    "static_graph",
+    "unused_parameters",
+    "accumulation",
+    "amp",
+]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_dense_equals_ddp_in_every_style(run_ranks: RunRanks, style: str) -> None:
+    for result in run_ranks("training_styles", 2, style=style, policy="dense"):
+        assert result["agent"] == result["plain"]
+        assert result["steps"] == 30
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_compression_keeps_ranks_equal_in_every_style(run_ranks: RunRanks, style: str) -> None:
+    one, two = run_ranks("training_styles", 2, style=style, policy="static:cf=10")
+    assert one["agent"] == two["agent"]
+    assert one["agent"] != one["plain"]
+    assert one["scale"] == two["scale"]
+
+
+def test_an_overflow_under_amp_skips_the_step_everywhere(run_ranks: RunRanks) -> None:
+    one, two = run_ranks("overflow_under_amp", 2)
+    assert one == two
+    assert one["kept"]
+    assert one["scales"][5:7] == [256.0, 128.0]
+    assert one["scales"][-1] == 128.0
+
+
+def test_groups_of_ranks_each_have_an_agent(run_ranks: RunRanks, tmp_path: Path) -> None:
+    results = run_ranks("two_groups", 4)
+    assert results[0]["parameters"] == results[1]["parameters"]
+    assert results[2]["parameters"] == results[3]["parameters"]
+    assert results[0]["parameters"] != results[2]["parameters"]
+    journals = sorted(tmp_path.glob("*/journal.jsonl"))
+    assert [journal.parent.name for journal in journals] == [results[0]["job"], results[2]["job"]]
+    assert all(check(journal).ok and check(journal).windows == 4 for journal in journals)

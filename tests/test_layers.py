@@ -1,0 +1,99 @@
+"""Who may import whom (ARCHITECTURE.md), and house rules a reader cannot be trusted to keep."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gravac_controller.cli import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {
+    "gravac": ROOT / "gravac",
+    "gravac_agent": ROOT / "agent" / "gravac_agent",
+    "gravac_controller": ROOT / "controller" / "gravac_controller",
+}
+FORBIDDEN = {
+    # The mathematics: no sockets, no clocks, no web, none of the layers above.
+    "gravac": {
+        "gravac_agent",
+        "gravac_controller",
+        "asyncio",
+        "fastapi",
+        "http",
+        "prometheus_client",
+        "socket",
+        "subprocess",
+        "threading",
+        "time",
+        "urllib",
+        "uvicorn",
+    },
+    # Inside the trainer: the standard library's HTTP is enough there.
+    "gravac_agent": {
+        "gravac_controller",
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "prometheus_client",
+        "click",
+        "rich",
+    },
+    # Beside it: needs no torch.
+    "gravac_controller": {"gravac_agent", "torch"},
+}
+FILES = [(package, file) for package, folder in PACKAGES.items() for file in sorted(folder.rglob("*.py"))]
+
+
+def imported(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_there_is_something_to_check() -> None:
+    assert {package for package, _ in FILES} == set(PACKAGES)
+    assert imported(ROOT / "agent/gravac_agent/client.py") >= {"http", "socket", "threading"}
+
+
+@pytest.mark.parametrize(
+    ("package", "file"), FILES, ids=lambda value: value.stem if isinstance(value, Path) else value
+)
+def test_layers(package: str, file: Path) -> None:
+    assert not imported(file) & FORBIDDEN[package]
+
+
+@pytest.mark.parametrize(
+    ("package", "file"), FILES, ids=lambda value: value.stem if isinstance(value, Path) else value
+)
+def test_no_pickle_no_eval_no_long_file(package: str, file: Path) -> None:
+    text = file.read_text()
+    assert not imported(file) & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"eval", "exec", "compile", "__import__"}
+    assert text.count("\n") <= 300, "split it: one idea a file"
+
+
+def test_the_folders_of_packages_are_not_packages() -> None:
+    """A user's own ``agent.py`` must not be shadowed."""
+    assert not (ROOT / "agent" / "__init__.py").exists()
+    assert not (ROOT / "controller" / "__init__.py").exists()
+
+
+def test_the_controller_runs_where_there_is_no_torch() -> None:
+    """Its imports reach torch through nothing of ours."""
+    import subprocess
+    import sys
+
+    code = "import sys; sys.modules['torch'] = None; import gravac_controller.app"
+    code += "".join(f"; import gravac_controller.cli.{name}" for name in COMMANDS)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,316 @@
+"""Trace files: the chain of digests, torn tails, locks, bounds, and everything a bad file can be."""
+
+import errno
+import gzip
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from traces_made import Ticker, make, records, write
+
+from gravac import trace, traceline
+from gravac.policies import parse
+from gravac.protocol import Event
+from gravac.trace import TraceError, TraceWriter, read
+from gravac.traceline import decode, encode
+
+NOTE = Event(kind="note", window=None, message="hello")
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    pieces = records(parse("gravac"), 3)
+    write(tmp_path / "a.jsonl", pieces)
+    lines = list(read(tmp_path / "a.jsonl"))
+    assert [line.record for line in lines] == [record for piece in pieces for record in piece]
+    assert [line.kind for line in lines] == ["job", "decision", *["window", "decision"] * 3, "event", "end"]
+    assert [line.number for line in lines] == list(range(1, 11))
+    assert [line.time for line in lines][:4] == [1000.5, 1000.5, 1001.5, 1001.5]
+    assert all(line.intact for line in lines)
+
+
+def test_a_line_is_what_the_docs_say(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "a.jsonl").splitlines()[:2]
+    body = json.loads(first)
+    assert list(body) == ["kind", "schema", "time", "body", "digest"]
+    assert (body["kind"], body["schema"]) == ("job", 1)
+    digest = sha256(first[: first.rindex(b',"digest":')]).hexdigest()[:16]
+    assert body["digest"] == digest
+    chained = sha256(digest.encode() + second[: second.rindex(b',"digest":')]).hexdigest()[:16]
+    assert json.loads(second)["digest"] == chained
+
+
+def test_reopening_goes_on_with_the_chain(tmp_path: Path) -> None:
+    pieces = records(parse("gravac"), 4)
+    whole = write(tmp_path / "whole.jsonl", pieces)
+    path, clock, seen = tmp_path / "parts.jsonl", Ticker(), []
+    for piece in pieces:
+        seen.clear()
+        with TraceWriter(path, clock, visit=seen.append) as writer:
+            lines = writer.append(*piece)
+            assert lines[0].number == len(seen) + 1
+    assert path.read_bytes() == whole
+    assert len(seen) == sum(map(len, pieces)) - len(pieces[-1])
+
+
+def test_torn_at_every_byte_loses_only_the_torn_line(tmp_path: Path) -> None:
+    whole = make(tmp_path / "whole.jsonl", "static:cf=10", windows=1)
+    ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+    path = tmp_path / "torn.jsonl"
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        before = max([end for end in ends if end <= length], default=0)
+        complete = before if length + 1 not in ends else length  # a lost newline loses nothing
+        kept = sum(end <= length + 1 for end in ends)
+        with TraceWriter(path, Ticker()) as writer:
+            assert writer.lines == kept, length
+            assert bool(writer.notes) == (length > complete), (length, writer.notes)
+            writer.append(NOTE)
+        again = list(read(path)) if kept else []
+        assert len(again) == (kept + 1 if kept else 0), length
+
+
+def test_torn_tail_is_told_by_the_reader(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(make(path)[:-40])
+    lines = read(path)
+    assert len(list(lines)) == 17
+    assert len(lines.notes) == 1
+    assert lines.notes[0].startswith("line 18 is torn (")
+
+
+def test_nul_bytes_after_a_crash_are_a_torn_tail(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    data = make(path)
+    path.write_bytes(data + b"\0" * 4096)
+    with TraceWriter(path, Ticker()) as writer:
+        assert writer.notes == ("line 19 is torn (4096 bytes without an end): left out",)
+    assert path.read_bytes() == data
+
+
+def test_a_damaged_journal_is_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    data = make(path).replace(b'"samples":3200', b'"samples":3201', 1)
+    path.write_bytes(data)
+    with pytest.raises(
+        TraceError, match=r"a\.jsonl line 3: was altered after it was written \(digest .*expected"
+    ):
+        TraceWriter(path, Ticker())
+    assert path.read_bytes() == data
+    TraceWriter(tmp_path / "b.jsonl", Ticker()).close()  # and the lock and the file were freed
+    path.write_bytes(b"")
+    TraceWriter(path, Ticker()).close()
+
+
+def test_two_writers_are_refused_even_across_processes(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    code = (
+        "import sys, time; from gravac.trace import TraceWriter, TraceError\n"
+        "try: TraceWriter(sys.argv[1], time.time)\n"
+        "except TraceError as error: print(error)\n"
+    )
+    with TraceWriter(path, Ticker()):
+        with pytest.raises(TraceError, match="another controller is writing it; stop that one, or"):
+            TraceWriter(path, Ticker())
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+        )
+        assert "another controller is writing it" in done.stdout
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.jsonl"
+    TraceWriter(path, Ticker()).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_window_and_its_decision_are_one_write_and_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real_write, real_sync = os.write, os.fsync
+    monkeypatch.setattr(trace.os, "write", lambda fd, data: (calls.append("write"), real_write(fd, data))[1])
+    monkeypatch.setattr(trace.os, "fsync", lambda fd: (calls.append("fsync"), real_sync(fd))[1])
+    write(tmp_path / "a.jsonl", records(parse("static:cf=4"), 1)[:2])
+    assert calls == ["write", "fsync"] * 2
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    pieces = records(parse("static:cf=4"), 2)
+    with TraceWriter(path, Ticker()) as writer:
+        writer.append(*pieces[0])
+        before = path.read_bytes()
+        real = os.write
+
+        def half(fd: int, data: Any) -> int:
+            if len(data) > 500:
+                return real(fd, bytes(data[:300]))
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trace.os, "write", half)
+            with pytest.raises(OSError, match="No space left"):
+                writer.append(*pieces[1])
+        assert path.read_bytes() == before
+        writer.append(*pieces[1])
+    assert [line.kind for line in read(path)] == ["job", "decision", "window", "decision"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file in the way"])
+def test_a_place_that_cannot_be_written(tmp_path: Path, kind: str) -> None:
+    if kind == "folder":
+        path = tmp_path
+    else:
+        (tmp_path / "file").write_text("x")
+        path = tmp_path / "file" / "a.jsonl"
+    with pytest.raises(TraceError, match="cannot be opened for writing"):
+        TraceWriter(path, Ticker())
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "a.jsonl", Ticker())
+    writer.close()
+    writer.close()
+
+
+def test_huge_records_and_bad_clocks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="time: must be finite, got inf"):
+        encode(NOTE, float("inf"), "")
+    monkeypatch.setattr(traceline, "MAX_LINE_BYTES", 100)
+    with pytest.raises(ValueError, match=r"a trace line of \d+ bytes \(event\); at most 100"):
+        encode(NOTE, 1.0, "")
+
+
+def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:
+    data = make(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
+    assert list(read(tmp_path / "a.jsonl.gz")) == list(read(tmp_path / "a.jsonl"))
+
+
+def test_gzip_cut_short_gives_what_is_there(tmp_path: Path) -> None:
+    data = gzip.compress(make(tmp_path / "a.jsonl", windows=60), compresslevel=0)
+    (tmp_path / "b.gz").write_bytes(data[: len(data) // 2])
+    lines = read(tmp_path / "b.gz")
+    assert len(list(lines)) > 10
+    assert "ends early" in lines.notes[0]
+
+
+def test_broken_gzip_is_one_clear_error(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(make(tmp_path / "a.jsonl")))
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "b.gz").write_bytes(data)
+    with pytest.raises(TraceError, match=r"b\.gz line \d+: "):
+        list(read(tmp_path / "b.gz"))
+
+
+def test_a_bomb_costs_no_more_than_its_bound(tmp_path: Path) -> None:
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"\0" * (50 << 20)))
+    with pytest.raises(TraceError, match="line 1: is longer than 1048576 bytes"):
+        list(read(tmp_path / "bomb.gz"))
+    make(tmp_path / "a.jsonl", windows=20)
+    with pytest.raises(TraceError, match="the trace is longer than 5000 bytes"):
+        list(read(tmp_path / "a.jsonl", max_bytes=5000))
+
+
+def test_crlf_and_byte_order_mark_are_forgiven_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    plain = make(path)
+    path.write_bytes(b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"))
+    lines = read(path)
+    assert [line.record for line in lines] == [line.record for line in read(io.BytesIO(plain))]
+    assert lines.notes == ["began with a byte order mark: ignored", "has CRLF line ends: ignored"]
+
+
+def edited(data: bytes, line: int, old: bytes, new: bytes) -> bytes:
+    rows = data.splitlines(keepends=True)
+    assert old in rows[line - 1]
+    rows[line - 1] = rows[line - 1].replace(old, new, 1)
+    return b"".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "words"),
+    [
+        (1, b'"schema":1', b'"schema":2', "line 1: schema: this gravac reads version 1, the line has 2"),
+        (3, b'"kind":"window"', b'"kind":"wonder"', "line 3: kind: must be one of job, window, .*got 'wonder'"),
+        (3, b'"job":"job"', b'"job":"mob"', "line 3: window.job: this is the trace of 'job', got 'mob'"),
+        (3, b'"cf":1.0', b'"cf":0.5', r"line 3: window.cf: .*greater than or equal to 1 \(got 0.5\)"),
+        (3, b'"seconds":55', b'"seconds":NaN,"x":55', "line 3: window.seconds"),
+        (3, b'"loss":2.25', b'"loss":"2.25"', "line 3: window.loss: .*valid number"),
+        (3, b'"loss":2.25,', b"", "line 3: window.loss: is missing"),
+        (3, b'"loss":2.25', b'"loss":2.25,"extra":1', "line 3: window.extra: .*not permitted"),
+        (4, b'{"kind"', b'{ "kind"', "line 4: not a trace line: it does not begin"),
+        (4, b'"digest":"', b'"digest":"0', "line 4: not a trace line: it does not end"),
+        (1, b'{"kind":"job"', b'{"kind":"end"', "line 1: end"),
+    ],
+)  # fmt: skip
+def test_bad_lines_name_line_and_field(tmp_path: Path, line: int, old: bytes, new: bytes, words: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(edited(make(path), line, old, new))
+    with pytest.raises(TraceError, match=words) as caught:
+        list(read(path, verify=False))
+    assert (caught.value.line, caught.value.path) == (line, str(path))
+
+
+def test_a_trace_begins_with_its_job(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [(NOTE,)])
+    with pytest.raises(TraceError, match="line 1: a trace begins with its job, this with a event"):
+        list(read(tmp_path / "a.jsonl"))
+
+
+def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be opened: No such file"):
+        read(tmp_path / "none.jsonl")
+
+
+def test_a_stream_of_the_caller_stays_open(tmp_path: Path) -> None:
+    stream = io.BytesIO(make(tmp_path / "a.jsonl"))
+    assert len(list(read(stream))) == 18
+    assert not stream.closed
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_mutated_files_raise_the_documented_error_only(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "fuzz.jsonl"
+    if not path.exists():
+        make(path, "static:cf=10", windows=2)
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        action = data.draw(st.sampled_from(["set", "cut", "insert", "repeat"]))
+        if action == "set":
+            raw[at] = data.draw(st.integers(0, 255))
+        elif action == "cut":
+            del raw[at : at + data.draw(st.integers(1, 200))]
+        elif action == "insert":
+            raw[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+        else:
+            raw[at:at] = raw[at : at + data.draw(st.integers(1, 400))]
+        if not raw:
+            return
+    try:
+        list(read(io.BytesIO(bytes(raw)), verify=data.draw(st.booleans())))
+    except TraceError as error:
+        assert error.line  # noqa: PT017
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18))
+def test_any_time_survives(time: float) -> None:
+    raw, digest = encode(NOTE, time, "abc")
+    line = decode(raw.rstrip(b"\n"), 1, "abc", "x")
+    assert line.intact
+    assert line.digest == digest
+    assert line.time == round(time, 6)
