@@ -23,3 +23,6 @@ if __name__ == "__main__":
     result = getattr(scenarios, sys.argv[1])(rank, world, **json.loads(sys.argv[2]))
     Path(os.environ.pop("RANK_RESULT_PATH")).write_text(json.dumps(result))
     dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads outlive the group and may abort the interpreter's shutdown

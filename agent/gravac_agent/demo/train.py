@@ -67,6 +67,11 @@ def main() -> None:
         sys.exit(f"{type(error).__name__}: {error}")
     finally:
         dist.destroy_process_group()
+    # Not through the interpreter's shutdown: gloo's threads outlive the group, and one that lets go of its last tensor
+    # meanwhile aborts the process ("terminate called without an active exception").
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def train(chosen: argparse.Namespace) -> float:
