@@ -27,6 +27,9 @@ def total_sums(report: WindowReport) -> GainSums:
         candidate_sq=math.fsum(s.candidate_sq for s in every),
         residual_sq=math.fsum(s.residual_sq for s in every),
         residual_dot_gradient=math.fsum(s.residual_dot_gradient for s in every),
+        mean_steps=sum(s.mean_steps for s in every),
+        mean_sq=math.fsum(s.mean_sq for s in every),
+        mean_gradient_sq=math.fsum(s.mean_gradient_sq for s in every),
     )
 
 

@@ -112,6 +112,8 @@ class GainSums(Record):
     g: this step's raw gradient; p = g + residual before sending; sent: what left the rank;
     residual: what is owed after sending. ``minimum_sq``/``candidate_sq``: energy that compressing p to the
     level's CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
+    ``mean_sq``: ‖mean over ranks of g‖², known of the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
+    sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.diversity``.
     """
 
     steps: Count
@@ -122,6 +124,9 @@ class GainSums(Record):
     candidate_sq: Energy
     residual_sq: Energy
     residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]
+    mean_steps: Count = 0
+    mean_sq: Energy = 0.0
+    mean_gradient_sq: Energy = 0.0
 
 
 class LevelSums(Record):

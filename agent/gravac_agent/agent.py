@@ -202,6 +202,7 @@ class Agent:
             "buckets": [list(bucket.names) for bucket in self._layout],
             "rates": self._rates.state(),
             "residual": parts.memory.state_dict(),
+            "learnt": parts.encoder.aggregator.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -214,6 +215,7 @@ class Agent:
         parts.memory.load_state_dict(checkpoint.load(one, parts.loop, parts.rank, parts.world_size))
         parts.engine.begin(parts.loop.plan, parts.loop.step)
         first = one if isinstance(one, dict) else one[0]
+        parts.loop.restore_learnt(dict(first["learnt"]))
         self._regrouper = regrouper(first["buckets"], self._module)
         self._rates.restore(list(first["rates"]))
         policy_state = first["policy_state"]

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gravac
-from gravac import compressors, memories, policies
-from gravac.collectives import AllReduce, choose
+from gravac import aggregators, memories, policies
+from gravac.aggregators import Aggregator, OneShot
+from gravac.collectives import AllReduce
 from gravac.gain import GainTracker
 from gravac.memories import Memory
 from gravac.policies.base import Policy
@@ -24,6 +25,7 @@ from gravac_agent.errors import SetupError
 from gravac_agent.hook import HookSlot
 from gravac_agent.launcher import ControllerProcess
 from gravac_agent.loop import StepLoop
+from gravac_agent.metered import Metered
 from gravac_agent.plan import Directive
 from gravac_agent.remote import RemoteDesk
 from gravac_agent.settings import AgentSettings
@@ -38,10 +40,14 @@ class Parts:
     incarnation: str
     rank: int
     world_size: int
-    memory: Memory
+    encoder: Encoder
     loop: StepLoop
     engine: Engine
     desk: Desk | None
+
+    @property
+    def memory(self) -> Memory:
+        return self.encoder.memory
 
 
 def assemble(
@@ -76,12 +82,10 @@ def assemble(
         },
         tick_group,
     )
-    compressor, memory = compressors.build(settings.compressor), memories.build(settings.memory)
-    if not compressor.traits.fixed_size:
-        raise SetupError(
-            f"compressor={settings.compressor!r} sends payloads of varying size, which a job cannot exchange yet; "
-            "choose one of fixed size, such as topk"
-        )
+    metered = Metered(data_group)
+    aggregator = aggregators.build(settings.compressor, metered)
+    encoder = Encoder(aggregator, memories.build(settings.memory))
+    memory = encoder.memory
     if slot.leftover.nbytes():
         memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
     # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
@@ -110,7 +114,7 @@ def assemble(
     loop = StepLoop(
         group=tick_group,
         rank=rank,
-        memory=memory,
+        encoder=encoder,
         tracker=tracker,
         setup=setup,
         window_steps=settings.window,
@@ -119,12 +123,12 @@ def assemble(
         directive=start,
         job=job,
         incarnation=incarnation,
-        unstable=partial(memories.stability, memory, compressor),
+        unstable=partial(_unstable, memory, aggregator),
     )
     engine = Engine(
-        encoder=Encoder(compressor, memory),
-        collective=choose(compressor, data_group),
+        encoder=encoder,
         dense=AllReduce(data_group),
+        metered=metered,
         pacer=links.Pacer(wire),
         tick_group=tick_group,
         codec=TickCodec(rank, world_size),
@@ -132,7 +136,12 @@ def assemble(
         seed=settings.seed,
     )
     engine.begin(loop.plan, 0)
-    return Parts(job, incarnation, rank, world_size, memory, loop, engine, desk)
+    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk)
+
+
+def _unstable(memory: Memory, aggregator: Aggregator, cf: float) -> str | None:
+    """Where nothing is proven of an aggregator, nothing is said."""
+    return memories.stability(memory, aggregator.compressor, cf) if isinstance(aggregator, OneShot) else None
 
 
 def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Desk:

@@ -13,17 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import AllReduce, Collective, Exchange
+from gravac.collectives import AllReduce, Work
 from gravac.compressors import Key
+from gravac.kernels import energy
 from gravac.memories import Bucket
 from gravac_agent.encode import Encoder
 from gravac_agent.link import Pacer
+from gravac_agent.metered import Metered
 from gravac_agent.plan import Directive, Plan
 from gravac_agent.tick import StepSums, Tick, TickCodec
 
@@ -39,10 +41,23 @@ class _Task:
     future: torch.futures.Future[Tensor]
 
 
+class Transfer(Protocol):
+    """What the engine needs of an aggregation or of a dense all-reduce in flight."""
+
+    @property
+    def work(self) -> Work: ...
+    @property
+    def sent_bytes(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    def mean_into(self, out: Tensor) -> None: ...
+
+
 @dataclass(slots=True)
 class _Flight:
     task: _Task
-    exchange: Exchange
+    exchange: Transfer
+    raw: bool = False  # the mean will be that of the raw gradients
     over_at: float | None = None  # monotonic; None: still on the real network
     error: Exception | None = None
 
@@ -57,6 +72,8 @@ class Outcome:
     activity: list[tuple[Activity, float, float]]
     dense_bytes: int
     payload_bytes: int
+    mean_sq: float | None
+    """‖mean over ranks of the raw gradients‖², where the step was plainly dense; the same on all ranks."""
 
 
 @dataclass(slots=True)
@@ -68,6 +85,7 @@ class _Step:
     activity: list[tuple[Activity, float, float]] = field(default_factory=list)
     dense_bytes: int = 0
     payload_bytes: int = 0
+    mean_sq: float | None = 0.0
     tick: Tensor | None = None
     tick_work: dist.Work | None = None
 
@@ -79,8 +97,8 @@ class Engine:
         self,
         *,
         encoder: Encoder,
-        collective: Collective,
         dense: AllReduce,
+        metered: Metered,
         pacer: Pacer,
         tick_group: dist.ProcessGroup,
         codec: TickCodec,
@@ -88,7 +106,7 @@ class Engine:
         seed: int,
     ) -> None:
         self.encoder = encoder
-        self._collective, self._dense, self._pacer = collective, dense, pacer
+        self._dense, self._metered, self._pacer = dense, metered, pacer
         self._tick_group, self._codec, self._announce = tick_group, codec, announce
         self._seed, self._rank = seed, codec.rank
         self._inbox: queue.SimpleQueue[_Task | _Flight | Callable[[], None] | None] = queue.SimpleQueue()
@@ -174,17 +192,15 @@ class Engine:
         begun = time.monotonic()
         try:
             key = Key(self._seed, step.number, task.bucket.number, self._rank)
-            payload = self.encoder.encode(step.plan, task.bucket, task.buffer, key, step.sums)
-            if payload is None:
+            raw = self.encoder.passes_through(step.plan, task.bucket)
+            exchange: Transfer | None = self.encoder.start(
+                step.plan, task.bucket, task.buffer, key, step.sums
+            )
+            if exchange is None:
                 exchange = self._dense.reduce_in_place(task.buffer)
-                step.payload_bytes += task.buffer.nbytes
-            else:
-                step.payload_bytes += payload.nbytes
-                exchange = self._collective.exchange(
-                    self.encoder.compressor, payload, step.plan.cf, key, task.buffer.dtype
-                )
+            step.payload_bytes += exchange.payload_bytes
             step.dense_bytes += task.buffer.nbytes
-            flight = _Flight(task, exchange)
+            flight = _Flight(task, exchange, raw)
             self._flights.append(flight)
             self._waiting.put(flight)
             if task.last:
@@ -194,6 +210,9 @@ class Engine:
             Exception
         ) as error:  # a collective could not be issued: the job is broken, say so where DDP waits
             self._fail(task, error)
+        for wait_begun, wait_ended in self._metered.take():
+            step.activity += [("compress", begun, wait_begun), ("communicate", wait_begun, wait_ended)]
+            begun = wait_ended
         step.activity.append(("compress", begun, time.monotonic()))
 
     def _land(self) -> None:
@@ -209,6 +228,7 @@ class Engine:
             begun = time.monotonic()
             try:
                 flight.exchange.mean_into(flight.task.buffer)
+                self._count_mean(flight)
             except Exception as error:
                 self._fail(flight.task, error)
                 continue
@@ -218,6 +238,11 @@ class Engine:
             flight.task.future.set_result(flight.task.buffer)
             if flight.task.last:
                 self._end(step)
+
+    def _count_mean(self, flight: _Flight) -> None:
+        step = self._step
+        if step is not None and step.mean_sq is not None:
+            step.mean_sq = step.mean_sq + energy(flight.task.buffer) if flight.raw else None
 
     def _end(self, step: _Step) -> None:
         try:
@@ -231,7 +256,9 @@ class Engine:
             self._outcomes.put(error)
             return
         self._outcomes.put(
-            Outcome(tick, step.last_submit_at, step.activity, step.dense_bytes, step.payload_bytes)
+            Outcome(
+                tick, step.last_submit_at, step.activity, step.dense_bytes, step.payload_bytes, step.mean_sq
+            )
         )
 
     def _fail(self, task: _Task, error: Exception) -> None:

@@ -41,12 +41,13 @@ class HookSlot:
             bucket.index(),
             tuple(self.names[id(parameter)] for parameter in parameters),
             tuple(parameter.numel() for parameter in parameters),
+            tuple(tuple(parameter.shape) for parameter in parameters),
         )
 
     def plain(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Dense mean without an agent; what a closed agent still owes is sent with it, so nothing is lost."""
         if self.leftover.owes(bucket):
-            buffer.copy_(self.leftover.compensate(bucket, buffer))
+            buffer.copy_(self.leftover.compensate(bucket, buffer, whole=True))
             self.leftover.update(bucket, _NO_CODEC, None)
             self.leftover.commit()
         exchange = self.dense.reduce_in_place(buffer)

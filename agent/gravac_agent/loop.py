@@ -5,12 +5,13 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from gravac.gain import GainTracker
-from gravac.memories import Memory
 from gravac.protocol import Event
 from gravac_agent.clock import StepClock
 from gravac_agent.desk import Desk
+from gravac_agent.encode import Encoder
 from gravac_agent.engine import Engine
 from gravac_agent.errors import AgreementError
 from gravac_agent.plan import Directive, Plan, next_plan
@@ -31,7 +32,7 @@ class StepLoop:
         *,
         group: dist.ProcessGroup,
         rank: int,
-        memory: Memory,
+        encoder: Encoder,
         tracker: GainTracker,
         setup: str,
         window_steps: int,
@@ -42,7 +43,8 @@ class StepLoop:
         incarnation: str,
         unstable: Callable[[float], str | None],
     ) -> None:
-        self.rank, self._group, self._memory, self.tracker = rank, group, memory, tracker
+        self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
+        self._dropped = 0
         self._setup, self._window_steps, self._settle_steps = setup, window_steps, settle_steps
         self._desk, self._job, self._incarnation = desk, job, incarnation
         self.clock = StepClock()
@@ -70,11 +72,12 @@ class StepLoop:
         tick, sums = outcome.tick, outcome.tick.sums
         counts = sums.nonfinite == 0
         if counts:
-            self._memory.commit()
+            self._encoder.commit()
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, sums.compensated_sq)
         else:
-            self._memory.rollback()
+            self._encoder.rollback()
+            self._look_at_dropped()
             self.nonfinite_steps += 1
             self._note(
                 "nonfinite", f"Step {self.step}: a non-finite gradient on {sums.nonfinite:.0f} rank(s)."
@@ -89,6 +92,7 @@ class StepLoop:
         settled = self._at_this_level > self._settle_steps
         lap = self.clock.lap(outcome)
         self.window.add(self.plan, sums, lap, outcome.dense_bytes, outcome.payload_bytes, settled)
+        self.window.add_mean(self.plan, sums, outcome.mean_sq)
         self.dense_bytes += outcome.dense_bytes
         self.payload_bytes += outcome.payload_bytes
         if not tick.agreed:
@@ -120,7 +124,7 @@ class StepLoop:
         Every rank calls it at the same step. The gather runs on the exchange thread, before any bucket of the new step.
         """
         window, self.window = self.window, Window(self.window.number + 1, self.step)
-        window.row.memory_bytes = self._memory.nbytes()
+        window.row.memory_bytes = self._encoder.memory.nbytes()
         window.row.samples = samples
         gains = dict(self.tracker.gains())
         engine.call(lambda: self._gather(window, gains))
@@ -144,12 +148,28 @@ class StepLoop:
             if warning is not None:
                 self._note("note", warning)
 
+    def _look_at_dropped(self) -> None:
+        """Say so when the memory had to give up what it owed (on rank 0; each rank logs its own)."""
+        dropped = self._encoder.memory.dropped
+        if dropped > self._dropped:
+            self._dropped = dropped
+            self._note(
+                "note",
+                f"Step {self.step}: what the error memory of rank {self.rank} owed had overflowed and was dropped.",
+            )
+
     def _note(self, kind: str, message: str) -> None:
         log.warning(message)
         if self._desk is not None:
             self._desk.note(
                 Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
             )
+
+    def restore_learnt(self, state: dict[str, Tensor]) -> None:
+        """Give the aggregator what it had learnt. Ranks that were given different things disagree on the next plan."""
+        aggregator = self._encoder.aggregator
+        aggregator.load_state_dict(state)
+        self._setup += aggregator.agreed()
 
     def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
         """Go on where a checkpoint was taken (before the first step)."""

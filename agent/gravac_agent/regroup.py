@@ -4,6 +4,7 @@ A new DDP module groups its parameters provisionally for one step, and what a co
 that a resumed run equals the uninterrupted one, that step's buckets are taken apart and put together as they were.
 """
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -65,12 +66,17 @@ class Regrouper:
 
 def regrouper(layout: list[list[str]], module: DistributedDataParallel) -> Regrouper | None:
     """For the layout of a checkpoint (parameter names per bucket); None when ``module`` has other parameters."""
-    sizes = {name: p.numel() for name, p in module.module.named_parameters() if p.requires_grad}
-    if {name for names in layout for name in names} != set(sizes):
+    shapes = {name: tuple(p.shape) for name, p in module.module.named_parameters() if p.requires_grad}
+    if {name for names in layout for name in names} != set(shapes):
         return None
     return Regrouper(
         [
-            Bucket(number, tuple(names), tuple(sizes[name] for name in names))
+            Bucket(
+                number,
+                tuple(names),
+                tuple(math.prod(shapes[name]) for name in names),
+                tuple(shapes[name] for name in names),
+            )
             for number, names in enumerate(layout)
         ]
     )

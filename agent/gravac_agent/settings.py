@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gravac import compressors, memories, policies
+from gravac import aggregators, memories, policies
 from gravac_agent import link
 from gravac_agent.errors import SetupError
 
 
 def _known_compressor(name: str) -> str:
-    compressors.build(name)
+    aggregators.parse(name)
     return name
 
 
@@ -46,10 +46,11 @@ class AgentSettings(BaseSettings):
 
     enabled: bool = Field(True, description="False: plain DDP, nothing is registered, nothing is started.")
     compressor: Annotated[str, AfterValidator(_known_compressor)] = Field(
-        "topk", description="Codec, by name."
+        "topk",
+        description="Codec or aggregator: a name, or name:setting=value,setting=value. `gravac codecs` lists them.",
     )
     memory: Annotated[str, AfterValidator(_known_memory)] = Field(
-        "residual", description="Error memory, by name."
+        "residual", description="Error memory: a name, or name:setting=value,setting=value."
     )
     policy: Annotated[str, AfterValidator(_known_policy)] = Field(
         "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."

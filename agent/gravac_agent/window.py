@@ -60,6 +60,9 @@ class _Level:
     dense_bytes: int = 0
     payload_bytes: int = 0
     sums: StepSums = field(default_factory=StepSums)
+    mean_steps: int = 0
+    mean_sq: float = 0.0
+    mean_gradient_sq: float = 0.0
     settled_seconds: list[float] = field(default_factory=list)
     settled_exposed: list[float] = field(default_factory=list)
 
@@ -96,6 +99,14 @@ class Window:
             level.settled_seconds.append(lap.seconds)
             level.settled_exposed.append(lap.communicate)
         self.last_plan = plan
+
+    def add_mean(self, plan: Plan, sums: StepSums, mean_sq: float | None) -> None:
+        """Of that step: ‖mean of the raw gradients‖², where it is known (plainly dense steps)."""
+        if mean_sq is not None and not sums.nonfinite:
+            level = self.levels[plan.directive.epoch, plan.cf]
+            level.mean_steps += 1
+            level.mean_sq += mean_sq
+            level.mean_gradient_sq += sums.gradient_sq
 
     def log_loss(self, loss: float | None) -> None:
         if loss is None:
@@ -157,6 +168,9 @@ def _level(epoch: int, cf: float, level: _Level, ranks: int) -> LevelSums:
             candidate_sq=sums.candidate_sq,
             residual_sq=sums.residual_sq,
             residual_dot_gradient=sums.residual_dot_gradient,
+            mean_steps=level.mean_steps,
+            mean_sq=level.mean_sq,
+            mean_gradient_sq=level.mean_gradient_sq,
         ),
     )
 

@@ -27,6 +27,8 @@ class Bucket(NamedTuple):
     number: int
     names: tuple[str, ...]
     numels: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of each parameter; empty when unknown."""
 
 
 class Memory(ABC):
@@ -37,10 +39,15 @@ class Memory(ABC):
     """Paper the update comes from."""
     exact: ClassVar[bool]
     """What was sent + what is owed = what came in, to rounding; else up to an error of mean zero."""
+    transforms: ClassVar[bool] = False
+    """What comes in is not the gradient itself but something made of it and of earlier ones, such as their momentum: so
+    it takes part in dense steps that owe nothing too. What is owed is then in those units (``amplification``)."""
     Settings: ClassVar[type[MemorySettings]] = MemorySettings
 
     def __init__(self, **given: Any) -> None:
         self.settings: Any = resolve(self.name, self.Settings, given)
+        self.world_size = 1
+        """Ranks that average; whoever makes a memory for a job says how many."""
         self.dropped = 0
         """How often what was owed had overflown and was given up, so that training could go on."""
 
@@ -82,11 +89,18 @@ class Memory(ABC):
 
     @abstractmethod
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
-        """Multiply what is owed, to ``names`` or to all, between steps.
+        """Multiply all that is kept in gradient units, of ``names`` or of all, between steps.
 
-        Learning rate η -> η': by η/η' (residuals are in gradient units). Loss scale S -> S': by S'/S. Raises
-        ValueError unless ``factor`` is finite and above zero.
+        Loss scale S -> S': by S'/S. Learning rate η -> η': ``change_rate``. Raises ValueError unless ``factor`` is
+        finite and above zero.
         """
+
+    def change_rate(self, factor: float, names: Collection[str] | None = None) -> None:
+        """The learning rate went from η to η', ``factor`` = η/η': multiply what is owed, so that it is worth as much.
+
+        A momentum is not owed and stays, as that of ``torch.optim.SGD`` does. Raises ValueError as ``rescale``.
+        """
+        self.rescale(factor, names)
 
     @abstractmethod
     def nbytes(self) -> int:
@@ -104,6 +118,10 @@ class Memory(ABC):
 
     def offered_share(self) -> float:
         """1 - β: how much of what is owed is offered each step."""
+        return 1.0
+
+    def amplification(self) -> float:
+        """What a gradient comes to in what is owed and sent, summed over all steps: 1, or 1/(1-m) under momentum m."""
         return 1.0
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:

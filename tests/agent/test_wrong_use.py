@@ -185,11 +185,3 @@ def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pyte
     with pytest.raises(SetupError, match="on the CPU only, the module's are on meta: pass enabled=False"):
         Agent(module, optimizer)
     Agent(module, optimizer, enabled=False)
-
-
-def test_a_codec_whose_payloads_vary_in_size_is_refused(world_of_one: None, tmp_path: Path) -> None:
-    """Ranks would hand different sizes to one collective, which aborts gloo."""
-    module, optimizer = pair()
-    agent = Agent(module, optimizer, compressor="qsgd-elias", controller=None, data_dir=tmp_path)
-    with pytest.raises(SetupError, match="compressor='qsgd-elias' sends payloads of varying size"), agent:
-        pass

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks.simulation import simulate
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -293,7 +294,7 @@ def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
     with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
         parts = agent._parts
         assert parts is not None
-        codec = parts.engine.encoder.compressor
+        codec = parts.engine.encoder.aggregator.compressor  # type: ignore[attr-defined]
         compress = codec.compress
         armed = {"now": False}
 
@@ -555,21 +556,49 @@ def unstable_memory(rank: int, world: int, folder: str, memory: str) -> dict[str
     return {"parameters": fingerprint(module), "memory_bytes": held}
 
 
-def every_codec(rank: int, world: int, folder: str, names: list[str]) -> dict[str, Any]:
-    """A short job with each codec, one after the other: 6 buckets, error feedback, CF 8."""
-    found: dict[str, Any] = {}
-    for name in names:
-        module = wrapped(buckets=6)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-        options: dict[str, Any] = {"policy": "static:cf=8", "compressor": name, "job": name.replace("+", "-")}
-        with Agent(module, optimizer, data_dir=folder, controller=None, window=6, **options) as agent:
-            loss = train(module, optimizer, rank, range(12))
-            assert agent._parts is not None
-            loop = agent._parts.loop
-            found[name] = {
-                "parameters": fingerprint(module),
-                "loss": loss,
-                "failed": loop.failed_steps,
-                "saved": loop.dense_bytes / loop.payload_bytes,
-            }
+def every_codec(rank: int, world: int, folder: str, names: list[str], buckets: int) -> dict[str, Any]:
+    """A short job with each member, one after the other, at CF 8, which rank 0 then simulates."""
+    return {name: _one_codec(rank, world, folder, name, buckets) for name in names}
+
+
+def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> dict[str, Any]:
+    module = wrapped(buckets=buckets)
+    start = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    cfs, layouts = [], []
+    options: dict[str, Any] = {
+        "policy": "static:cf=8",
+        "compressor": name,
+        "job": f"{name}-{buckets}".replace("+", "-"),
+    }
+    with Agent(module, optimizer, data_dir=folder, controller=None, window=6, **options) as agent:
+        assert agent._parts is not None
+        loop = agent._parts.loop
+        for step in range(7):
+            cfs.append(loop.plan.cf)
+            loss = train(module, optimizer, rank, range(step, step + 1))
+            layouts.append([list(bucket.names) for bucket in agent._layout])
+    found = {
+        "parameters": fingerprint(module),
+        "loss": loss,
+        "cfs": cfs,
+        "buckets": len(layouts[-1]),
+        "failed": loop.failed_steps,
+        "saved": loop.dense_bytes / loop.payload_bytes,
+    }
+    if rank == 0:
+        options = {"compressor": name, "memory": "residual", "cfs": cfs, "layouts": layouts, "rate": 0.02}
+        expected = simulate(net, batch, world=world, **options)
+        moved = sum(float((one - begun).square().sum()) for one, begun in zip(expected, start, strict=True))
+        pairs = zip(expected, module.parameters(), strict=True)
+        off = sum(float((one - ours.detach()).square().sum()) for one, ours in pairs)
+        found |= {"off_ratio": math.sqrt(off / moved)}
     return found
+
+
+def every_overflow(rank: int, world: int, folder: str, names: list[str]) -> dict[str, Any]:
+    """``nonfinite`` with each member, one after the other."""
+    return {
+        name: nonfinite(rank, world, f"{folder}/{name}", at=4, cf=8.0, compressor=name, value=value)
+        for name, value in zip(names, ["inf", "nan"] * len(names), strict=False)
+    }

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).parent))
-import scenarios
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+import scenarios  # noqa: E402
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
