@@ -82,7 +82,8 @@ def _entries() -> Iterator[Entry]:
             "aggregator", aggregator, aggregator, {"conserves": aggregator.conserves}, _rounds(aggregator)
         )
     for memory in MEMORIES.values():
-        yield _entry("memory", memory, memory, {"exact": memory.exact}, _held(memory))
+        traits = {"exact": memory.exact, "transforms": memory.transforms}
+        yield _entry("memory", memory, memory, traits, _held(memory))
     for collective in COLLECTIVES.values():
         yield _entry("collective", collective, collective, {}, _moved(collective))
     for policy in POLICIES.values():

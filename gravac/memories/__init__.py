@@ -4,6 +4,7 @@ from gravac.memories.base import Bucket, Memory
 from gravac.memories.conef import ConEFMemory
 from gravac.memories.iconef import IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
+from gravac.memories.momentum import MomentumMemory
 from gravac.memories.none import NoMemory
 from gravac.memories.partial import PartialMemory
 from gravac.memories.reshard import convert, reshard
@@ -16,6 +17,7 @@ _MEMBERS: tuple[type[Memory], ...] = (
     NoMemory,
     ResidualMemory,
     PartialMemory,
+    MomentumMemory,
     ConEFMemory,
     SketchMemory,
     IConEF1Memory,
@@ -47,6 +49,7 @@ __all__ = [
     "IConEF2Memory",
     "Induced",
     "Memory",
+    "MomentumMemory",
     "NoMemory",
     "PartialMemory",
     "ResidualMemory",

@@ -69,8 +69,7 @@ class Grouped(Memory, Generic[SlotT]):
             # happen again in every step to come.
             bailed, slot.offered = slot.offered is not None, None
             self._discard(slot)
-            owed = self._dense(slot) if bailed else None
-            if owed is not None and overflown(owed):
+            if bailed and self._overflown(slot):
                 self._give_up(names)
                 del self._slots[names]
 
@@ -83,6 +82,11 @@ class Grouped(Memory, Generic[SlotT]):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._slots = {}
         self._loose = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
+
+    def _overflown(self, slot: SlotT) -> bool:
+        """Whether what is committed makes p non-finite, now or soon."""
+        owed = self._dense(slot)
+        return owed is not None and overflown(owed)
 
     def _rescale_loose(self, factor: float, names: Collection[str] | None) -> None:
         for name, residual in self._loose.items():
@@ -102,14 +106,15 @@ class Grouped(Memory, Generic[SlotT]):
         self._loose |= self._pieces(slot)
         del self._slots[slot.bucket.names]
 
-    def _collect(self, bucket: Bucket, device: torch.device) -> Tensor | None:
-        """Loose residuals of the bucket's parameters, flat; None when there are none."""
+    def _collect(self, bucket: Bucket, device: torch.device, prefix: str = "") -> Tensor | None:
+        """What is loose under ``prefix`` and the names of the bucket's parameters, flat; None when there is nothing."""
         for name, numel in zip(bucket.names, bucket.numels, strict=True):
-            if name in self._loose and self._loose[name].numel() != numel:
-                raise ValueError(
-                    f"residual of {name!r} has {self._loose[name].numel()} elements, its gradient {numel}"
-                )
-        found = {name: self._loose.pop(name) for name in bucket.names if name in self._loose}
+            loose = self._loose.get(prefix + name)
+            if loose is not None and loose.numel() != numel:
+                raise ValueError(f"residual of {name!r} has {loose.numel()} elements, its gradient {numel}")
+        found = {
+            name: self._loose.pop(prefix + name) for name in bucket.names if prefix + name in self._loose
+        }
         if not found:
             return None
         flat = torch.zeros(sum(bucket.numels), device=device)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory
+from gravac.memories.sketchstate import to_dense
 
 
 class NoMemory(Memory):
@@ -40,7 +41,8 @@ class NoMemory(Memory):
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        if state:
+        owed = to_dense(state)
+        if owed:
             raise ValueError(
-                f"memory='none' cannot hold the residual of {len(state)} parameters; use memory='residual'"
+                f"memory='none' cannot hold the residual of {len(owed)} parameters; use memory='residual'"
             )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories.base import Memory
-from gravac.memories.sketchstate import TAG, check, geometry_of, tag, to_dense
+from gravac.memories.sketchstate import TAG, VELOCITY, check, geometry_of, tag, to_dense, velocities
 
 
 def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -14,7 +14,8 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
     Ranks average their gradients, so what is owed to the model is the mean residual; giving that mean to each new
     rank conserves it for any new world size. A parameter absent from a state owes nothing there. Sketches are linear:
-    the mean of the sketches is the sketch of the mean. Other memories' states mix with each other as residuals.
+    the mean of the sketches is the sketch of the mean. Other memories' states mix with each other as residuals. Of
+    momentum each gets the mean, too.
     Raises ValueError if ``states`` is empty or a parameter's size differs between states.
     """
     if not states:
@@ -29,7 +30,8 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     for state in states:
         if linear:
             check(state)
-        for name, value in (state if linear else to_dense(state)).items():
+        moving = {VELOCITY + name: value for name, value in velocities(state).items()}
+        for name, value in (state if linear else to_dense(state) | moving).items():
             if name == TAG:
                 continue
             if name in total and total[name].shape != value.shape:
@@ -50,8 +52,8 @@ def convert(old: Memory, new: Memory) -> Memory:
     """``new``, owing what ``old`` owes; between steps. Returns ``new``.
 
     Residuals are taken over bit for bit, sketches too where the geometry is the same. A sketch becomes the shortest
-    residual that has it; a residual becomes its sketch. Raises ValueError when ``new`` can owe nothing and ``old``
-    does.
+    residual that has it; a residual becomes its sketch. Momentum is not owed: only ``momentum`` takes it over. Raises
+    ValueError when ``new`` can owe nothing and ``old`` does.
     """
     new.load_state_dict(old.state_dict())
     return new

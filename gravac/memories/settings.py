@@ -48,7 +48,8 @@ def read(text: str) -> tuple[str, dict[str, Any]]:
 def write(name: str, settings: MemorySettings) -> str:
     """What ``read`` understands: the name, and every setting that is not at its default."""
     changed = settings.model_dump(exclude_defaults=True)
-    return name + (":" + ",".join(f"{k}={v}" for k, v in changed.items()) if changed else "")
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changed.items()}
+    return name + (":" + ",".join(f"{k}={v}" for k, v in texts.items()) if texts else "")
 
 
 def _value(text: str) -> object:

@@ -1,6 +1,7 @@
 """A sketch as a state of plain tensors, and any state as residuals: what lets memories follow one another.
 
 A sketch's state carries its geometry under ``TAG``, as JSON in a uint8 tensor. Without a tag a state holds residuals.
+Momentum, which is kept but not owed, stands beside them under ``VELOCITY`` and the parameter's name.
 """
 
 import json
@@ -13,6 +14,7 @@ from torch import Tensor
 from gravac.memories.rowsketch import RowSketch
 
 TAG = "::memory"
+VELOCITY = "::velocity/"
 
 
 class Geometry(NamedTuple):
@@ -72,10 +74,15 @@ def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     check(state)
     geometry = geometry_of(state)
     if geometry is None:
-        return dict(state)
+        return {name: value for name, value in state.items() if not name.startswith(VELOCITY)}
     sketcher = geometry.sketcher()
     return {
         name: sketcher.settle(value.float(), geometry.numels[name]).clone()
         for name, value in state.items()
         if name != TAG
     }
+
+
+def velocities(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Momentum per parameter name; empty for states of memories that have none."""
+    return {name.removeprefix(VELOCITY): value for name, value in state.items() if name.startswith(VELOCITY)}

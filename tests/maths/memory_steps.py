@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gravac.compressors import Compressor, Key, build
 from gravac.memories import Bucket, Memory
+from gravac.memories.sketchstate import to_dense
 
 SIZES = {"a": 300, "b": 7, "c": 512, "d": 1}
 EXAMPLES = (
@@ -23,6 +24,10 @@ EXAMPLES = (
     "conef-sketch:size=0.3,beta=0.7,block=100",
     "iconef-v1",
     "iconef-v2:bits=4",
+    "momentum",
+    "momentum:masking=false",
+    "momentum:momentum=0.5,nesterov=true",
+    "momentum:clip=300.0",
 )
 """Every registered memory, some with settings; the suite adds new ones by name."""
 
@@ -75,6 +80,52 @@ def step(
         sent |= by_name(one, out)
     memory.commit() if keep else memory.rollback()
     return sent
+
+
+class Inflow:
+    """What comes in for a gradient, in float64: the gradient itself, or what the memory's paper makes of it.
+
+    The other side of "sent + owed = what came in". A memory that ``transforms`` has its rule written down here once
+    more, by parameter; one that has none fails the suite.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._velocity = {name: torch.zeros(n, dtype=torch.float64) for name, n in SIZES.items()}
+        state = memory.state_dict()
+        if memory.transforms:
+            assert memory.name == "momentum", "write its rule here"
+            self._velocity |= {
+                name: state[key].double() for name in SIZES if (key := f"::velocity/{name}") in state
+            }
+
+    def __call__(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What comes in; counts as a step only if ``keep`` follows."""
+        return {name: self._of(name, gradient.double())[0] for name, gradient in grads.items()}
+
+    def keep(self, grads: dict[str, Tensor], sent: dict[str, Tensor], dense: bool) -> None:
+        for name, gradient in grads.items():
+            velocity = self._of(name, gradient.double())[1]
+            if self._memory.transforms and self._memory.settings.masking and not dense:
+                velocity[sent[name] != 0] = 0.0
+            self._velocity[name] = velocity
+
+    def _of(self, name: str, g: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._memory.transforms:
+            return g, self._velocity[name]
+        s = self._memory.settings
+        if s.clip is not None and float(g.norm()) > s.clip / self._memory.world_size**0.5:
+            g = g * (s.clip / self._memory.world_size**0.5 / g.norm())
+        if s.nesterov:
+            u = s.momentum * (self._velocity[name] + g)
+            return u + g, u
+        u = s.momentum * self._velocity[name] + g
+        return u, u
+
+
+def residuals(memory: Memory) -> dict[str, Tensor]:
+    """What is owed, by parameter, without what is merely kept (momentum) and without tags."""
+    return to_dense(memory.state_dict())
 
 
 def offers(memory: Memory, layout: list[Bucket], whole: bool = False) -> dict[str, Tensor]:

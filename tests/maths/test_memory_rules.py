@@ -48,7 +48,8 @@ def test_rescaled_outside_feedback_equals_inside_feedback(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["residual", "partial", "conef", "conef:bits=4", "conef-sketch", "iconef-v1", "iconef-v2"]
+    "text",
+    ["residual", "partial", "conef", "conef:bits=4", "conef-sketch", "iconef-v1", "iconef-v2", "momentum"],
 )
 def test_a_loss_scale_that_changes_and_overflows_changes_nothing(text: str) -> None:
     """Loss-scaled gradients, the scale halved at overflows and doubled in between: bit for bit the unscaled run."""
@@ -83,7 +84,7 @@ def test_clip_before_adding_what_is_owed() -> None:
     assert float(owed.norm()) > 5.0  # clipping p would have cut most of this off
 
 
-@pytest.mark.parametrize("text", ["residual", "conef", "conef-sketch"])
+@pytest.mark.parametrize("text", ["residual", "conef", "conef-sketch", "momentum"])
 def test_accumulated_micro_steps_are_one_step(text: str) -> None:
     """The memory takes part once, in the step that synchronises, with the summed gradient. Offering what is owed in
     each micro-step would count it several times."""

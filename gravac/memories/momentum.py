@@ -1,0 +1,183 @@
+"""Momentum correction: momentum is taken before compression, on every rank (Lin et al. 2018, DGC).
+
+u' = m u + g,  p = v + u',  v' = p - C(p).  Nesterov: u' = m (u + g),  p = v + u' + g.
+
+What waits in v then holds the momentum that its gradients would have had by now; a momentum applied after averaging
+starts only when they arrive.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from gravac.compressors.base import Compressor, Payload
+from gravac.memories.base import Bucket, overflown
+from gravac.memories.grouped import Grouped
+from gravac.memories.settings import MemorySettings
+from gravac.memories.sketchstate import VELOCITY, velocities
+
+
+class MomentumSettings(MemorySettings):
+    """The momentum the optimiser would have had, and what DGC does to it."""
+
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, 0 to below 1. The optimiser's own must be 0.")
+    nesterov: bool = Field(False, description="Nesterov's form.")
+    masking: bool = Field(
+        True,
+        description="Momentum factor masking: u starts again from 0 where something was sent, so that momentum of late "
+        "gradients does not go on. false: for codecs that send nearly every element each step, such as int8, which "
+        "would be left without momentum.",
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="Largest norm a parameter's averaged gradient should have; each rank clips its own, before "
+        "anything is added up, to clip / √ranks. With a loss scale: times the scale. null: no clipping.",
+    )
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Float32 buffers of a bucket's length that swap with their drafts on commit; ``owing`` False means "all zero"."""
+
+    bucket: Bucket
+    owed: Tensor
+    velocity: Tensor
+    p: Tensor  # the draft of ``owed``
+    draft: Tensor  # of ``velocity``
+    owing: bool
+    moving: bool  # False: there was no step yet, ``velocity`` is zero
+    draft_owing: bool | None = None  # None: no draft in this step
+    offered: bool | None = None
+
+
+class MomentumMemory(Grouped[_Slot]):
+    """For an optimiser without momentum of its own. Dense steps send all that is owed and keep u, so a run that is
+    never compressed is SGD with momentum. u and v are held, each with its draft: 16 bytes an element.
+
+    Masking: u is 0 again where sending changed what is owed. Clipping: by parameter, as in the authors' code; gradients
+    arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
+    """
+
+    name = "momentum"
+    source = "Lin et al. 2018, Deep Gradient Compression, §3.1 to 3.3 and the authors' code"
+    exact = True
+    transforms = True
+    Settings = MomentumSettings
+
+    def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        slot, settings = self._slot(bucket, gradient.device), self.settings
+        g = slot.p.copy_(gradient)
+        if settings.clip is not None:
+            self._clip(bucket, g)
+        if settings.nesterov:
+            torch.add(slot.velocity, g, out=slot.draft).mul_(settings.momentum)
+            p = g.add_(slot.draft)
+        else:
+            torch.add(g, slot.velocity, alpha=settings.momentum, out=slot.draft)
+            p = g.copy_(slot.draft)
+        slot.offered = True
+        return p.add_(slot.owed) if slot.owing else p
+
+    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+        slot = self._slots.get(bucket.names)
+        if slot is None or slot.offered is None:
+            return None
+        slot.offered = None
+        if payload is None:
+            slot.draft_owing = False
+            return None
+        if self.settings.masking:
+            _remove_and_mask(compressor, payload, slot.p, slot.draft)
+        else:
+            compressor.remove(payload, slot.p)
+        slot.draft_owing = True
+        return slot.p
+
+    def amplification(self) -> float:
+        return float(1.0 / (1.0 - self.settings.momentum))
+
+    def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
+        self._scale(self._factor(factor), names, velocity=True)
+
+    def change_rate(self, factor: float, names: Collection[str] | None = None) -> None:
+        self._scale(self._factor(factor), names, velocity=False)
+
+    def nbytes(self) -> int:
+        flat = sum(
+            t.nbytes for slot in self._slots.values() for t in (slot.owed, slot.velocity, slot.p, slot.draft)
+        )
+        return flat + sum(loose.nbytes for loose in self._loose.values())
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        self._loose |= {
+            VELOCITY + name: value.detach().float().clone() for name, value in velocities(state).items()
+        }
+
+    def _clip(self, bucket: Bucket, gradient: Tensor) -> None:
+        limit = self.settings.clip / math.sqrt(self.world_size)
+        for piece in torch.split(gradient, list(bucket.numels)):
+            norm = torch.linalg.vector_norm(
+                piece, dtype=torch.float64
+            )  # squares of large floats leave float32
+            piece.mul_((limit / norm).clamp(max=1.0))
+
+    def _scale(self, factor: float, names: Collection[str] | None, velocity: bool) -> None:
+        for key, loose in self._loose.items():
+            if (velocity or not key.startswith(VELOCITY)) and (
+                names is None or key.removeprefix(VELOCITY) in names
+            ):
+                loose.mul_(factor)
+        for slot in self._slots.values():
+            for flat, there in ((slot.owed, slot.owing), (slot.velocity, velocity and slot.moving)):
+                pieces = torch.split(flat, list(slot.bucket.numels)) if there else ()
+                for name, piece in zip(slot.bucket.names, pieces, strict=False):
+                    if names is None or name in names:
+                        piece.mul_(factor)
+
+    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
+        velocity = self._collect(bucket, device, VELOCITY)
+        n = sum(bucket.numels)
+        kept = [torch.zeros(n, device=device) if flat is None else flat for flat in (owed, velocity)]
+        drafts = [torch.empty(n, device=device) for _ in kept]
+        return _Slot(bucket, *kept, *drafts, owed is not None, velocity is not None)
+
+    def _dense(self, slot: _Slot) -> Tensor | None:
+        return slot.owed if slot.owing else None
+
+    def _pieces(self, slot: _Slot) -> dict[str, Tensor]:
+        pieces = super()._pieces(slot)
+        if slot.moving:
+            split = torch.split(slot.velocity, list(slot.bucket.numels))
+            pieces |= {VELOCITY + name: u.clone() for name, u in zip(slot.bucket.names, split, strict=True)}
+        return pieces
+
+    def _overflown(self, slot: _Slot) -> bool:
+        return super()._overflown(slot) or (slot.moving and overflown(slot.velocity))
+
+    def _accept(self, slot: _Slot) -> None:
+        if slot.draft_owing is not None:
+            slot.owed, slot.p = slot.p, slot.owed
+            slot.velocity, slot.draft = slot.draft, slot.velocity
+            slot.owing, slot.moving, slot.draft_owing = slot.draft_owing, True, None
+
+    def _discard(self, slot: _Slot) -> None:
+        slot.draft_owing = None
+
+
+def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, velocity: Tensor) -> None:
+    """``p -= decoded``; ``velocity`` 0 where that changed p."""
+    support = payload.support
+    before = p.clone() if support is None else p[support]
+    compressor.remove(payload, p)
+    if support is None:
+        velocity.masked_fill_(p != before, 0.0)
+    else:
+        rest = torch.where(p[support] != before, 0.0, velocity[support])
+        velocity.index_copy_(0, support, rest)
