@@ -12,6 +12,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RunRanks = Callable[..., list[dict[str, Any]]]
+RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
 
 
 def free_port() -> int:
@@ -65,6 +66,14 @@ def run_ranks(
     if any(codes) and not fails:
         raise AssertionError(f"ranks ended with {codes}\n" + tails(outputs))
     return [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
+
+
+def run_each(
+    tmp_path: Path, scenario: str, world: int, cases: list[dict[str, Any]], seconds: float = 280
+) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """``run_ranks`` for each set of arguments, in one set of processes: every case with what its ranks returned."""
+    results: list[Any] = run_ranks(tmp_path, "each_of", world, seconds, which=scenario, cases=cases)
+    return [(case, [result[number] for result in results]) for number, case in enumerate(cases)]
 
 
 def tails(outputs: list[Path]) -> str:

@@ -18,6 +18,14 @@ from gravac_agent import Agent, AgreementError
 from gravac_agent.plan import Directive, Plan
 
 
+def each_of(
+    rank: int, world: int, folder: str, which: str, cases: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One scenario with several sets of arguments, in one set of processes: starting those takes longest."""
+    function = globals()[which]
+    return [function(rank, world, f"{folder}/{number}", **case) for number, case in enumerate(cases)]
+
+
 def net(width: int = 64, layers: int = 8, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     stack: list[nn.Module] = []
@@ -594,11 +602,3 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
         off = sum(float((one - ours.detach()).square().sum()) for one, ours in pairs)
         found |= {"off_ratio": math.sqrt(off / moved)}
     return found
-
-
-def every_overflow(rank: int, world: int, folder: str, names: list[str]) -> dict[str, Any]:
-    """``nonfinite`` with each member, one after the other."""
-    return {
-        name: nonfinite(rank, world, f"{folder}/{name}", at=4, cf=8.0, compressor=name, value=value)
-        for name, value in zip(names, ["inf", "nan"] * len(names), strict=False)
-    }

@@ -3,17 +3,17 @@
 import math
 
 import pytest
-from ranks.harness import RunRanks
+from ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("buckets", [1, 8])
-@pytest.mark.parametrize("how", ["disabled", "dense"])
-def test_dense_is_plain_ddp_bit_for_bit(run_ranks: RunRanks, how: str, buckets: int, world: int) -> None:
-    for result in run_ranks("same_as_ddp", world, how=how, buckets=buckets):
-        assert result["agent"] == result["plain"]
+def test_dense_is_plain_ddp_bit_for_bit(run_each: RunEach, world: int) -> None:
+    cases = [{"how": how, "buckets": buckets} for how in ("disabled", "dense") for buckets in (1, 8)]
+    for case, results in run_each("same_as_ddp", world, cases):
+        for result in results:
+            assert result["agent"] == result["plain"], case
 
 
 @pytest.mark.parametrize("compressor", ["topk", "randomk"])

@@ -3,37 +3,40 @@
 import math
 
 import pytest
-from ranks.harness import RunRanks
+from ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize("value", ["inf", "nan"])
-@pytest.mark.parametrize(("cf", "compressor"), [(1.0, "topk"), (10.0, "topk"), (50.0, "randomk")])
-@pytest.mark.parametrize("at", [0, 7])
-def test_a_non_finite_gradient_on_one_rank_leaves_no_trace(
-    run_ranks: RunRanks, at: int, cf: float, compressor: str, value: str
-) -> None:
-    results = run_ranks("nonfinite", 2, at=at, cf=cf, compressor=compressor, value=value)
-    for result in results:
-        assert result["every_rank_saw_it"]  # so that a GradScaler skips everywhere
-        assert result["parameters_kept"]
-        assert result["residual_kept"]
-        assert result["finite"]
-        assert result["clean"]
-        assert result["counted"] == 1
-        assert math.isfinite(result["loss"])
-        if cf > 1 and at:
-            assert result["residual_elements"] > 0
-    assert results[0]["parameters"] == results[1]["parameters"]
+NONFINITE = [
+    {"value": value, "cf": cf, "compressor": compressor, "at": at}
+    for value in ("inf", "nan")
+    for cf, compressor in ((1.0, "topk"), (10.0, "topk"), (50.0, "randomk"))
+    for at in (0, 7)
+]
 
 
-@pytest.mark.parametrize("compressor", ["topk", "randomk"])
-def test_sent_plus_owed_is_what_came_in(run_ranks: RunRanks, compressor: str) -> None:
-    for result in run_ranks("conserved", 3, compressor=compressor):
-        assert result["worst"] < 2e-5
-        assert result["largest_owed"] > 100 * result["worst"]  # the memory really owes something
-        assert result["flushed"] < 2e-6
+def test_a_non_finite_gradient_on_one_rank_leaves_no_trace(run_each: RunEach) -> None:
+    for case, results in run_each("nonfinite", 2, NONFINITE):
+        for result in results:
+            assert result["every_rank_saw_it"], case  # so that a GradScaler skips everywhere
+            assert result["parameters_kept"], case
+            assert result["residual_kept"], case
+            assert result["finite"], case
+            assert result["clean"], case
+            assert result["counted"] == 1, case
+            assert math.isfinite(result["loss"]), case
+            if case["cf"] > 1 and case["at"]:
+                assert result["residual_elements"] > 0, case
+        assert results[0]["parameters"] == results[1]["parameters"], case
+
+
+def test_sent_plus_owed_is_what_came_in(run_each: RunEach) -> None:
+    for case, results in run_each("conserved", 3, [{"compressor": name} for name in ("topk", "randomk")]):
+        for result in results:
+            assert result["worst"] < 2e-5, case
+            assert result["largest_owed"] > 100 * result["worst"], case  # the memory really owes something
+            assert result["flushed"] < 2e-6, case
 
 
 def test_another_plan_on_one_rank_is_refused_before_its_collective(run_ranks: RunRanks) -> None:
@@ -54,7 +57,9 @@ def test_a_codec_that_fails_on_one_rank_costs_one_rank_one_step(run_ranks: RunRa
     assert two["owed"] > 0
 
 
-@pytest.mark.parametrize("compressor", ["topk", "randomk"])
-def test_resume_is_exact(run_ranks: RunRanks, compressor: str) -> None:
-    for result in run_ranks("resumed", 2, compressor=compressor):
-        assert result["resumed"] == result["whole"]
+def test_resume_is_exact(run_each: RunEach) -> None:
+    """PowerSGD's factors and a codec's state come along as well as what is owed."""
+    cases = [{"compressor": name} for name in ("topk", "randomk", "powersgd:rank=2", "hardthreshold-warmup")]
+    for case, results in run_each("resumed", 2, cases):
+        for result in results:
+            assert result["resumed"] == result["whole"], case

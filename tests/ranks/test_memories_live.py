@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
+from ranks.harness import RunEach, RunRanks
 
 from gravac.memories import MEMORIES
 from gravac.protocol import Event
@@ -19,11 +19,10 @@ def notes(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("memory", sorted(MEMORIES))
-def test_every_memory_trains(run_ranks: RunRanks, memory: str) -> None:
-    one, two = run_ranks("unstable_memory", 2, memory=memory)
-    assert one["parameters"] == two["parameters"]
-    assert (one["memory_bytes"] > 0) == (memory != "none")
+def test_every_memory_trains(run_each: RunEach) -> None:
+    for case, (one, two) in run_each("unstable_memory", 2, [{"memory": name} for name in sorted(MEMORIES)]):
+        assert one["parameters"] == two["parameters"], case
+        assert (one["memory_bytes"] > 0) == (case["memory"] != "none"), case
 
 
 def test_a_sketch_too_small_for_its_beta_is_announced_with_the_numbers(

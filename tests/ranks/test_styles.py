@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
+from ranks.harness import RunEach, RunRanks
 
 from gravac.replay import check
 
@@ -18,19 +18,20 @@ STYLES = [
 ]
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_dense_equals_ddp_in_every_style(run_ranks: RunRanks, style: str) -> None:
-    for result in run_ranks("training_styles", 2, style=style, policy="dense"):
-        assert result["agent"] == result["plain"]
-        assert result["steps"] == 30
+def test_dense_equals_ddp_in_every_style(run_each: RunEach) -> None:
+    cases = [{"style": style, "policy": "dense"} for style in STYLES]
+    for case, results in run_each("training_styles", 2, cases):
+        for result in results:
+            assert result["agent"] == result["plain"], case
+            assert result["steps"] == 30, case
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_compression_keeps_ranks_equal_in_every_style(run_ranks: RunRanks, style: str) -> None:
-    one, two = run_ranks("training_styles", 2, style=style, policy="static:cf=10")
-    assert one["agent"] == two["agent"]
-    assert one["agent"] != one["plain"]
-    assert one["scale"] == two["scale"]
+def test_compression_keeps_ranks_equal_in_every_style(run_each: RunEach) -> None:
+    cases = [{"style": style, "policy": "static:cf=10"} for style in STYLES]
+    for case, (one, two) in run_each("training_styles", 2, cases):
+        assert one["agent"] == two["agent"], case
+        assert one["agent"] != one["plain"], case
+        assert one["scale"] == two["scale"], case
 
 
 def test_an_overflow_under_amp_skips_the_step_everywhere(run_ranks: RunRanks) -> None:
