@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from gravac.policies.dense import DensePolicy
 from gravac.policies.gravac import GravacPolicy
 from gravac.policies.static import StaticPolicy
+from gravac.policies.warmup import WarmupPolicy
 from gravac_agent.settings import AgentSettings
 from gravac_controller.settings import ControllerSettings
 
@@ -43,7 +44,7 @@ def page() -> str:
     text = HEAD + _table(AgentSettings, "Variable", lambda name, _: f"GRAVAC_{name.upper()}")
     text += CONTROLLER + _table(ControllerSettings, "Variable", _controller_variable)
     text += POLICIES
-    for policy in (GravacPolicy, StaticPolicy, DensePolicy):
+    for policy in (GravacPolicy, StaticPolicy, WarmupPolicy, DensePolicy):
         model = policy.Settings
         about = " ".join((model.__doc__ or "").split())
         text += f"### {policy.name}\n\n{about}\n\n"
@@ -66,6 +67,8 @@ def _default(field: FieldInfo) -> str:
         return "must be given"
     if value is None or value == ():
         return "none"
+    if isinstance(value, tuple):
+        return f"`{'/'.join(f'{item:g}' for item in value)}`"
     if isinstance(value, Path | str):
         return f"`{value}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

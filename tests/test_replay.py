@@ -10,7 +10,7 @@ from traces_made import Ticker, make, records, write
 
 from gravac.fold import JobFold
 from gravac.follow import Follower
-from gravac.policies import parse
+from gravac.policies import POLICIES, parse
 from gravac.protocol import Decision, Event, JobSpec
 from gravac.replay import check, replay, replay_with
 from gravac.trace import TraceError, TraceWriter, read
@@ -37,7 +37,7 @@ def resealed(path: Path, line: int, old: bytes, new: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["gravac", "static:cf=10,warmup_windows=2", "dense", "gravac:variant=paper"]
+    "policy", ["gravac", "static:cf=10,warmup_windows=2", "dense", "gravac:variant=paper", "warmup:windows=1"]
 )
 def test_a_trace_as_written_is_good(path: Path, policy: str) -> None:
     make(path, policy, windows=12)
@@ -202,7 +202,7 @@ def test_an_unknown_policy_is_a_difference_not_a_crash(path: Path) -> None:
     unknown = JobSpec.model_validate_json(spec.model_dump_json().replace('"dense"', '"later"'))
     write(path, [(unknown,)])
     assert check(path).differences[0].message == (
-        "before window 0: line 1: no policy named 'later'. Policies are: gravac, dense, static."
+        f"before window 0: line 1: no policy named 'later'. Policies are: {', '.join(POLICIES)}."
     )
     with pytest.raises(TraceError, match="line 1: no policy named 'later'"):
         replay(read(path))

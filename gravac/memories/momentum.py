@@ -144,9 +144,15 @@ class MomentumMemory(Grouped[_Slot]):
     def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
         velocity = self._collect(bucket, device, VELOCITY)
         n = sum(bucket.numels)
-        kept = [torch.zeros(n, device=device) if flat is None else flat for flat in (owed, velocity)]
-        drafts = [torch.empty(n, device=device) for _ in kept]
-        return _Slot(bucket, *kept, *drafts, owed is not None, velocity is not None)
+        return _Slot(
+            bucket,
+            owed=torch.zeros(n, device=device) if owed is None else owed,
+            velocity=torch.zeros(n, device=device) if velocity is None else velocity,
+            p=torch.empty(n, device=device),
+            draft=torch.empty(n, device=device),
+            owing=owed is not None,
+            moving=velocity is not None,
+        )
 
     def _dense(self, slot: _Slot) -> Tensor | None:
         return slot.owed if slot.owing else None

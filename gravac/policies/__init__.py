@@ -7,12 +7,14 @@ from gravac.policies.base import Policy, PolicyState, Verdict
 from gravac.policies.dense import DensePolicy
 from gravac.policies.gravac import GravacPolicy
 from gravac.policies.static import StaticPolicy
+from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
 
 POLICIES: dict[str, type[Any]] = {
     "gravac": GravacPolicy,
     "dense": DensePolicy,
     "static": StaticPolicy,
+    "warmup": WarmupPolicy,
 }
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "PolicyState",
     "StaticPolicy",
     "Verdict",
+    "WarmupPolicy",
     "build",
     "parse",
 ]

@@ -20,6 +20,8 @@ POLICY_LINES = [
     "static:cf=40,warmup_windows=2",
     "static:cf=1,epsilon=1",
     "dense",
+    "warmup:windows=2",
+    "warmup:cf=40,ramp=3/9/27,windows=1,dense_windows=2,epsilon=0.5",
 ]
 FACTORS = [1.0, 2.0, 3.0, 9.0, 10.0, 20.0, 27.0, 40.0, 50.0, 100.0, 160.0, 1000.0]
 seconds = st.one_of(st.none(), st.sampled_from([0.0, 5e-324, 1e-9, 0.1, 1.0, 1e9]), st.floats(0, 10))
@@ -66,6 +68,8 @@ def allowed(policy: Policy) -> set[float]:
     made: Any = POLICIES[spec.name](**spec.settings)
     if spec.name == "static":
         return {1.0, made.settings.cf}
+    if spec.name == "warmup":
+        return {1.0, *made.settings.rungs}
     return set(reachable(made.settings) if made.settings.variant == "paper" else made.settings.rungs)
 
 

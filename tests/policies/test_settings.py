@@ -40,6 +40,9 @@ def test_one_line_names_a_policy(text: str, policy: object) -> None:
         ("gravac:ladder=linear", "setting ladder.*'exponential' or 'geometric'"),
         ("gravac:ladder=20/10", "ladder must ascend strictly"),
         ("gravac:cf_min=100,cf_max=10", "cf_min must be above 1 and at most cf_max, got 100 and 10"),
+        ("warmup:ramp=16/4", "ramp must ascend strictly from above 1"),
+        ("warmup:ramp=1/4", "ramp must ascend strictly from above 1"),
+        ("warmup:windows=0", "setting windows: .*greater than or equal to 1"),
         ("gravac:variant=paper,ladder=10/20", "ladder must be exponential or geometric for the paper"),
     ],
 )
@@ -54,7 +57,8 @@ def test_settings_must_be_json_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["gravac", "dense", "static:cf=7", "gravac:ladder=3/9/27", "gravac:variant=paper"]
+    "text",
+    ["gravac", "dense", "static:cf=7", "gravac:ladder=3/9/27", "gravac:variant=paper", "warmup:ramp=2/4"],
 )
 def test_a_spec_rebuilds_the_policy_without_defaults(text: str) -> None:
     policy = parse(text)
