@@ -23,9 +23,10 @@ from gravac_agent.hook import attach
 from gravac_agent.intake import Intake
 from gravac_agent.link import Link
 from gravac_agent.rates import Rates, Scaler
-from gravac_agent.regroup import Regrouper, regrouper
+from gravac_agent.regroup import Regrouper
 from gravac_agent.settings import AgentSettings, load
 from gravac_agent.state import AgentState, state_of
+from gravac_agent.switch import switch
 
 log = logging.getLogger("gravac.agent")
 
@@ -196,14 +197,7 @@ class Agent:
         """This rank's residuals, plan and gain averages, plain tensors and numbers; save one a rank, between steps."""
         parts = self._need_parts()
         self._finish(parts)
-        policy_state = parts.desk.policy_state if parts.desk is not None else None
-        return {
-            **checkpoint.save(parts.loop, parts.rank, parts.world_size, policy_state),
-            "buckets": [list(bucket.names) for bucket in self._layout],
-            "rates": self._rates.state(),
-            "residual": parts.memory.state_dict(),
-            "learnt": parts.encoder.aggregator.state_dict(),
-        }
+        return checkpoint.save(parts, self._layout, self._rates)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where ``state_dict`` was taken. Give this rank's state, or, after a change of the number of ranks, the
@@ -212,15 +206,14 @@ class Agent:
         if parts.loop.step:
             raise SetupError("load_state_dict comes before the first step")
         one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
-        parts.memory.load_state_dict(checkpoint.load(one, parts.loop, parts.rank, parts.world_size))
-        parts.engine.begin(parts.loop.plan, parts.loop.step)
-        first = one if isinstance(one, dict) else one[0]
-        parts.loop.restore_learnt(dict(first["learnt"]))
-        self._regrouper = regrouper(first["buckets"], self._module)
-        self._rates.restore(list(first["rates"]))
-        policy_state = first["policy_state"]
-        if parts.desk is not None and policy_state is not None:
-            parts.desk.resume(policy_state, parts.loop.window.number)
+        self._regrouper = checkpoint.load(one, parts, self._module, self._rates)
+
+    def switch(self, *, compressor: str | None = None, memory: str | None = None) -> None:
+        """Go on with another codec or error memory; what is owed is kept. Every rank calls it, between steps, with the
+        same arguments. Raises SetupError, with nothing changed, for a name or setting that cannot be."""
+        parts = self._need_parts()
+        self._finish(parts)
+        switch(parts, compressor, memory)
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """One bucket from DDP's hook."""

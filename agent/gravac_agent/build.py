@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gravac
 from gravac import aggregators, memories, policies
-from gravac.aggregators import Aggregator, OneShot
+from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
 from gravac.gain import GainTracker
 from gravac.memories import Memory
@@ -44,6 +44,8 @@ class Parts:
     loop: StepLoop
     engine: Engine
     desk: Desk | None
+    tick_group: dist.ProcessGroup
+    metered: Metered
 
     @property
     def memory(self) -> Memory:
@@ -84,7 +86,7 @@ def assemble(
     )
     metered = Metered(data_group)
     aggregator = aggregators.build(settings.compressor, metered)
-    encoder = Encoder(aggregator, memories.build(settings.memory))
+    encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     if slot.leftover.nbytes():
         memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
@@ -123,7 +125,7 @@ def assemble(
         directive=start,
         job=job,
         incarnation=incarnation,
-        unstable=partial(_unstable, memory, aggregator),
+        unstable=partial(_unstable, encoder),
     )
     engine = Engine(
         encoder=encoder,
@@ -136,12 +138,15 @@ def assemble(
         seed=settings.seed,
     )
     engine.begin(loop.plan, 0)
-    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk)
+    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered)
 
 
-def _unstable(memory: Memory, aggregator: Aggregator, cf: float) -> str | None:
+def _unstable(encoder: Encoder, cf: float) -> str | None:
     """Where nothing is proven of an aggregator, nothing is said."""
-    return memories.stability(memory, aggregator.compressor, cf) if isinstance(aggregator, OneShot) else None
+    aggregator = encoder.aggregator
+    if not isinstance(aggregator, OneShot):
+        return None
+    return memories.stability(encoder.memory, aggregator.compressor, cf)
 
 
 def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Desk:

@@ -1,38 +1,53 @@
 """The agent's state as plain tensors, numbers and strings: loads with ``torch.load(weights_only=True)``."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
-from gravac.memories import reshard
+from gravac.memories import Bucket, reshard
+from gravac_agent.build import Parts
 from gravac_agent.errors import SetupError
-from gravac_agent.loop import StepLoop
 from gravac_agent.plan import Directive, Plan
+from gravac_agent.rates import Rates
+from gravac_agent.regroup import Regrouper, regrouper
+
+log = logging.getLogger("gravac.agent")
 
 VERSION = 1
 
 
-def save(loop: StepLoop, rank: int, world_size: int, policy_state: str | None) -> dict[str, Any]:
-    """Where this rank's loop stands; residuals and bucket layout are the caller's."""
+def save(parts: Parts, layout: Sequence[Bucket], rates: Rates) -> dict[str, Any]:
+    """This rank's state between steps; ``layout``: the buckets of the last step."""
+    loop, encoder = parts.loop, parts.encoder
     return {
         "version": VERSION,
-        "rank": rank,
-        "world_size": world_size,
+        "rank": parts.rank,
+        "world_size": parts.world_size,
         "step": loop.step,
         "window": loop.window.number,
         "plan": _plain(loop.plan),
         "following": _plain(loop.following),
         "gain_averages": {str(cf): list(pair) for cf, pair in loop.tracker.averages.items()},
-        "policy_state": policy_state,
+        "policy_state": None if parts.desk is None else parts.desk.policy_state,
+        "buckets": [list(bucket.names) for bucket in layout],
+        "rates": rates.state(),
+        "residual": encoder.memory.state_dict(),
+        "compressor": encoder.compressor,
+        "learnt": encoder.aggregator.state_dict(),
     }
 
 
 def load(
-    state: dict[str, Any] | Sequence[dict[str, Any]], loop: StepLoop, rank: int, world_size: int
-) -> dict[str, Tensor]:
-    """Put ``loop`` where the state was taken; returns the residual for this rank.
+    state: dict[str, Any] | Sequence[dict[str, Any]],
+    parts: Parts,
+    module: DistributedDataParallel,
+    rates: Rates,
+) -> Regrouper | None:
+    """Put everything where the state was taken; returns who regroups the first step's buckets, if need be.
 
     One state: this rank's own, from a run with as many ranks. A sequence: the states of *all* ranks of the earlier run,
     for any number of ranks now (the mean residual goes to each, which conserves it). Raises SetupError otherwise.
@@ -41,24 +56,41 @@ def load(
     for one in states:
         if one.get("version") != VERSION:
             raise SetupError(f"agent state has version {one.get('version')!r}, this gravac reads {VERSION}")
-    if isinstance(state, dict):
-        if state["world_size"] != world_size:
-            raise SetupError(
-                f"agent state is of a run with {state['world_size']} ranks, this one has {world_size}: "
-                "pass the states of all its ranks as a list, so that no residual is lost"
-            )
-        if state["rank"] != rank:
-            raise SetupError(f"agent state is of rank {state['rank']}, this is rank {rank}: load your own")
-        residual = state["residual"]
-    else:
-        if not states or sorted(one["rank"] for one in states) != list(range(states[0]["world_size"])):
-            have = [one["rank"] for one in states]
-            raise SetupError(f"pass the states of all ranks of the earlier run; these are of ranks {have}")
-        residual = reshard([one["residual"] for one in states])
-    first = states[0]
+    residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
+    first, loop, encoder = states[0], parts.loop, parts.encoder
+    encoder.memory.load_state_dict(residual)
+    if first["compressor"] == encoder.compressor:
+        loop.restore_learnt(dict(first["learnt"]))
+    elif first["learnt"]:
+        log.warning(
+            "what %s had learnt is not for %s, which starts anew", first["compressor"], encoder.compressor
+        )
     loop.restore(_plan(first["plan"]), _plan(first["following"]), first["step"], first["window"])
     loop.tracker.averages = {float(cf): (pair[0], pair[1]) for cf, pair in first["gain_averages"].items()}
-    return residual  # type: ignore[no-any-return]
+    parts.engine.begin(loop.plan, loop.step)
+    rates.restore(list(first["rates"]))
+    if parts.desk is not None and first["policy_state"] is not None:
+        parts.desk.resume(first["policy_state"], loop.window.number)
+    return regrouper(first["buckets"], module)
+
+
+def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
+    if state["world_size"] != parts.world_size:
+        raise SetupError(
+            f"agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
+            "pass the states of all its ranks as a list, so that no residual is lost"
+        )
+    if state["rank"] != parts.rank:
+        raise SetupError(f"agent state is of rank {state['rank']}, this is rank {parts.rank}: load your own")
+    residual: dict[str, Tensor] = state["residual"]
+    return residual
+
+
+def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    if not states or sorted(one["rank"] for one in states) != list(range(states[0]["world_size"])):
+        have = [one["rank"] for one in states]
+        raise SetupError(f"pass the states of all ranks of the earlier run; these are of ranks {have}")
+    return reshard([one["residual"] for one in states])
 
 
 def _plain(plan: Plan) -> dict[str, Any]:

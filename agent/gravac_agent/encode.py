@@ -23,6 +23,8 @@ _NO_CODEC: Any = None  # an update without a payload never looks at the codec
 class Encoder:
     """Puts what a plan asks for on its way: an aggregation in flight, or None for the dense bucket itself."""
 
+    compressor: str
+    """What ``aggregator`` was built from."""
     aggregator: Aggregator
     memory: Memory
 

@@ -165,6 +165,14 @@ class StepLoop:
                 Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
             )
 
+    def forget_gains(self, why: str) -> None:
+        """What is sent changes its meaning: gains are measured anew, so the next step is dense."""
+        self.tracker.averages.clear()
+        self._looked_at = {1.0}
+        self.plan = self.following = next_plan(self.following.directive, self.tracker)
+        self._at_this_level = self._dropped = 0
+        self._note("note", why)
+
     def restore_learnt(self, state: dict[str, Tensor]) -> None:
         """Give the aggregator what it had learnt. Ranks that were given different things disagree on the next plan."""
         aggregator = self._encoder.aggregator

@@ -14,7 +14,7 @@ from ranks.simulation import simulate
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac_agent import Agent, AgreementError
+from gravac_agent import Agent, AgreementError, SetupError
 from gravac_agent.plan import Directive, Plan
 
 
@@ -547,6 +547,7 @@ def two_groups(rank: int, world: int, folder: str) -> dict[str, Any]:
     ) as agent:
         train(module, optimizer, rank, range(17))
         job = agent.state.job if agent.state else ""
+    dist.barrier()  # rank 0 keeps the store that the other group needs while it starts
     return {"parameters": fingerprint(module), "job": job}
 
 
@@ -602,3 +603,39 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
         off = sum(float((one - ours.detach()).square().sum()) for one, ours in pairs)
         found |= {"off_ratio": math.sqrt(off / moved)}
     return found
+
+
+def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -> dict[str, Any]:
+    """Codec and memory changed every few steps: what is owed before and after each change, and a run to the end."""
+    module = wrapped(buckets=6)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    moved, owed, cfs = [], [], []
+    options: dict[str, Any] = {"policy": "static:cf=8", "job": "switched", "window": 5}
+    with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
+        assert agent._parts is not None
+        loss = train(module, optimizer, rank, range(6))
+        for number, stage in enumerate(stages):
+            before = agent.state_dict()["residual"]
+            agent.switch(**stage)
+            after = agent._parts.memory.state_dict()
+            moved.append(max(float((before[name] - after[name]).abs().max()) for name in before))
+            owed.append(max(float(value.abs().max()) for value in before.values()))
+            loss = train(module, optimizer, rank, range(6 * number + 6, 6 * number + 12))
+            cfs.append(agent.state.cf if agent.state else 0)
+    return {"parameters": fingerprint(module), "loss": loss, "moved": moved, "owed": owed, "cfs": cfs}
+
+
+def switched_differently(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Ranks told to switch to different codecs; then to one that there is not."""
+    module = wrapped()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    said = []
+    with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=8", window=5) as agent:
+        train(module, optimizer, rank, range(4))
+        for compressor in ("topk" if rank else "qsgd", "nope"):
+            try:
+                agent.switch(compressor=compressor)
+            except (AgreementError, SetupError) as error:
+                said.append(f"{type(error).__name__}: {error}")
+        loss = train(module, optimizer, rank, range(4, 8))
+    return {"said": said, "loss": loss, "parameters": fingerprint(module)}
