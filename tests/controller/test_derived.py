@@ -10,7 +10,7 @@ from gravac.protocol import GainSums, WindowReport
 
 
 def sums(**changes: float) -> GainSums:
-    given = dict.fromkeys(GainSums.model_fields, 0.0) | {"steps": 10} | changes
+    given = dict.fromkeys(GainSums.model_fields, 0.0) | {"steps": 10, "mean_steps": 0} | changes
     return GainSums(**given)  # type: ignore[arg-type]
 
 
