@@ -5,6 +5,7 @@ The sums in a report run over ranks and steps, so each ratio here divides sums: 
 
 import math
 
+from gravac.diversity import DiversityTracker, diversity
 from gravac.protocol import GainSums, WindowReport
 
 
@@ -88,6 +89,56 @@ def useful_samples_per_second(report: WindowReport) -> float | None:
 def wire_cf(report: WindowReport) -> float | None:
     """Compression on the wire: dense bytes / payload bytes, indices and headers included."""
     return ratio(report.dense_bytes, report.payload_bytes)
+
+
+def global_batch_samples(report: WindowReport) -> float | None:
+    """Samples a step, all ranks: samples / steps. None where the trainer's samples could not be counted (0)."""
+    return ratio(report.samples, steps(report)) if report.samples > 0 else None
+
+
+def gradient_diversity(report: WindowReport, world_size: int) -> float | None:
+    """Of the ranks' raw gradients g in plainly dense steps: sum of ||g||^2 / sum of ||sum over ranks of g||^2.
+
+    1 / world_size when all ranks agree, 1 when they are orthogonal, more when they oppose each other. None without
+    a plainly dense step, with one rank, or where the gradients cancel.
+    """
+    squares = _raw_squares(report, world_size)
+    found = None if squares is None else diversity(*squares, world_size)
+    return None if found is None else _finite(found)
+
+
+def noise_scale_samples(report: WindowReport, world_size: int) -> float | None:
+    """The simple gradient noise scale S / |G|^2 in samples, from plainly dense steps (``gravac.diversity.split``).
+
+    Both are summed over steps, then divided. None where ``gradient_diversity`` is, where samples are not known, and
+    where the signal |G|^2 is not above 0: the noise drowned it, so the scale is far above the batch.
+    """
+    squares, batch = _raw_squares(report, world_size), global_batch_samples(report)
+    if squares is None or batch is None:
+        return None
+    sums = DiversityTracker(smoothing=1.0)
+    sums.update(
+        *squares, ranks=world_size, local_batch=1
+    )  # S in units of a rank's batch, which may be no integer
+    batches = sums.noise_scale()
+    return None if batches is None else batches * (batch / world_size)
+
+
+def batch_bound_samples(report: WindowReport, world_size: int) -> float | None:
+    """B_S = 1 + S / |G|^2 in samples a step, all ranks: beyond it larger batches stop paying (Yin et al. 2018).
+
+    None where ``noise_scale_samples`` is.
+    """
+    scale = noise_scale_samples(report, world_size)
+    return None if scale is None else 1.0 + scale
+
+
+def _raw_squares(report: WindowReport, world_size: int) -> tuple[float, float] | None:
+    """Sums over plainly dense steps of (mean over ranks of ||g||^2, ||mean over ranks of g||^2)."""
+    sums = total_sums(report)
+    if sums.mean_steps == 0 or world_size < 2:
+        return None
+    return sums.mean_gradient_sq / world_size, sums.mean_sq
 
 
 def _finite(value: float) -> float | None:

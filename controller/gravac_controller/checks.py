@@ -49,6 +49,8 @@ def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield f"levels.{number}.settled_steps", f"{level.settled_steps} of {level.steps} steps"
         if level.sums.steps > level.steps * spec.world_size:
             yield f"levels.{number}.sums.steps", f"{level.sums.steps} of {level.steps} steps"
+        if level.sums.mean_steps > level.steps:
+            yield f"levels.{number}.sums.mean_steps", f"{level.sums.mean_steps} of {level.steps} steps"
     seen: set[int] = set()
     for number, row in enumerate(report.ranks):
         if row.rank >= spec.world_size:

@@ -15,7 +15,7 @@ from gravac import derived
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traceline import TraceRecord
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
-from gravac_controller.views import DecisionView, EventView, State, Totals, WindowView
+from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
 KEPT_EVENTS = 100
 STALE_WINDOWS = 5
@@ -54,6 +54,8 @@ class LiveJob:
         self.ended = False
         self.end_message = ""
         self.latest: WindowView | None = None
+        self.gradient_diversity: LastKnown | None = None
+        self.batch_bound_samples: LastKnown | None = None
         self.totals = Totals()
         self.decisions_by_rule: Counter[str] = Counter()
         self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
@@ -98,7 +100,12 @@ class LiveJob:
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
             self.windows.append(self._without_many_ranks(self.latest))
-        self.latest = window_view(time, report)
+        spec, _ = self.known()
+        self.latest = view = window_view(time, report, spec.world_size)
+        if view.gradient_diversity is not None:
+            self.gradient_diversity = LastKnown(value=view.gradient_diversity, window=report.window)
+        if view.batch_bound_samples is not None:
+            self.batch_bound_samples = LastKnown(value=view.batch_bound_samples, window=report.window)
         self.last_report_time = time
         self._undecided = True
         self._add_up(report)
@@ -203,8 +210,8 @@ class LiveJob:
         changed.set()
 
 
-def window_view(time: float, report: WindowReport) -> WindowView:
-    """A report with all that follows from it."""
+def window_view(time: float, report: WindowReport, world_size: int) -> WindowView:
+    """A report with all that follows from it. ``world_size``: ranks of the incarnation that sent it."""
     return WindowView(
         time=time,
         report=report,
@@ -217,6 +224,9 @@ def window_view(time: float, report: WindowReport) -> WindowView:
         samples_per_second=derived.samples_per_second(report),
         useful_samples_per_second=derived.useful_samples_per_second(report),
         wire_cf=derived.wire_cf(report),
+        global_batch_samples=derived.global_batch_samples(report),
+        gradient_diversity=derived.gradient_diversity(report, world_size),
+        batch_bound_samples=derived.batch_bound_samples(report, world_size),
     )
 
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gravac.protocol import Candidate, Decision, JobSpec, Rule
 from gravac_controller.live import PHASES
-from gravac_controller.views import RankView, State, Totals, WindowView
+from gravac_controller.views import LastKnown, RankView, State, Totals, WindowView
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -30,6 +30,8 @@ class JobPicture:
     decisions_by_rule: dict[str, int]
     phase_seconds: dict[str, float]
     baseline_step_seconds: float | None
+    gradient_diversity: LastKnown | None
+    batch_bound_samples: LastKnown | None
     ranks: tuple[RankView, ...]
 
 
@@ -63,6 +65,10 @@ def _gauge(name: str, text: str, value: Callable[[JobPicture], float | None]) ->
 
 def _window_gauge(name: str, text: str, value: Callable[[WindowView], float | None]) -> Row:
     return Row(GaugeMetricFamily, name, text, _latest(value))
+
+
+def _last_known(name: str, text: str, value: Callable[[JobPicture], LastKnown | None]) -> Row:
+    return _gauge(name, text, lambda job: None if (known := value(job)) is None else known.value)
 
 
 def _total(name: str, text: str, value: Callable[[Totals], float]) -> Row:
@@ -168,6 +174,21 @@ TABLE: tuple[Row, ...] = (
     ),
     _total("gravac_steps", "Training steps reported.", lambda totals: totals.steps),
     _total("gravac_samples", "Training samples reported, all ranks.", lambda totals: totals.samples),
+    _window_gauge(
+        "gravac_global_batch_samples",
+        "Training samples a step, all ranks, last window.",
+        lambda w: w.global_batch_samples,
+    ),
+    _last_known(
+        "gravac_batch_bound_samples",
+        "Samples a step beyond which larger batches stop paying, when last measured (dense steps).",
+        lambda job: job.batch_bound_samples,
+    ),
+    _last_known(
+        "gravac_gradient_diversity_ratio",
+        "Sum of the ranks' squared gradient norms per squared norm of their sum, when last measured (dense steps).",
+        lambda job: job.gradient_diversity,
+    ),
     Row(
         CounterMetricFamily,
         "gravac_phase_seconds",

@@ -73,6 +73,8 @@ def _picture(job: LiveJob, max_ranks: int) -> JobPicture:
         decisions_by_rule=dict(job.decisions_by_rule),
         phase_seconds=dict(job.phase_seconds),
         baseline_step_seconds=job.baseline_step_seconds,
+        gradient_diversity=job.gradient_diversity,
+        batch_bound_samples=job.batch_bound_samples,
         ranks=ranks(job).ranks if spec.world_size <= max_ranks else (),
     )
 

@@ -47,6 +47,8 @@ def job_view(job: LiveJob) -> JobView:
         latest=job.latest,
         totals=job.totals,
         baseline_step_seconds=job.baseline_step_seconds,
+        gradient_diversity=job.gradient_diversity,
+        batch_bound_samples=job.batch_bound_samples,
         events=tuple(job.events),
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gravac.protocol import Decision, WindowReport
+from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traceline import decode
 from gravac_controller.live import decision_view, window_view
 from gravac_controller.views import DecisionView, WindowView
@@ -20,16 +20,18 @@ INDEX_EVERY = 100
 _WINDOW = re.compile(
     rb'\{"kind":"window",[^{]*"body":\{"job":"[^"]*","incarnation":"[^"]*","window":([0-9]+),'
 )
+_JOB = re.compile(rb'\{"kind":"job",')
 _DECISION = re.compile(rb'\{"kind":"decision",')
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a window's line begins. ``line`` counts from 1."""
+    """Where a window's line begins. ``line`` counts from 1; ``world_size`` is the one registered before it."""
 
     window: int
     offset: int
     line: int
+    world_size: int
 
 
 class JournalReader:
@@ -37,19 +39,23 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._places = [Place(-1, 0, 1)]
-        self._indexed = Place(-1, 0, 1)
+        self._places = [Place(-1, 0, 1, 0)]
+        self._indexed = self._places[0]
         self._since = 0
         self._indexing = threading.Lock()
 
     def windows(self, after: int, end: int) -> Iterator[WindowView]:
         """Windows numbered above ``after``, reading up to byte ``end``. Raises OSError, TraceError."""
-        for line, raw in self._lines(self._place(after, end), end):
+        start = self._place(after, end)
+        world_size = start.world_size
+        for line, raw in self._lines(start, end):
             match = _WINDOW.match(raw)
-            if match is not None and int(match[1]) > after:
+            if _JOB.match(raw):
+                world_size = self._world_size(raw, line)
+            elif match is not None and int(match[1]) > after:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, WindowReport)
-                yield window_view(found.time, found.record)
+                yield window_view(found.time, found.record, world_size)
 
     def decisions(self, after: int | None, end: int) -> Iterator[DecisionView]:
         """Decisions of windows numbered above ``after`` (null: all), up to byte ``end``. Raises as ``windows``."""
@@ -71,16 +77,23 @@ class JournalReader:
         return self._places[bisect_right(numbers, window) - 1]
 
     def _index(self, end: int) -> None:
-        offset, line = self._indexed.offset, self._indexed.line
+        offset, line, world_size = self._indexed.offset, self._indexed.line, self._indexed.world_size
         for number, raw in self._lines(self._indexed, end):
             match = _WINDOW.match(raw)
             if match is not None:
                 self._since += 1
                 if self._since >= INDEX_EVERY:
                     self._since = 0
-                    self._places.append(Place(int(match[1]), offset, number))
+                    self._places.append(Place(int(match[1]), offset, number, world_size))
+            elif _JOB.match(raw):
+                world_size = self._world_size(raw, number)
             offset, line = offset + len(raw) + 1, number + 1
-        self._indexed = Place(-1, offset, line)
+        self._indexed = Place(-1, offset, line, world_size)
+
+    def _world_size(self, raw: bytes, line: int) -> int:
+        found = decode(raw, line, "", str(self._path))
+        assert isinstance(found.record, JobSpec)
+        return found.record.world_size
 
     def _lines(self, start: Place, end: int) -> Iterator[tuple[int, bytes]]:
         with self._path.open("rb") as file:

@@ -89,6 +89,22 @@ class WindowView(Record):
     samples_per_second: float | None = Field(description="T_sys, all ranks.")
     useful_samples_per_second: float | None = Field(description="T_comp = T_sys x gain.")
     wire_cf: float | None = Field(description="dense bytes / payload bytes.")
+    global_batch_samples: float | None = Field(description="Samples a step, all ranks.")
+    gradient_diversity: float | None = Field(
+        description="sum ||g||^2 / ||sum g||^2 over ranks: 1/ranks when all agree, 1 when orthogonal. Known of "
+        "windows with plainly dense steps (warm-up, fallback), from 2 ranks on."
+    )
+    batch_bound_samples: float | None = Field(
+        description="B_S, samples a step of all ranks beyond which larger batches stop paying. Null where the "
+        "gradient diversity is, and where noise drowns the gradient."
+    )
+
+
+class LastKnown(Record):
+    """A figure that only some windows show, and the window it was last measured in."""
+
+    value: float
+    window: Count
 
 
 class DecisionView(Record):
@@ -118,6 +134,14 @@ class JobView(JobSummary):
     totals: Totals
     baseline_step_seconds: Seconds | None = Field(
         description="Median dense step of the warm-up, in seconds; null while unknown."
+    )
+    gradient_diversity: LastKnown | None = Field(
+        description="As last measured. Only plainly dense steps show it (warm-up, fallback), so later windows "
+        "often have none."
+    )
+    batch_bound_samples: LastKnown | None = Field(
+        description="B_S as last measured, in samples a step of all ranks; later windows often have none. To be "
+        "compared with latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
     control_enabled: Literal[False] = Field(default=False, description="Whether HTTP may override decisions.")
@@ -236,6 +260,7 @@ __all__ = [
     "JobList",
     "JobSummary",
     "JobView",
+    "LastKnown",
     "Page",
     "Problem",
     "RankView",

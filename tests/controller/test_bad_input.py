@@ -149,6 +149,11 @@ def test_fields_that_contradict_each_other(
     assert problem["detail"].startswith(f"{field}: ")
 
 
+def test_more_plainly_dense_steps_than_steps(app: InProcess, report: dict[str, Any]) -> None:
+    report["levels"][0]["sums"]["mean_steps"] = report["levels"][0]["steps"] + 1
+    assert fields(refused(app, json.dumps(report))) == ["levels.0.sums.mean_steps"]
+
+
 def test_ranks_that_cannot_be(app: InProcess, report: dict[str, Any]) -> None:
     report["ranks"][1]["rank"] = 2
     assert fields(refused(app, json.dumps(report))) == ["ranks.1.rank"]

@@ -1,11 +1,15 @@
 """What follows from a report, checked against numbers worked out by hand."""
 
+import itertools
 import math
 
 import pytest
+import torch
 from policies.builders import level_sums, window_report
+from torch import Tensor
 
 from gravac import derived
+from gravac.diversity import split
 from gravac.protocol import GainSums, WindowReport
 
 
@@ -64,3 +68,87 @@ def test_what_overflows_is_none_not_infinite() -> None:
                        residual_sq=1e300), seconds=5e-324)  # fmt: skip
     for value in (derived.gain, derived.owed_steps, derived.residual_ratio, derived.samples_per_second):
         assert value(huge) is None
+
+
+def dense(*gradients: tuple[Tensor, ...], samples: int) -> WindowReport:
+    """A window of plainly dense steps: each the raw gradients of all ranks. ``samples``: of a rank's step."""
+    steps, ranks = len(gradients), len(gradients[0])
+    energies = sums(
+        steps=steps,
+        mean_steps=steps,
+        mean_sq=math.fsum(sq(torch.stack(step).mean(0)) for step in gradients),
+        mean_gradient_sq=math.fsum(sq(g) for step in gradients for g in step),
+    )
+    return report(energies, first_step=0, last_step=steps - 1, samples=samples * ranks * steps)
+
+
+def sq(x: Tensor) -> float:
+    return float(x.double().square().sum())
+
+
+def test_equal_gradients_make_larger_batches_useless() -> None:
+    g = torch.tensor([3.0, 4.0])
+    same = dense((g, g, g, g), (2 * g, 2 * g, 2 * g, 2 * g), samples=8)
+    assert derived.gradient_diversity(same, 4) == 1 / 4
+    assert derived.noise_scale_samples(same, 4) == 0.0
+    assert derived.batch_bound_samples(same, 4) == 1.0
+    assert derived.global_batch_samples(same) == 32.0
+
+
+def test_orthogonal_gradients_make_the_bound_large() -> None:
+    orthogonal = dense(tuple(torch.eye(4)), samples=8)
+    assert derived.gradient_diversity(orthogonal, 4) == 1.0
+    assert derived.batch_bound_samples(orthogonal, 4) is None, "no signal at all: larger than can be told"
+    nearly = dense(tuple(torch.eye(4, dtype=torch.float64) + 0.01), samples=8)
+    signal_sq = (
+        2 * 0.01 + 4 * 0.01**2
+    )  # inner product of any two ranks' gradients; they differ by 1 beyond that
+    assert derived.batch_bound_samples(nearly, 4) == pytest.approx(1 + 8 / signal_sq, rel=1e-9)
+
+
+def test_the_bound_is_splits_over_all_levels() -> None:
+    window = report(
+        sums(mean_steps=3, mean_sq=2.5, mean_gradient_sq=12.0),
+        sums(gradient_sq=99.0),
+        sums(mean_steps=2, mean_sq=1.5, mean_gradient_sq=6.0),
+        samples=20 * 4 * 6,
+    )  # 20 steps of 4 ranks, 6 samples each
+    signal_sq, variance = split(18.0 / 4, 4.0, 4, 6)
+    assert derived.noise_scale_samples(window, 4) == pytest.approx(variance / signal_sq, rel=1e-12)
+    assert derived.batch_bound_samples(window, 4) == pytest.approx(1 + variance / signal_sq, rel=1e-12)
+    assert derived.gradient_diversity(window, 4) == pytest.approx(18.0 / (16 * 4.0), rel=1e-12)
+    uneven = window.model_copy(update={"samples": 20 * 4 * 6 + 40})  # 6.5 samples a rank and step, on average
+    assert derived.noise_scale_samples(uneven, 4) == pytest.approx(variance / signal_sq * 6.5 / 6, rel=1e-12)
+
+
+def test_the_bound_of_a_population_is_found_exactly() -> None:
+    """A window of every way in which 2 ranks may draw 2 of 4 samples: sums are divided last, so nothing is off."""
+    samples = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+    batches = [samples[list(chosen)].mean(0) for chosen in itertools.product(range(4), repeat=2)]
+    window = dense(*itertools.product(batches, repeat=2), samples=2)
+    exact = float(samples.square().sum(1).mean()) / sq(samples.mean(0))
+    assert derived.batch_bound_samples(window, 2) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("window", "ranks"),
+    [
+        (TWO, 2),
+        (report(sums(mean_sq=1.0, mean_gradient_sq=3.0)), 2),
+        (report(sums(mean_steps=1, mean_sq=1.0, mean_gradient_sq=1.0)), 1),
+        (report(sums(mean_steps=1)), 2),
+        (report(sums(mean_steps=1, mean_sq=5e-324, mean_gradient_sq=1e300)), 2),
+    ],
+    ids=["compressed", "no such step", "one rank", "gradients are zero", "overflow"],
+)
+def test_no_diversity_where_nothing_can_be_compared(window: WindowReport, ranks: int) -> None:
+    assert derived.gradient_diversity(window, ranks) is None
+    assert derived.noise_scale_samples(window, ranks) is None
+    assert derived.batch_bound_samples(window, ranks) is None
+
+
+def test_no_bound_in_samples_without_samples() -> None:
+    window = report(sums(mean_steps=1, mean_sq=0.75, mean_gradient_sq=2.0), samples=0)
+    assert derived.gradient_diversity(window, 2) == pytest.approx(2 / 3)
+    assert derived.global_batch_samples(window) is None
+    assert derived.batch_bound_samples(window, 2) is None

@@ -47,6 +47,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_gain_threshold_ratio": decision.epsilon,
         "gravac_windows_total": 9,
         "gravac_steps_total": 450,
+        "gravac_global_batch_samples": 64,
         "gravac_samples_total": sum(one.samples for one in reports),
         "gravac_gradient_dense_bytes_total": sum(one.dense_bytes for one in reports),
         "gravac_gradient_payload_bytes_total": sum(one.payload_bytes for one in reports),
@@ -138,7 +139,14 @@ def test_large_jobs_have_no_series_per_rank(app: InProcess) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_is_content(app: InProcess) -> None:
     register(app, job="begun")
-    run(app, Trainer(), register(app).decision, 12)
+    trainer = Trainer()
+    report = trainer.report(register(app).decision)
+    sums = report.levels[0].sums.model_copy(
+        update={"mean_steps": 50, "mean_sq": 0.75, "mean_gradient_sq": 2.0}
+    )
+    level = report.levels[0].model_copy(update={"sums": sums})
+    answer = post(app, "/v1/jobs/job/windows", report.model_copy(update={"levels": (level,)}))
+    run(app, trainer, WindowAnswer.model_validate_json(answer).decision, 11)
     text = app.client.get("/metrics").text
     found = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
