@@ -19,7 +19,7 @@ from gravac.protocol import End
 from gravac_agent import checkpoint
 from gravac_agent.build import Parts, assemble
 from gravac_agent.errors import ClosedError, SetupError
-from gravac_agent.hook import attach
+from gravac_agent.hook import attach, leftover
 from gravac_agent.intake import Intake
 from gravac_agent.link import Link
 from gravac_agent.rates import Rates, Scaler
@@ -101,7 +101,8 @@ class Agent:
         self._regrouper: Regrouper | None = None
         self._unapplicable = False  # the last finished step had a non-finite gradient
         self._intake = Intake()
-        self._rates = Rates(optimizer, scaler)
+        names = {id(parameter): name for name, parameter in module.module.named_parameters()}
+        self._rates = Rates(optimizer, scaler, names)
 
     def __enter__(self) -> Self:
         if self._closed:
@@ -145,7 +146,7 @@ class Agent:
             for handle in self._handles:
                 handle.remove()
             parts.engine.close()
-            self._slot.taker, self._slot.leftover = None, parts.memory
+            self._slot.taker, self._slot.leftover = None, leftover(parts.memory)
             Agent._open = None
             if parts.desk is not None:
                 message = "finished" if clean else "ended by an error in the training"
@@ -260,9 +261,8 @@ class Agent:
         if parts.loop.full:
             self._close_window(parts)
         parts.loop.clock.forward_began()
-        factor = self._rates.factor()
-        if factor != 1.0 and self.settings.rescale:
-            parts.memory.rescale(factor)
+        if self.settings.rescale:
+            self._rates.follow(parts.memory)
         self._intake.forward(args, kwargs)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -88,6 +88,7 @@ def assemble(
     aggregator = aggregators.build(settings.compressor, metered)
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
+    memory.world_size = world_size
     if slot.leftover.nbytes():
         memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
     # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).

@@ -66,7 +66,8 @@ class Encoder:
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
         """Whether this step hands on the raw gradient: dense, nothing measured, nothing owed."""
-        return plan.cf == 1.0 and not plan.measured and not self.memory.owes(bucket)
+        idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
+        return idle and not self.memory.owes(bucket)
 
     def _prepare(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import AllReduce
-from gravac.memories import Bucket, Memory, NoMemory
+from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
 from gravac_agent.errors import SetupError
 
 
@@ -52,6 +52,11 @@ class HookSlot:
             self.leftover.commit()
         exchange = self.dense.reduce_in_place(buffer)
         return exchange.work.get_future().then(lambda _: buffer)
+
+
+def leftover(memory: Memory) -> Memory:
+    """What a closed agent still owes; only that: a momentum it kept ends with it."""
+    return convert(memory, ResidualMemory()) if memory.transforms else memory
 
 
 _NO_CODEC: Any = None  # an update without a payload never looks at the codec

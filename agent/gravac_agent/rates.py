@@ -5,13 +5,12 @@ e ← e · η/η' when the rate goes from η to η'. Gradients seen by DDP's hoo
 when a GradScaler moves it.
 """
 
-import logging
-import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
-log = logging.getLogger("gravac.agent")
+from gravac.memories import Memory
 
 
 class Scaler(Protocol):
@@ -21,45 +20,54 @@ class Scaler(Protocol):
 
 
 class Rates:
-    """Watches one optimiser and, if given, its scaler. All ranks see the same values, so they scale alike."""
+    """Watches one optimiser and, if given, its scaler. All ranks see the same values, so they scale alike.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, scaler: Scaler | None) -> None:
-        self._optimizer, self._scaler = optimizer, scaler
+    ``names``: the parameters' names by ``id``. Groups of parameters may change their rates differently.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, scaler: Scaler | None, names: Mapping[int, str]
+    ) -> None:
+        self._optimizer, self._scaler, self._names = optimizer, scaler, names
         self._rates = self._read()
         self._scale = self._read_scale()
-        self._warned = False
 
-    def factor(self) -> float:
-        """What to multiply the memory by since the last call; 1 when nothing changed or no factor is right."""
-        before, self._rates = self._rates, self._read()
+    def follow(self, memory: Memory) -> None:
+        """Scale what ``memory`` owes by what has changed since the last call, between steps.
+
+        A rate of 0 is waited out: what counts is the last one above it.
+        """
         scale_before, self._scale = self._scale, self._read_scale()
-        factor = self._rate_factor(before) * (self._scale / scale_before)
-        return factor if math.isfinite(factor) and factor > 0 else 1.0
+        if self._scale != scale_before:
+            memory.rescale(self._scale / scale_before)
+        now = self._read()
+        factors = [
+            old / new if old > 0 and new > 0 else 1.0 for old, new in zip(self._rates, now, strict=False)
+        ]
+        if len(set(factors)) == 1 and len(factors) == len(now):
+            if factors[0] != 1.0:
+                memory.change_rate(factors[0])
+        else:
+            for group, factor in zip(self._optimizer.param_groups, factors, strict=False):
+                if factor != 1.0:
+                    memory.change_rate(factor, self._named(group))
+        known = [*self._rates, *now[len(self._rates) :]]
+        self._rates = [new if new > 0 else old for old, new in zip(known, now, strict=False)]
 
     def state(self) -> list[float]:
-        """The loss scale, then the rates, as of the last call of ``factor``: for a checkpoint."""
+        """The loss scale, then the rates, as of the last ``follow``: for a checkpoint."""
         return [self._scale, *self._rates]
 
     def restore(self, state: list[float]) -> None:
-        """Measure the next factor from where a checkpoint was taken."""
+        """Measure the next change from where a checkpoint was taken."""
         self._scale, *self._rates = state
 
-    def _rate_factor(self, before: list[float]) -> float:
-        ratios = [old / new for old, new in zip(before, self._rates, strict=False) if old > 0 and new > 0]
-        if len(before) != len(self._rates) or not ratios:
-            return 1.0
-        if max(ratios) - min(ratios) > 1e-9 * max(ratios):
-            if not self._warned:
-                log.warning(
-                    "parameter groups change their learning rates differently: the memory is not rescaled"
-                )
-                self._warned = True
-            return 1.0
-        return ratios[0]
+    def _named(self, group: dict[str, Any]) -> set[str]:
+        return {self._names[id(one)] for one in group["params"] if id(one) in self._names}
 
     def _read(self) -> list[float]:
         groups: list[dict[str, Any]] = self._optimizer.param_groups
-        return [float(group["lr"]) for group in groups if "lr" in group]
+        return [float(group.get("lr", 0.0)) for group in groups]
 
     def _read_scale(self) -> float:
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0

@@ -21,6 +21,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None) -> None:
     _agree(parts, {"compressor": compressor, "memory": memory, "step": loop.step})
     said = []
     if owed is not None:
+        owed.world_size = parts.world_size
         said.append(f"memory {encoder.memory.spec} -> {owed.spec}")
         try:
             encoder.memory = convert(encoder.memory, owed)

@@ -1,6 +1,5 @@
 """What is owed follows the learning rate and the loss scale (e ← e · η/η' · S'/S)."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -23,35 +22,60 @@ def optimizer(*rates: float) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates])
 
 
-def test_factor_follows_rate_and_scale() -> None:
-    steps, scaler = optimizer(0.1, 0.2), FakeScaler()
-    rates = Rates(steps, scaler)
-    assert rates.factor() == 1.0
+def watched(*rates: float, scaler: FakeScaler | None = None) -> tuple[torch.optim.Optimizer, Rates]:
+    """One parameter a group, named g0, g1, …"""
+    steps = optimizer(*rates)
+    names = {id(group["params"][0]): f"g{number}" for number, group in enumerate(steps.param_groups)}
+    return steps, Rates(steps, scaler, names)
+
+
+def owing() -> ResidualMemory:
+    memory = ResidualMemory()
+    memory.load_state_dict({"g0": torch.ones(1), "g1": torch.ones(1)})
+    return memory
+
+
+def owed(memory: ResidualMemory) -> list[float]:
+    state = memory.state_dict()
+    return [float(state["g0"]), float(state["g1"])]
+
+
+def test_what_is_owed_follows_rate_and_scale() -> None:
+    scaler, memory = FakeScaler(), owing()
+    steps, rates = watched(0.1, 0.2, scaler=scaler)
+    rates.follow(memory)
+    assert owed(memory) == [1.0, 1.0]
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.05, 0.1
-    assert rates.factor() == 2.0
+    rates.follow(memory)
+    assert owed(memory) == [2.0, 2.0]
     scaler.scale = 2.0
-    assert rates.factor() == 0.25
-    assert rates.factor() == 1.0
+    rates.follow(memory)
+    rates.follow(memory)
+    assert owed(memory) == [0.5, 0.5]
     saved = rates.state()
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.5, 1.0
-    again = Rates(steps, scaler)
+    again = Rates(steps, scaler, {})
     again.restore(saved)
-    assert again.factor() == pytest.approx(0.1)
+    again.follow(memory)
+    assert owed(memory) == pytest.approx([0.05, 0.05])
 
 
-def test_no_factor_is_right_for_groups_that_part_or_a_rate_of_zero(caplog: pytest.LogCaptureFixture) -> None:
-    steps = optimizer(0.1, 0.2)
-    rates = Rates(steps, None)
+def test_groups_may_part() -> None:
+    memory = owing()
+    steps, rates = watched(0.1, 0.2)
     steps.param_groups[0]["lr"] = 0.05
-    with caplog.at_level(logging.WARNING):
-        assert rates.factor() == 1.0
-    assert "not rescaled" in caplog.text
-    for group in steps.param_groups:
-        group["lr"] = 0.0
-    assert rates.factor() == 1.0
-    for group in steps.param_groups:
-        group["lr"] = 0.1
-    assert rates.factor() == 1.0
+    rates.follow(memory)
+    assert owed(memory) == [2.0, 1.0]
+
+
+def test_a_rate_of_zero_is_waited_out() -> None:
+    memory = owing()
+    steps, rates = watched(0.1, 0.2)
+    for rate in (0.0, 0.0, 0.05):
+        for group in steps.param_groups:
+            group["lr"] = rate
+        rates.follow(memory)
+    assert owed(memory) == pytest.approx([2.0, 4.0])
 
 
 @pytest.mark.parametrize("rescale", [True, False])
@@ -62,13 +86,12 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
     outside, memory = torch.zeros(50), ResidualMemory()
     inside, owed = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
     steps = optimizer(1.0)
-    rates = Rates(steps, None)
+    rates = Rates(steps, None, {})
     for step in range(30):
         rate = steps.param_groups[0]["lr"] = 2.0 ** -(step // 5)
         gradient = torch.randint(-9, 9, (50,), generator=generator).float()
-        factor = rates.factor()
         if rescale:
-            memory.rescale(factor)
+            rates.follow(memory)
         payload = codec.compress(memory.compensate(bucket, gradient), 10.0, key, torch.float32)
         memory.update(bucket, codec, payload)
         memory.commit()

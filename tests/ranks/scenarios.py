@@ -639,3 +639,28 @@ def switched_differently(rank: int, world: int, folder: str) -> dict[str, Any]:
                 said.append(f"{type(error).__name__}: {error}")
         loss = train(module, optimizer, rank, range(4, 8))
     return {"said": said, "loss": loss, "parameters": fingerprint(module)}
+
+
+def momentum_in_the_memory(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """The optimiser's momentum against the memory's, without compression; then DGC as a whole."""
+
+    def trained(momentum: float, **options: Any) -> tuple[list[torch.Tensor], float]:
+        module = wrapped(buckets=6)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=momentum)
+        with Agent(module, optimizer, data_dir=folder, controller=None, window=5, **options) as agent:
+            train(module, optimizer, rank, range(25))
+            cf = agent.state.cf if agent.state else 0.0
+        return [one.detach() for one in module.parameters()], cf
+
+    theirs, _ = trained(0.9, policy="dense", job="theirs")
+    ours, _ = trained(0.0, policy="dense", memory="momentum:momentum=0.9", job="ours")
+    start = list(net().parameters())
+    apart = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    moved = max(float((a - b.detach()).abs().max()) for a, b in zip(ours, start, strict=True))
+    dgc = {"compressor": "dgc", "memory": "momentum:clip=1", "policy": "warmup:cf=100,windows=1"}
+    whole, cf = trained(0.0, job="dgc", **dgc)
+    finite = all(bool(one.isfinite().all()) for one in whole)
+    digest = hashlib.sha256(
+        b"".join(bytes(one.view(torch.uint8).flatten().tolist()) for one in whole)
+    ).hexdigest()
+    return {"apart": apart, "moved": moved, "cf": cf, "finite": finite, "parameters": digest}

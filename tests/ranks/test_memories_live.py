@@ -37,3 +37,11 @@ def test_a_sketch_too_small_for_its_beta_is_announced_with_the_numbers(
 def test_a_sketch_of_the_right_size_is_not(run_ranks: RunRanks, tmp_path: Path) -> None:
     run_ranks("unstable_memory", 2, memory="conef-sketch:size=0.1,beta=0.9")
     assert notes(tmp_path) == []
+
+
+def test_momentum_in_the_memory_is_the_optimisers_and_dgc_runs_whole(run_ranks: RunRanks) -> None:
+    one, two = run_ranks("momentum_in_the_memory", 2)
+    assert one["apart"] < 1e-6 < 1e-2 < one["moved"]
+    assert one["finite"]
+    assert one["cf"] >= 16.0  # on its ramp
+    assert one["parameters"] == two["parameters"]
