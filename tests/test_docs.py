@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 import pytest
+from catalogue_page import page as catalogue_page
 from controller.builders import Trainer, spec
 from controller.process import Controller
-from settings_page import page
+from settings_page import page as settings_page
 
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.cli import main
@@ -34,7 +35,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def test_there_are_documents() -> None:
-    assert {"README.md", "ARCHITECTURE.md", "rest.md", "settings.md", "promises.md"} <= {
+    assert {"README.md", "ARCHITECTURE.md", "rest.md", "settings.md", "catalogue.md", "promises.md"} <= {
         p.name for p in PAGES
     }
 
@@ -96,7 +97,16 @@ def test_every_command_is_in_the_readme() -> None:
 
 def test_settings_page_is_fresh() -> None:
     written = (ROOT / "docs/settings.md").read_text()
-    assert written == page(), "python tests/settings_page.py > docs/settings.md"
+    assert written == settings_page(), "python tests/settings_page.py > docs/settings.md"
+
+
+def test_catalogue_page_is_fresh_and_its_links_land() -> None:
+    written = (ROOT / "docs/catalogue.md").read_text()
+    assert written == catalogue_page(), "python tests/catalogue_page.py > docs/catalogue.md"
+    headings = re.findall(r"^### (.*)$", written, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]*)\)", written)) == anchors
+    assert len(anchors) == len(headings)
 
 
 def test_the_readmes_diff_is_python() -> None:

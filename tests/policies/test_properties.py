@@ -126,3 +126,7 @@ def test_a_state_from_other_settings_is_gone_on_from(line: str, other: str, data
         epoch = verdict.decision.epoch
         if successor.spec().name == "gravac":
             assert {verdict.decision.cf_minimum, verdict.decision.cf_candidate} <= factors
+
+
+def test_every_registered_policy_is_checked_here() -> None:
+    assert {line.partition(":")[0] for line in POLICY_LINES} == set(POLICIES)

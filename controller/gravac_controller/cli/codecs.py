@@ -1,0 +1,68 @@
+"""``gravac codecs``: everything that can be chosen by name."""
+
+import json
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from gravac.catalogue import Entry
+
+PIPED_WIDTH = 500
+"""Columns where nobody looks: wide enough for one line a member."""
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def codecs(name: str | None, as_json: bool) -> None:
+    """List everything that can be chosen by name: compressors, aggregators, error memories, collectives, policies and
+    estimators; with NAME, all there is to say of one: how it works, its source, settings, bytes and proven error.
+
+    Settings follow a colon: compressor="qsgd:bits=4". The same as a page: docs/catalogue.md.
+
+    \b
+    Example:
+      gravac codecs topk
+    """
+    entries = _catalogue()
+    if name is not None:
+        entries = _named(entries, name)
+    if as_json:
+        click.echo(json.dumps({"members": [entry.model_dump(mode="json") for entry in entries]}))
+        return
+    from gravac_controller.cli import listing  # only now: it needs torch
+
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    with console.capture() as shown:
+        if name is None:
+            listing.overview(console, entries)
+        else:
+            for entry in entries:
+                listing.in_full(console, entry)
+    click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
+
+
+def _catalogue() -> "Sequence[Entry]":
+    try:
+        from gravac.catalogue import catalogue
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException("the catalogue is computed with torch, which is not installed") from None
+    return catalogue()
+
+
+def _named(entries: "Sequence[Entry]", name: str) -> "Sequence[Entry]":
+    found = [entry for entry in entries if entry.name == name]
+    if not found:
+        close = get_close_matches(name, {entry.name for entry in entries}, n=3)
+        meant = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise click.BadParameter(
+            f"nothing is named {name!r}.{meant} `gravac codecs` lists them all.", param_hint="NAME"
+        )
+    return found

@@ -1,0 +1,127 @@
+"""What the catalogue says of a member, in words and short tables: for ``gravac codecs`` and the catalogue page."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gravac.catalogue import RANKS, Cost, Entry, Kind
+from gravac_controller.cli.wording import size
+
+
+class KindWords(NamedTuple):
+    """How a kind is headed, what it does, and how a member of it is chosen (``{}``: its name)."""
+
+    title: str
+    does: str
+    use: str
+
+
+KINDS: dict[Kind, KindWords] = {
+    "compressor": KindWords(
+        "Compressors", "what of a gradient is sent", 'Agent(model, optimizer, compressor="{}")'
+    ),
+    "aggregator": KindWords(
+        "Aggregators",
+        "compressing in which the ranks take part together",
+        'Agent(model, optimizer, compressor="{}")',
+    ),
+    "memory": KindWords("Error memories", "what becomes of the rest", 'Agent(model, optimizer, memory="{}")'),
+    "collective": KindWords("Collectives", "how payloads meet", "follows from the compressor"),
+    "policy": KindWords("Policies", "who decides how much", 'Agent(model, optimizer, policy="{}")'),
+    "estimator": KindWords(
+        "Estimators", "which samples a gradient is made of", 'gravac.estimators.ESTIMATORS["{}"]'
+    ),
+}
+LINK = f"Link of {RANKS} ranks"
+NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
+
+
+def numeric(column: str) -> bool:
+    """Whether a column of ``costs`` or of ``sends`` is set flush right."""
+    return column.partition(",")[0] in NUMERIC
+
+
+def use(entry: Entry) -> str:
+    """How to choose it."""
+    return KINDS[entry.kind].use.format(entry.name)
+
+
+def traits(entry: Entry, held: bool = True) -> str:
+    """The traits it has (or has not), comma between."""
+    return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is held)
+
+
+def what(entry: Entry, entries: Sequence[Entry]) -> str:
+    """One line about it that no other member has: variants share the summary of the first, and say how they differ."""
+    first = next(other for other in entries if other.summary == entry.summary)
+    return prose(entry.summary if first.name == entry.name else entry.details.split("\n\n")[0])
+
+
+def prose(text: str) -> str:
+    """Text of a docstring with code in single backticks, which is what a terminal and Markdown show well."""
+    return text.replace("``", "`")
+
+
+def bound(cost: Cost) -> str:
+    """What is proven of ``E‖C(x)−x‖²``; empty when nothing."""
+    terms: list[str] = []
+    if cost.delta is not None and (cost.omega is None or 1.0 - cost.delta <= cost.omega):
+        terms = ["0"] if cost.delta == 1.0 else [f"(1−{cost.delta:.3g})·‖x‖²"]
+    elif cost.omega is not None:
+        terms = [f"{cost.omega:.3g}·‖x‖²"]
+    if cost.absolute:
+        terms.append(f"{cost.absolute:.3g}")
+    return " + ".join(terms)
+
+
+def settings(entry: Entry) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of its settings; no rows when it has none."""
+    rows = [
+        [one.name, "must be given" if one.default is None else one.default, prose(one.meaning or "see above")]
+        for one in entry.settings
+    ]
+    return ["Setting", "Default", "Meaning"], rows
+
+
+def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of what it makes of some sizes; only columns that say something."""
+    columns = {
+        "Elements": [str(cost.numel) for cost in entry.costs],
+        "CF asked": [_factor(cost.cf) for cost in entry.costs],
+        "CF reached": [_factor(cost.reached_cf) for cost in entry.costs],
+        "Payload": [_size(cost.payload_bytes) for cost in entry.costs],
+        LINK: [_size(cost.link_bytes) for cost in entry.costs],
+        "Held": [_size(cost.held_bytes) for cost in entry.costs],
+        "Proven error at most": [bound(cost) for cost in entry.costs],
+    }
+    told = {head: cells for head, cells in columns.items() if any(cells)}
+    return list(told), [list(row) for row in zip(*told.values(), strict=True)]
+
+
+def sends(entry: Entry) -> str:
+    """Bytes at the largest size and strongest CF of the catalogue; empty when it has none."""
+    if not entry.costs:
+        return ""
+    last = entry.costs[-1]
+    found = (last.payload_bytes if last.link_bytes is None else last.link_bytes, last.held_bytes)
+    return next((size(value) for value in found if value is not None), "")
+
+
+def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
+    """What ``sends`` tells of a kind: the head of that column."""
+    cost = next((entry.costs[-1] for entry in entries if entry.kind == kind and entry.costs), None)
+    if cost is None:
+        return ""
+    million = f"{cost.numel:,} elements"
+    if cost.held_bytes is not None:
+        return f"Held, {million}"
+    if cost.link_bytes is not None:
+        return f"{LINK}, {million}"
+    return f"Payload, {million}, CF {cost.cf:g}"
+
+
+def _factor(cf: float | None) -> str:
+    return "" if cf is None else f"{cf:.4g}"
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else size(count)

@@ -1,0 +1,128 @@
+"""``gravac codecs``: names everything that is registered, says what is known of one, and is data for machines."""
+
+import json
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from gravac.aggregators import AGGREGATORS
+from gravac.catalogue import Cost, Entry, catalogue
+from gravac.collectives import COLLECTIVES
+from gravac.compressors import COMPRESSORS
+from gravac.estimators import ESTIMATORS
+from gravac.memories import MEMORIES
+from gravac.policies import POLICIES
+from gravac_controller.cli import main, members
+
+REGISTRIES = {
+    "Compressors": COMPRESSORS,
+    "Aggregators": AGGREGATORS,
+    "Error memories": MEMORIES,
+    "Collectives": COLLECTIVES,
+    "Policies": POLICIES,
+    "Estimators": ESTIMATORS,
+}
+ENTRIES = catalogue()
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["codecs", *arguments])
+    return result.exit_code, result.output
+
+
+def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> None:
+    code, output = run()
+    assert code == 0
+    assert "\x1b" not in output  # plain, as nobody looks
+    for section in output.split("\n\n"):
+        title, _, *rows = section.splitlines()
+        registry = REGISTRIES.pop(title.partition(":")[0])
+        listed = [row.split()[0] for row in rows if not row.startswith(("Name", " "))]
+        assert listed == list(registry)
+    assert not REGISTRIES
+    assert output == "\n".join(line.rstrip() for line in output.split("\n"))
+
+
+def test_no_two_members_of_a_kind_have_the_same_line() -> None:
+    told = [(entry.kind, members.what(entry, ENTRIES)) for entry in ENTRIES]
+    assert len(set(told)) == len(told), {one for one in told if told.count(one) > 1}
+
+
+def test_json_round_trip() -> None:
+    code, output = run("--json")
+    assert code == 0
+    read = [Entry.model_validate_json(json.dumps(one)) for one in json.loads(output)["members"]]
+    assert tuple(read) == ENTRIES
+    code, output = run("--json", "topk")
+    (one,) = json.loads(output)["members"]
+    assert Entry.model_validate_json(json.dumps(one)).name == "topk"
+
+
+@pytest.mark.parametrize("name", sorted({entry.name for entry in ENTRIES}))
+def test_one_member_in_full(name: str) -> None:
+    code, output = run(name)
+    assert code == 0
+    for entry in ENTRIES:
+        if entry.name != name:
+            continue
+        assert f"{name} ({entry.kind})" in output
+        assert entry.source in output
+        assert members.use(entry) in output
+        for setting in entry.settings:
+            assert re.search(rf"^{setting.name} ", output, re.MULTILINE)
+        for trait in entry.traits:
+            assert trait.replace("_", " ") in output
+        for cost in entry.costs:
+            assert str(cost.numel) in output
+
+
+def test_a_name_of_two_kinds_shows_both() -> None:
+    _, output = run("dense")
+    assert "dense (compressor)" in output
+    assert "dense (policy)" in output
+
+
+def test_bytes_and_bounds() -> None:
+    _, output = run("topk")
+    assert re.search(r"^ *1000 +10 +10 +800 B +\(1−0.1\)·‖x‖²$", output, re.MULTILINE)
+    _, output = run("all_reduce")
+    assert re.search(r"Link of 8 ranks\n +1000 +4 kB +7 kB$", output, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("proven", "text"),
+    [
+        ({}, ""),
+        ({"delta": 1.0}, "0"),
+        ({"delta": 0.25}, "(1−0.25)·‖x‖²"),
+        ({"omega": 7.5}, "7.5·‖x‖²"),
+        ({"delta": 0.01, "omega": 0.5}, "0.5·‖x‖²"),
+        ({"delta": 0.9, "omega": 0.5}, "(1−0.9)·‖x‖²"),
+        ({"absolute": 2.0}, "2"),
+        ({"omega": 0.5, "absolute": 2.0}, "0.5·‖x‖² + 2"),
+    ],
+)
+def test_the_smaller_of_two_proven_errors_is_told(proven: dict[str, float], text: str) -> None:
+    empty = dict.fromkeys(Cost.model_fields) | {"numel": 10}
+    assert members.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
+
+
+def test_an_unknown_name_is_an_error_that_helps() -> None:
+    code, output = run("topq")
+    assert code == 2
+    assert "nothing is named 'topq'" in output
+    assert "Did you mean topk" in output
+    assert "`gravac codecs`" in output
+    code, output = run("--json", "zzzzzz")
+    assert code == 2
+    assert "Did you mean" not in output
+
+
+def test_without_torch_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gravac.catalogue")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, output = run()
+    assert code == 1
+    assert "torch, which is not installed" in output
