@@ -32,6 +32,8 @@ ELEMENTS = 3_482_624
 COMPUTE, COMPRESS, DENSE_NETWORK, DECOMPRESS, WAIT = 0.128, 0.028, 1.206, 0.006, 0.004
 GAINS = {10.0: 0.66, 20.0: 0.58, 40.0: 0.55, 160.0: 0.22, 1000.0: 0.07}
 SAMPLES = 64
+BATCH_BOUND = 1250
+"""Samples a step; shown by the dense steps of the warm-up, when there are at least 2 ranks."""
 
 
 @dataclass
@@ -146,6 +148,10 @@ class Story:
         steps, sent = self.window_steps, self.gain(cf)
         owed = 0.0 if cf == 1 else 0.9 * (1 / sent - 1) * self._about(0.06)
         compensated = 2.0 + 2.2 * owed
+        # The ranks' gradients agree just as much as those of a job with that bound do, in expectation.
+        signal = 1 / (1 + (BATCH_BOUND - 1) * self.world_size / SAMPLES)
+        mean_sq = 2.0 * (1 + (self.world_size - 1) * signal) / self.world_size**2
+        plain = steps if decision.phase == "warmup" else 0
         return LevelSums(
             epoch=decision.epoch,
             cf=cf,
@@ -164,6 +170,9 @@ class Story:
                 candidate_sq=compensated * self.gain(decision.cf_candidate) * steps,
                 residual_sq=6.0 * owed * steps,
                 residual_dot_gradient=2.0 * owed * steps,
+                mean_steps=plain,
+                mean_sq=mean_sq * plain,
+                mean_gradient_sq=2.0 * plain,
             ),
         )
 

@@ -28,13 +28,17 @@ export class Facts {
     this.entries = new Map();
   }
 
-  /** items: [[key, label, value, note?], …]; an entry whose value is null is not shown. */
+  /**
+   * items: [[key, label, value, note?, help?], …]; an entry whose value is null is not shown. `help` is shown when the
+   * pointer rests on the entry, and read to those who do not see it.
+   */
   set(items) {
-    for (const [key, label, value, note = ""] of items) {
+    for (const [key, label, value, note = "", help = ""] of items) {
       let entry = this.entries.get(key);
       if (!entry) {
         const term = el("dt", {}, label), main = el("dd"), small = el("dd", { class: "note" });
-        entry = { box: el("div", { "data-fact": key }, term, main, small), term, main, small };
+        const more = help === "" ? null : el("dd", { class: "sr" }, help);
+        entry = { box: el("div", { "data-fact": key, title: help || null }, term, main, small, more), term, main, small };
         this.entries.set(key, entry);
         this.list.append(entry.box);
       }

@@ -1,5 +1,6 @@
 // Which compression factor, and why: the big number and the sentence.
 
+import { boundTile } from "./bound.js";
 import { $, Facts, setHidden, setText } from "./dom.js";
 import { bytes, cf, clock, count, digits, fine, known, percent, seconds, times } from "./format.js";
 import { now } from "./api.js";
@@ -61,6 +62,7 @@ function tilesOf({ job }) {
     ["owed", "Owed steps τ", digits(view.owed_steps), "steps of progress held back"],
     ["step", "Step time", seconds(step), against],
     ["wire", "On the wire", view.wire_cf === 1 ? "1×" : times(view.wire_cf), `${bytes(perStep(view.report))} a step, all ranks`],
+    boundTile(job),
     ["loss", "Loss", known(view.report.loss) ? fine(view.report.loss) : null, "as the trainer logged it"],
   ];
 }

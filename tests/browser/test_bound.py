@@ -1,0 +1,80 @@
+"""The batch bound on the page: as last measured, beside the batch in use; when it is unknown, why."""
+
+from collections.abc import Iterator
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Http
+from browser.story import Story
+from browser.test_page import shows
+from controller.process import Controller
+
+from gravac.protocol import LevelSums
+
+pytestmark = pytest.mark.browser
+
+TILE = "[data-fact=bound]"
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """One controller for the file; each test has a job of its own."""
+    running = Controller(tmp_path_factory.mktemp("bound") / "runs")
+    yield running
+    running.stop()
+
+
+def level(story: Story, mean_sq: float) -> LevelSums:
+    """The story's next level as if its steps were plainly dense. ``mean_sq``: of a step, whose ranks sum to 2."""
+    (found,) = story.report().levels
+    steps = story.window_steps
+    means = {"mean_steps": steps, "mean_sq": mean_sq * steps, "mean_gradient_sq": 2.0 * steps}
+    return found.model_copy(update={"sums": found.sums.model_copy(update=means)})
+
+
+def tile(tab: Tab) -> tuple[str, str]:
+    """Value and note."""
+    return tab.text(f"{TILE} dd"), tab.text(f"{TILE} .note")
+
+
+def test_the_last_measured_bound_stays_beside_the_batch(controller: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(controller), job="known")
+    story.until("hold")
+    story.play(3)
+    tab = open_page(f"{controller.url}/#job=known")
+    tab.wait(READY)
+    assert tab.text(f"{TILE} dt") == "Batch bound B_S"
+    assert tile(tab) == ("≈ 1,250", "samples (your global batch: 64), measured in window 1")
+    help_text = tab.page.locator(TILE).get_attribute("title")
+    assert help_text is not None
+    for words in ("beyond it, larger batches stop paying", "adding workers pays", "cheaper steps pay"):
+        assert words in help_text
+    assert tab.page.locator(f"{TILE} .sr").text_content() == help_text, "for those who have no pointer"
+    # A fallback measures again: 2 ranks of 32 samples, |G|² = 0.5, S = 16 samples.
+    window = story.window
+    story.play(phase="fallback", cf=1.0, levels=(level(story, 0.75),))
+    shows(tab, f"{TILE} dd", "≈ 33")
+    assert tile(tab)[1] == f"samples (your global batch: 64), measured in window {window}"
+
+
+@pytest.mark.parametrize("why", ["alone", "uncounted", "never-dense", "drowned"])
+def test_unknown_says_why(controller: Controller, open_page: OpenPage, why: str) -> None:
+    story = Story(Http(controller), job=why, world_size=1 if why == "alone" else 2)
+    changes: dict[str, dict[str, object]] = {
+        "alone": {},
+        "uncounted": {"samples": 0},
+        "never-dense": {"levels": ()},
+        "drowned": {"levels": (level(story, 0.25),)},
+    }
+    story.play(1, **changes[why])
+    tab = open_page(f"{controller.url}/#job={why}")
+    tab.wait(READY)
+    assert tile(tab) == (
+        "–",
+        {
+            "alone": "one rank has no other to compare with",
+            "uncounted": "the trainer's batch size is not known; tell agent.log(samples=…)",
+            "never-dense": "not measured: only steps that send everything show it (warm-up, fallback)",
+            "drowned": "noise drowned the gradient: probably far above your global batch (64)",
+        }[why],
+    )
