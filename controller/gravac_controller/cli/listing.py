@@ -12,12 +12,13 @@ from gravac_controller.cli import members
 def overview(console: Console, entries: Sequence[Entry]) -> None:
     """Every kind with its members, one line each where there is room."""
     for kind, words in members.KINDS.items():
-        console.print(f"{words.title}: {words.does}", style="bold")
+        head, _, of = members.sends_of(kind, entries).partition(", ")
+        told = f"; {head.lower()}: {of}" if head else ""
+        console.print(f"{words.title}: {words.does}{told}", style="bold")
         table = Table(box=None, pad_edge=False, header_style="dim")
-        head = members.sends_of(kind, entries)
         table.add_column("Name", no_wrap=True)
         if head:
-            table.add_column(head, justify="right", max_width=20)
+            table.add_column(head, justify="right", no_wrap=True)
         table.add_column("What")
         for entry in entries:
             if entry.kind == kind:
