@@ -107,6 +107,11 @@ def gradient_diversity(report: WindowReport, world_size: int) -> float | None:
     return None if found is None else _finite(found)
 
 
+def mostly_dense(report: WindowReport) -> bool:
+    """Whether at least half the steps were plainly dense. The two or three at a change of CF are too few."""
+    return 2 * total_sums(report).mean_steps >= steps(report)
+
+
 def noise_scale_samples(report: WindowReport, world_size: int) -> float | None:
     """The simple gradient noise scale S / |G|^2 in samples, from plainly dense steps (``gravac.diversity.split``).
 

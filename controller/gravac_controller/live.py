@@ -101,11 +101,9 @@ class LiveJob:
         if self.latest is not None:
             self.windows.append(self._without_many_ranks(self.latest))
         spec, _ = self.known()
-        self.latest = view = window_view(time, report, spec.world_size)
-        if view.gradient_diversity is not None:
-            self.gradient_diversity = LastKnown(value=view.gradient_diversity, window=report.window)
-        if view.batch_bound_samples is not None:
-            self.batch_bound_samples = LastKnown(value=view.batch_bound_samples, window=report.window)
+        self.latest = window_view(time, report, spec.world_size)
+        if derived.mostly_dense(report):
+            self._measure_diversity(self.latest)
         self.last_report_time = time
         self._undecided = True
         self._add_up(report)
@@ -117,6 +115,13 @@ class LiveJob:
                 for level in report.levels
                 if level.cf == 1 and level.step_seconds_median is not None
             )
+
+    def _measure_diversity(self, view: WindowView) -> None:
+        window = view.report.window
+        if view.gradient_diversity is not None:
+            self.gradient_diversity = LastKnown(value=view.gradient_diversity, window=window)
+        if view.batch_bound_samples is not None:
+            self.batch_bound_samples = LastKnown(value=view.batch_bound_samples, window=window)
 
     def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
         before, self.decision = self.decision, decision

@@ -136,12 +136,12 @@ class JobView(JobSummary):
         description="Median dense step of the warm-up, in seconds; null while unknown."
     )
     gradient_diversity: LastKnown | None = Field(
-        description="As last measured. Only plainly dense steps show it (warm-up, fallback), so later windows "
-        "often have none."
+        description="As last measured in a window of which at least half the steps were plainly dense (warm-up, "
+        "fallback); later windows often have none."
     )
     batch_bound_samples: LastKnown | None = Field(
-        description="B_S as last measured, in samples a step of all ranks; later windows often have none. To be "
-        "compared with latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
+        description="B_S as last measured in such a window, in samples a step of all ranks. To be compared with "
+        "latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
     control_enabled: Literal[False] = Field(default=False, description="Whether HTTP may override decisions.")

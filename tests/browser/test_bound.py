@@ -44,7 +44,7 @@ def test_the_last_measured_bound_stays_beside_the_batch(controller: Controller, 
     tab = open_page(f"{controller.url}/#job=known")
     tab.wait(READY)
     assert tab.text(f"{TILE} dt") == "Batch bound B_S"
-    assert tile(tab) == ("≈ 1,250", "samples (your global batch: 64), measured in window 1")
+    assert tile(tab) == ("≈ 1,200", "samples (your global batch: 64), measured in window 1")
     help_text = tab.page.locator(TILE).get_attribute("title")
     assert help_text is not None
     for words in ("beyond it, larger batches stop paying", "adding workers pays", "cheaper steps pay"):
@@ -74,7 +74,7 @@ def test_unknown_says_why(controller: Controller, open_page: OpenPage, why: str)
         {
             "alone": "one rank has no other to compare with",
             "uncounted": "the trainer's batch size is not known; tell agent.log(samples=…)",
-            "never-dense": "not measured: only steps that send everything show it (warm-up, fallback)",
+            "never-dense": "not measured: only windows that send everything show it (warm-up, fallback)",
             "drowned": "noise drowned the gradient: probably far above your global batch (64)",
         }[why],
     )

@@ -20,11 +20,14 @@ METRICS = ("gravac_gradient_diversity_ratio", "gravac_batch_bound_samples")
 NEW_FIELDS = b',"mean_steps":0,"mean_sq":0.0,"mean_gradient_sq":0.0'
 
 
-def dense(report: WindowReport, mean_sq: float, mean_gradient_sq: float) -> WindowReport:
-    """``report`` as if all steps of its first level had been plainly dense."""
+def dense(
+    report: WindowReport, mean_sq: float, mean_gradient_sq: float, steps: int | None = None
+) -> WindowReport:
+    """``report`` as if ``steps`` of its first level (null: all) had been plainly dense."""
     level, *others = report.levels
+    steps = level.steps if steps is None else steps
     sums = level.sums.model_copy(
-        update={"mean_steps": level.steps, "mean_sq": mean_sq, "mean_gradient_sq": mean_gradient_sq}
+        update={"mean_steps": steps, "mean_sq": mean_sq, "mean_gradient_sq": mean_gradient_sq}
     )
     return report.model_copy(update={"levels": (level.model_copy(update={"sums": sums}), *others)})
 
@@ -52,6 +55,10 @@ def test_the_last_known_value_stays_with_its_window(open_app: Callable[..., InPr
     decision = send(app, dense(trainer.report(decision), 0.25, 2.0))
     expected[0] = {"value": 2.0, "window": 2}
     assert view(app)["latest"]["batch_bound_samples"] is None
+    # The last dense steps before a change are too few to replace what a whole window showed.
+    decision = send(app, dense(trainer.report(decision), 1.0, 2.0, steps=2))
+    assert view(app)["latest"]["batch_bound_samples"] == 1.0
+    assert [view(app)[name] for name in NAMES] == expected
     run(app, trainer, decision, 5)
     job = view(app)
     assert [job[name] for name in NAMES] == expected

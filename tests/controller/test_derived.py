@@ -147,6 +147,11 @@ def test_no_diversity_where_nothing_can_be_compared(window: WindowReport, ranks:
     assert derived.batch_bound_samples(window, ranks) is None
 
 
+def test_half_the_steps_make_a_window_mostly_dense() -> None:
+    assert derived.mostly_dense(report(sums(mean_steps=7), sums(mean_steps=3)))  # of 20 steps
+    assert not derived.mostly_dense(report(sums(mean_steps=9)))
+
+
 def test_no_bound_in_samples_without_samples() -> None:
     window = report(sums(mean_steps=1, mean_sq=0.75, mean_gradient_sq=2.0), samples=0)
     assert derived.gradient_diversity(window, 2) == pytest.approx(2 / 3)
