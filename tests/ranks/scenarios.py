@@ -664,3 +664,23 @@ def momentum_in_the_memory(rank: int, world: int, folder: str) -> dict[str, Any]
         b"".join(bytes(one.view(torch.uint8).flatten().tolist()) for one in whole)
     ).hexdigest()
     return {"apart": apart, "moved": moved, "cf": cf, "finite": finite, "parameters": digest}
+
+
+def many_steps(
+    rank: int, world: int, folder: str, compressor: str, buckets: int, steps: int
+) -> dict[str, Any]:
+    """One codec for many steps, at a CF that it takes as its own setting says."""
+    module = wrapped(buckets=buckets)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
+    options: dict[str, Any] = {"compressor": compressor, "policy": "static:cf=2", "window": 50}
+    with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
+        loss = train(module, optimizer, rank, range(steps))
+        assert agent._parts is not None
+        loop, seen = agent._parts.loop, len(agent._layout)
+    return {
+        "parameters": fingerprint(module),
+        "loss": loss,
+        "buckets": seen,
+        "steps": loop.step,
+        "saved": loop.dense_bytes / loop.payload_bytes,
+    }

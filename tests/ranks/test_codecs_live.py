@@ -45,3 +45,21 @@ def test_an_overflow_on_one_rank_leaves_no_trace_in_any_member(run_each: RunEach
             assert result["clean"], case
             assert result["counted"] == 1, case
         assert results[0]["parameters"] == results[1]["parameters"], case
+
+
+def test_powersgd_runs_500_steps_with_any_number_of_buckets(run_each: RunEach) -> None:
+    """PyTorch's own hook deadlocks on gloo with two."""
+    cases = [
+        {"compressor": f"powersgd:rank={rank}", "buckets": buckets, "steps": 500}
+        for rank in (2, 4)
+        for buckets in (1, 2, 8)
+    ]
+    seen = set()
+    for case, (one, two) in run_each("many_steps", 2, cases):
+        assert one["parameters"] == two["parameters"], case
+        assert one["steps"] == 500, case
+        assert one["loss"] < 0.2, case
+        assert one["saved"] > (4.0 if "rank=4" in case["compressor"] else 7.0), case
+        seen.add(one["buckets"])
+    assert {1, 2} < seen
+    assert max(seen) >= 8
