@@ -35,12 +35,11 @@ def net(width: int = 64, layers: int = 8, seed: int = 0) -> nn.Module:
 
 
 def wrapped(buckets: int = 8, **options: Any) -> DistributedDataParallel:
-    """A net in DDP with about that many buckets (1 = DDP's default sizes)."""
+    """A net in DDP with about that many buckets (1: exactly one, 2: exactly two)."""
     model = net()
     total = sum(parameter.numel() for parameter in model.parameters()) * 4
-    cap = (
-        25.0 if buckets == 1 else total / (2 * buckets) / 2**20
-    )  # DDP closes a bucket when it is past the cap
+    shares = {1: 0.5, 2: 1.8}.get(buckets, 2 * buckets)  # DDP closes a bucket when it is past the cap
+    cap = total / shares / 2**20
     return DistributedDataParallel(model, bucket_cap_mb=cap, **options)
 
 
