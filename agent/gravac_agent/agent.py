@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from gravac import memories
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
@@ -111,6 +112,13 @@ class Agent:
             return self
         if Agent._open is not None:
             raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
+        if memories.build(self.settings.memory).transforms:
+            own = max(float(group.get("momentum") or 0.0) for group in self._optimizer.param_groups)
+            if own:
+                raise SetupError(
+                    f"memory={self.settings.memory!r} has the momentum, and the optimiser has one of {own:g} on top: "
+                    "give the optimiser momentum=0"
+                )
         self._slot = attach(self._module)
         self._parts = assemble(self._module, self.settings, self._slot, self._policy, self._link)
         Agent._open = self

@@ -104,11 +104,11 @@ class Encoder:
         sums.sent_sq += flight.codec.energy(flight.payload)
         self._remember(self.memory.update(bucket, flight.codec, flight.payload), gradient, sums)
 
-    @staticmethod
-    def _remember(residual: Tensor | None, gradient: Tensor, sums: StepSums) -> None:
+    def _remember(self, residual: Tensor | None, gradient: Tensor, sums: StepSums) -> None:
         if residual is not None:
-            sums.residual_sq += energy(residual)
-            sums.residual_dot_gradient += inner(residual, gradient)
+            share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
+            sums.residual_sq += energy(residual) * share**2
+            sums.residual_dot_gradient += inner(residual, gradient) * share
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator.blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)

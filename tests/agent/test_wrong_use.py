@@ -185,3 +185,11 @@ def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pyte
     with pytest.raises(SetupError, match="on the CPU only, the module's are on meta: pass enabled=False"):
         Agent(module, optimizer)
     Agent(module, optimizer, enabled=False)
+
+
+def test_momentum_twice_is_refused(world_of_one: None, tmp_path: Path) -> None:
+    module, _ = pair()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.8)
+    agent = Agent(module, optimizer, memory="momentum:momentum=0.9", controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match=r"one of 0\.8 on top: give the optimiser momentum=0"), agent:
+        pass
