@@ -1,23 +1,56 @@
-"""The hot loops, behind one dispatch. Today one back end: ``reference``, in plain torch."""
+"""The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` compiled; the same results."""
 
+from gravac.kernels.backend import active, use, warm
+from gravac.kernels.draws import distinct
+from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
-from gravac.kernels.reference import energy, inner, select_top
-from gravac.kernels.rounding import Norm, blocked, noise, relative, row_scales, stochastic_round
+from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
+from gravac.kernels.randomness import noise
+from gravac.kernels.reference import energy, inner
+from gravac.kernels.rounding import (
+    Norm,
+    blocked,
+    dequantise,
+    quantise,
+    relative,
+    row_scales,
+    stochastic_round,
+)
+from gravac.kernels.runs import add_run, run_places, run_start, take_run
+from gravac.kernels.scatter import scatter_add
+from gravac.kernels.selection import select_top, take_top
 
 __all__ = [
     "Norm",
+    "Tally",
+    "active",
+    "add_run",
     "blocked",
+    "dequantise",
+    "distinct",
     "energy",
     "inner",
     "noise",
     "pack",
+    "pack_positions",
     "pack_trits",
     "packed_bytes",
+    "position_bytes",
+    "quantise",
     "relative",
     "row_scales",
+    "run_places",
+    "run_start",
+    "scatter_add",
     "select_top",
     "stochastic_round",
+    "take_run",
+    "take_top",
+    "tally",
     "trit_bytes",
     "unpack",
+    "unpack_positions",
     "unpack_trits",
+    "use",
+    "warm",
 ]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from gravac.kernels import backend
+
 _TRITS = 5
 """Base-3 digits in a byte: 3^5 = 243."""
 
@@ -17,10 +19,12 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
     Shape ``(packed_bytes(n, bits),)``.
     """
-    _check(bits)
+    _check(bits, 8)
     codes = codes.to(torch.uint8)
     if bits == 8:
         return codes
+    if backend.compiled(codes):
+        return _compiled(codes, bits)
     # The smallest group of codes that fills whole bytes: 8 codes, or one byte's worth.
     group = 8 // bits if 8 % bits == 0 else 8
     padded = torch.nn.functional.pad(codes, (0, -codes.numel() % group)).view(-1, group)
@@ -37,9 +41,12 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     """Inverse of ``pack``: uint8 codes of shape ``(count,)``."""
-    _check(bits)
+    _check(bits, 8)
+    _check_room(packed, count, bits)
     if bits == 8:
         return packed[:count]
+    if backend.compiled(packed):
+        return _compiled_back(packed, count, bits, torch.uint8)
     if 8 % bits == 0:
         places = torch.arange(0, 8, bits, dtype=torch.uint8, device=packed.device)
         codes = (packed.unsqueeze(1) >> places) & ((1 << bits) - 1)
@@ -73,6 +80,51 @@ def unpack_trits(packed: Tensor, count: int) -> Tensor:
     return torch.stack(digits, 1).flatten()[:count]
 
 
-def _check(bits: int) -> None:
-    if not 1 <= bits <= 8:
-        raise ValueError(f"bits={bits} must be between 1 and 8")
+def pack_wide(codes: Tensor, bits: int) -> Tensor:
+    """As ``pack``, for codes of 1 to 31 bits (int32, shape ``(n,)``)."""
+    _check(bits, 31)
+    if backend.compiled(codes) and codes.dtype == torch.int32:
+        return _compiled(codes, bits)
+    places = torch.arange(bits, device=codes.device)
+    # Eight codes fill whole bytes, so pieces of a multiple of eight can be packed apart.
+    pieces = [
+        pack(((piece.unsqueeze(1) >> places) & 1).flatten(), 1) for piece in torch.split(codes, 1 << 14)
+    ]
+    return torch.cat(pieces)
+
+
+def unpack_wide(packed: Tensor, count: int, bits: int) -> Tensor:
+    """Inverse of ``pack_wide``: int32 codes of shape ``(count,)``."""
+    _check(bits, 31)
+    _check_room(packed, count, bits)
+    if backend.compiled(packed):
+        return _compiled_back(packed, count, bits, torch.int32)
+    places = torch.arange(bits, dtype=torch.int32, device=packed.device)
+    ones = unpack(packed, count * bits, 1).view(count, bits)
+    return (ones.int() << places).sum(1, dtype=torch.int32)  # no two share a bit: the sum is the union
+
+
+def _check(bits: int, most: int) -> None:
+    if not 1 <= bits <= most:
+        raise ValueError(f"bits={bits} must be between 1 and {most}")
+
+
+def _check_room(packed: Tensor, count: int, bits: int) -> None:
+    if packed.numel() < packed_bytes(count, bits):
+        raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
+
+
+def _compiled(codes: Tensor, bits: int) -> Tensor:
+    from gravac.kernels.cpu.bits import pack as compiled
+
+    packed = torch.empty(packed_bytes(codes.numel(), bits), dtype=torch.uint8)
+    compiled(codes.numpy(), bits, packed.numpy())
+    return packed
+
+
+def _compiled_back(packed: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tensor:
+    from gravac.kernels.cpu.bits import unpack as compiled
+
+    codes = torch.empty(count, dtype=dtype)
+    compiled(packed.numpy(), bits, codes.numpy())
+    return codes

@@ -5,36 +5,80 @@ import math
 import torch
 from torch import Tensor
 
-_COARSE_SHIFT = 20
-"""Bits of a float32 below the coarse bin: sign, 8 exponent and 3 mantissa bits stay, 2,048 bins."""
+BINS = 2048
+"""Bins of a float32's magnitude: its 8 bits of exponent and the highest 3 of its significand."""
+COARSE_SHIFT = 20
+"""Bits of a float32 below those."""
+_AT_ONCE = 1 << 18
+"""Elements treated at a time on a CPU, so that what is in between stays in its cache."""
 
 
-def select_top(x: Tensor, k: int) -> Tensor:
-    """Indices (int64, ascending, shape ``(k,)``) of the ``k`` largest ``|x|`` of a 1-D tensor.
+def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
+    """Put ``g + share·e`` into ``p`` (float32). By bin of its magnitude: count, and the sum of squared significands cut
+    into multiples of 2^24 and the rest, int64 of shape ``(3, 2048)``. Also g·g and e·g, float64, if ``sums``.
 
-    Exactly ``k``, deterministic: among equal magnitudes the lowest index wins. NaN counts as larger than
-    infinity, so it is never dropped. A coarse histogram of the float's bit pattern finds the few elements that
-    can be chosen; only those are ranked (``torch.topk`` over everything is about four times slower on a CPU).
+    Sums of integers are exact, so every order of adding gives the same energies.
     """
-    n = x.numel()
-    if not 0 < k <= n:
-        raise ValueError(f"k={k} is outside 1..{n}, the number of elements")
-    if k == n:
-        return torch.arange(n, device=x.device)
-    # A non-negative float32 orders like its bit pattern, NaN last.
-    bits = x.float().abs().view(torch.int32)
-    counts = torch.bincount(bits >> _COARSE_SHIFT, minlength=2048)
-    at_least = counts.flip(0).cumsum(0).flip(0)  # elements in this bin or above
-    boundary = int((at_least >= k).nonzero()[-1])
-    candidates = (bits >= (boundary << _COARSE_SHIFT)).nonzero().squeeze(1)
-    if candidates.numel() == k:
-        return candidates
+    table = torch.zeros(3, BINS, dtype=torch.int64, device=p.device)
+    products = torch.zeros(2, dtype=torch.float64, device=p.device)
+    size = _AT_ONCE if p.device.type == "cpu" else max(1, p.numel())
+    for begin in range(0, p.numel(), size):
+        part = slice(begin, begin + size)
+        if sums:
+            products[0] += g[part].double().square().sum()
+        if e is not None:
+            if sums:
+                products[1] += (g[part].double() * e[part].double()).sum()
+            torch.add(g[part].float(), e[part] * share, out=p[part])
+        elif g is not p:
+            p[part] = g[part]
+        magnitude = magnitudes(p[part])
+        bins = magnitude >> COARSE_SHIFT
+        significand = ((magnitude & 0x7FFFFF) | ((magnitude >= 0x800000).int() << 23)).long()
+        square = significand * significand
+        table[0].index_add_(0, bins, torch.ones_like(square))
+        table[1].index_add_(0, bins, square >> 24)
+        table[2].index_add_(0, bins, square & 0xFFFFFF)
+    return table, products
+
+
+def count(x: Tensor) -> Tensor:
+    """Elements of a float32 tensor by bin, int64 of shape ``(2048,)``."""
+    return torch.bincount(magnitudes(x) >> COARSE_SHIFT, minlength=BINS)
+
+
+def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | None:
+    """Places (int64, ascending) of the ``k`` largest magnitudes of ``x``: ``above`` of them lie in bins above
+    ``boundary``, the others are among the at most ``within`` in it. None if that is not so.
+
+    Among equal magnitudes the lowest index wins; NaN counts as larger than infinity. Only those few that can be
+    chosen are ranked (``torch.topk`` over everything is about four times slower on a CPU).
+    """
+    bits = magnitudes(x)
+    candidates = (bits >= (boundary << COARSE_SHIFT)).nonzero().squeeze(1)
     ranked = bits[candidates]
+    inside = candidates.numel() - above
+    if not k - above <= inside <= within or int((ranked >> COARSE_SHIFT > boundary).sum()) != above:
+        return None
     threshold = ranked.kthvalue(ranked.numel() - k + 1).values
-    above = ranked > threshold
-    ties = (ranked == threshold).nonzero().squeeze(1)[: k - int(above.sum())]
-    above[ties] = True
-    return candidates[above]
+    chosen = ranked > threshold
+    ties = (ranked == threshold).nonzero().squeeze(1)[: k - int(chosen.sum())]
+    chosen[ties] = True
+    return candidates[chosen]
+
+
+def magnitudes(x: Tensor) -> Tensor:
+    """``|x|`` as int32 that order as the numbers do, NaN last, of a float32 tensor."""
+    return x.view(torch.int32) & 0x7FFFFFFF
+
+
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> bool:
+    """``out[indices] += scale·values``; False, and nothing done, if an index is outside (on a CPU; a GPU would have to
+    wait to know)."""
+    if indices.device.type == "cpu" and bool(((indices < 0) | (indices >= out.numel())).any()):
+        return False
+    out.index_add_(0, indices, (values.float() * scale).to(out.dtype))
+    return True
 
 
 def energy(x: Tensor) -> float:

@@ -5,12 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gravac.kernels import backend
+from gravac.kernels.packing import pack, unpack
+from gravac.kernels.randomness import noise, stream
+
 Norm = Literal["l2", "linf"]
-
-
-def noise(count: int, seed: int, device: torch.device) -> Tensor:
-    """``count`` uniform numbers in [0, 1), float32, the same for the same seed on the same kind of device."""
-    return torch.rand(count, generator=torch.Generator(device).manual_seed(seed), device=device)
 
 
 def stochastic_round(a: Tensor, seed: int) -> Tensor:
@@ -45,3 +44,62 @@ def relative(rows: Tensor, scales: Tensor) -> Tensor:
     """``rows / scales`` with 0 for rows of scale zero; in [-1, 1] where the scale is finite, else 0."""
     safe = torch.where((scales > 0) & scales.isfinite(), scales, torch.inf).unsqueeze(1)
     return (rows / safe).clamp(-1.0, 1.0).nan_to_num(0.0)
+
+
+def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Each block of ``block`` elements as its largest magnitude and, for each element, one of the 2s + 1 levels from -s
+    to s = 2^(bits-1) - 1 of it, rounded at random so that the mean is right (QSGD, Alistarh et al. 2017, §3.1).
+
+    ``x`` of shape ``(n,)``, bits 2 to 8. Scales, float32 of shape ``(ceil(n / block),)``, NaN or infinite where an
+    element is; codes (level + s) packed to ``packed_bytes(n, bits)`` bytes. The draws are ``noise(n, seed)``.
+    """
+    steps = _steps(bits)
+    block = min(block, max(1, x.numel()))
+    x = x.detach().float()
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.rounding import quantise as compiled
+
+        scales = torch.empty(-(-x.numel() // block))
+        codes = torch.empty(x.numel(), dtype=torch.uint8)
+        floats = x.numpy()
+        compiled(
+            floats,
+            floats.view(np.int32),
+            block,
+            steps,
+            np.int64(stream(seed)),
+            scales.numpy(),
+            codes.numpy(),
+        )
+        return scales, pack(codes, bits)
+    rows = blocked(x, block)
+    scales = row_scales(rows, "linf")
+    levels = stochastic_round(relative(rows, scales) * steps, seed)
+    return scales, pack(levels.flatten()[: x.numel()] + steps, bits)
+
+
+def dequantise(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
+    """What ``quantise`` stands for, float32 of shape ``(numel,)``."""
+    steps = _steps(bits)
+    block = min(block, max(1, numel))
+    codes = unpack(packed, numel, bits)
+    if scales.numel() != -(-numel // block):
+        raise ValueError(
+            f"{scales.numel()} scales given, {numel} elements in blocks of {block} have another number"
+        )
+    if backend.compiled(scales, codes):
+        from gravac.kernels.cpu.rounding import dequantise as compiled
+
+        out = torch.empty(numel)
+        compiled(scales.numpy(), codes.numpy(), block, steps, out.numpy())
+        return out
+    share = (codes.float() - steps) / steps
+    return share * torch.repeat_interleave(scales, block)[:numel]
+
+
+def _steps(bits: int) -> int:
+    if not 2 <= bits <= 8:
+        raise ValueError(f"bits={bits} must be between 2 and 8")
+    return (1 << (bits - 1)) - 1

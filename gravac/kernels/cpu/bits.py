@@ -1,0 +1,93 @@
+"""Codes of a few bits one after the other, lowest bit first; and bits that stand for places."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+
+def _lowest(typing: Any, word: Any) -> Any:
+    """Number of the lowest bit set; ``word`` is not zero."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), emit
+
+
+lowest: Any = intrinsic(_lowest)
+
+
+@jit("void(uint8[::1], int64, uint8[::1])", "void(int32[::1], int64, uint8[::1])")
+def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
+    """Codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
+    word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
+    for i in range(codes.size):
+        word |= np.uint64(codes[i]) << filled
+        filled += np.uint64(bits)
+        if filled >= np.uint64(32):
+            for byte in range(4):
+                out[at + np.uint64(byte)] = np.uint8(word >> np.uint64(8 * byte))
+            at += np.uint64(4)
+            word >>= np.uint64(32)
+            filled -= np.uint64(32)
+    while at < np.uint64(out.size):
+        out[at] = np.uint8(word)
+        at += np.uint64(1)
+        word >>= np.uint64(8)
+
+
+@jit("void(uint8[::1], int64, uint8[::1])", "void(uint8[::1], int64, int32[::1])")
+def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None:
+    """Inverse of ``pack``: ``out.size`` codes."""
+    word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    size = np.uint64(packed.size)
+    for i in range(out.size):
+        if left < np.uint64(bits):
+            if at + np.uint64(4) <= size:
+                for byte in range(4):
+                    word |= np.uint64(packed[at + np.uint64(byte)]) << (left + np.uint64(8 * byte))
+                at += np.uint64(4)
+                left += np.uint64(32)
+            else:
+                while at < size:
+                    word |= np.uint64(packed[at]) << left
+                    at += np.uint64(1)
+                    left += np.uint64(8)
+        out[i] = word & mask
+        word >>= np.uint64(bits)
+        left -= np.uint64(bits)
+
+
+@jit("void(int32[::1], uint8[::1])")
+def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
+    """Set these bits of ``out``."""
+    for i in range(places.size):
+        place = np.uint64(np.uint32(places[i]))
+        out[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
+
+
+@jit("int64(uint8[::1], int32[::1])")
+def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
+    """Places of the set bits, ascending, as many as fit ``places``; how many there are."""
+    room, count = np.uint64(places.size), np.uint64(0)
+    for begin in range(0, packed.size, 8):
+        word = np.uint64(0)
+        if begin + 8 <= packed.size:
+            for byte in range(8):
+                word |= np.uint64(packed[np.uint64(begin + byte)]) << np.uint64(8 * byte)
+        else:
+            for byte in range(packed.size - begin):
+                word |= np.uint64(packed[begin + byte]) << np.uint64(8 * byte)
+        while word != np.uint64(0):
+            if count < room:
+                places[count] = np.int32(8 * begin + lowest(word))
+            count += np.uint64(1)
+            word &= word - np.uint64(1)
+    return np.int64(count)  # type: ignore[return-value]

@@ -1,0 +1,33 @@
+"""How the kernels are compiled: at import, for types fixed beforehand, so that no step ever waits for a compiler."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+log = logging.getLogger("gravac.kernels")
+
+
+def jit(*signatures: str) -> Callable[[F], F]:
+    """Compile for these signatures only, without the GIL, from the cache on disk if it is there.
+
+    Callers see to bounds: an index outside an array is not noticed. Whatever a kernel calls must stand in its own file,
+    as the cache does not see changes in others.
+    """
+
+    def compile_(function: F) -> F:
+        try:
+            kernel = _njit(function, signatures, cache=True)
+        except Exception as error:  # nowhere to write, disk full, spoilt file; a true error comes back below
+            log.debug("%s is compiled without a cache: %s", function.__name__, error)
+            kernel = _njit(function, signatures, cache=False)
+        return kernel
+
+    return compile_
+
+
+def _njit(function: F, signatures: tuple[str, ...], *, cache: bool) -> F:
+    made = numba.njit(list(signatures), nogil=True, error_model="numpy", cache=cache)
+    return cast(F, made(function))

@@ -1,0 +1,106 @@
+"""Blocks rounded at random to a few levels, and back."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_PIECE = 512
+"""Elements whose draws are made together; even."""
+
+
+@jit("void(int64, int64, float32[::1])")
+def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
+    """Numbers ``first`` (even) and on of a stream, two from each word."""
+    base = np.uint64(stream) + np.uint64(first >> 1) * _GOLDEN
+    for i in range(out.size >> 1):
+        word = base + np.uint64(i + 1) * _GOLDEN
+        word = (word ^ (word >> np.uint64(30))) * _FIRST
+        word = (word ^ (word >> np.uint64(27))) * _SECOND
+        word ^= word >> np.uint64(31)
+        out[2 * i] = np.float32(np.int32(word >> np.uint64(40))) * np.float32(2.0**-24)
+        out[2 * i + 1] = np.float32(np.int32((word >> np.uint64(8)) & np.uint64(0xFFFFFF))) * np.float32(
+            2.0**-24
+        )
+
+
+@jit("void(int64, float32[::1])")
+def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
+    """The first numbers of a stream."""
+    whole = out.size & ~1
+    draws(stream, np.int64(0), out[:whole])
+    if whole < out.size:
+        last = np.empty(2, np.float32)
+        draws(stream, np.int64(whole), last)
+        out[whole] = last[0]
+
+
+@jit("void(float32[::1], float32, float32, float32[::1], uint8[::1])")
+def round_piece(
+    x: NDArray[np.float32],
+    scale: np.float32,
+    steps: np.float32,
+    drawn: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+) -> None:
+    """``floor(a)`` or one more of ``a = x / scale · steps``, and ``steps`` on top, so that no code is negative."""
+    for i in range(x.size):
+        a = x[i] / scale * steps
+        low = np.floor(a)
+        up = np.float32(1.0) if drawn[i] < a - low else np.float32(0.0)
+        codes[i] = np.uint8(np.int32(low + up + steps))
+
+
+@jit("void(float32[::1], int32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+def quantise(
+    x: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    block: int,
+    steps: int,
+    stream: np.int64,
+    scales: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+) -> None:
+    """Largest magnitude of each block, and each element's code. ``bits`` is ``x``'s memory."""
+    drawn = np.empty(_PIECE, np.float32)
+    top = np.empty(1, np.int32)
+    for piece in range(0, x.size, _PIECE):
+        draws(stream, np.int64(piece), drawn)
+        end = min(piece + _PIECE, x.size)
+        begin = piece
+        while begin < end:
+            number = begin // block
+            stop = min((number + 1) * block, end)
+            if begin % block == 0:
+                largest = np.int32(0)
+                for i in range(begin, min(begin + block, x.size)):
+                    largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
+                top[0] = largest
+                scales[number] = top.view(np.float32)[0]
+            scale = scales[number]
+            if scale > 0.0 and scale < np.inf:
+                round_piece(
+                    x[begin:stop], scale, np.float32(steps), drawn[begin - piece :], codes[begin:stop]
+                )
+            else:
+                codes[begin:stop] = np.uint8(steps)
+            begin = stop
+
+
+@jit("void(float32[::1], uint8[::1], int64, int64, float32[::1])")
+def dequantise(
+    scales: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    block: int,
+    steps: int,
+    out: NDArray[np.float32],
+) -> None:
+    """``(code - steps) / steps · scale``."""
+    shares = np.empty(256, np.float32)
+    for code in range(256):
+        shares[code] = np.float32(code - steps) / np.float32(steps)
+    for number in range(scales.size):
+        for i in range(number * block, min((number + 1) * block, out.size)):
+            out[i] = shares[codes[i]] * scales[number]

@@ -1,0 +1,21 @@
+"""Payloads added up where they belong."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+
+@jit("boolean(float32[::1], int32[::1], float32[::1], float32)")
+def scatter_add(
+    out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
+) -> bool:
+    """``out[indices] += scale·values``, in order; False, and nothing done, if an index is outside."""
+    highest = np.uint32(0)
+    for i in range(indices.size):
+        highest = max(highest, np.uint32(indices[i]))  # a negative one becomes a large one
+    if indices.size > 0 and highest >= out.size:
+        return False
+    for i in range(indices.size):
+        out[np.uint64(np.uint32(indices[i]))] += values[i] * scale
+    return True

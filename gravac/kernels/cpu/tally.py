@@ -1,0 +1,168 @@
+"""One pass over a gradient: add the residual, count bins, sum their energies."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+_BLOCK = 512
+"""Elements treated at a time: their bins and squares stay in the first-level cache (6 kB)."""
+_LANES = 4
+"""Tables side by side in a cache line, so that neighbours in the same bin need not wait for each other's sum."""
+_ROW = 2 * _LANES
+_FLUSH = 65536 * _LANES
+"""Squares of 24-bit numbers that fit a 64-bit sum in every lane."""
+_BINS = 2048
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _bump(typing: Any, table: Any, at: Any, square: Any) -> Any:
+    """``table[at] += 1; table[at + 1] += square`` in one 16-byte load, sum and store."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pair = ir.VectorType(_I64, 2)
+        place = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
+        place = builder.bitcast(place, pair.as_pointer())
+        more = builder.insert_element(ir.Constant(pair, [1, 0]), args[2], ir.Constant(_I32, 1))
+        builder.store(builder.add(builder.load(place, align=8), more), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64), emit
+
+
+def _ahead(typing: Any, array: Any, at: Any) -> Any:
+    """Ask for ``array[at]`` early; beyond the end it does nothing."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        )
+        place = builder.gep(_data(context, builder, signature, args, 0), [args[1]])
+        builder.call(
+            function, [builder.bitcast(place, byte), *(ir.Constant(_I32, word) for word in (0, 3, 1))]
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), emit
+
+
+def _fold(typing: Any, sums: Any, x: Any, y: Any, at: Any) -> Any:
+    """``sums[lane] += x[i] * y[i]`` in float64 for the 64 elements from ``at``, in 8 lanes."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        singles, doubles = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
+        home = builder.bitcast(_data(context, builder, signature, args, 0), doubles.as_pointer())
+        total = builder.load(home, align=8)
+        for step in range(0, 64, 8):
+            at = builder.add(args[3], ir.Constant(_I64, step))
+            factors = []
+            for number in (1, 2):
+                place = builder.gep(_data(context, builder, signature, args, number), [at])
+                eight = builder.load(builder.bitcast(place, singles.as_pointer()), align=4)
+                factors.append(builder.fpext(eight, doubles))
+            total = builder.fadd(total, builder.fmul(*factors))
+        builder.store(total, home, align=8)
+        return context.get_dummy_value()
+
+    return types.void(sums, x, y, types.int64), emit
+
+
+def _data(context: Any, builder: Any, signature: Any, args: Any, number: int) -> Any:
+    return context.make_array(signature.args[number])(context, builder, args[number]).data
+
+
+bump: Any = intrinsic(_bump)
+ahead: Any = intrinsic(_ahead)
+fold: Any = intrinsic(_fold)
+
+
+@jit("void(float32[::1], float32[::1], float32, float32[::1])")
+def add(g: NDArray[np.float32], e: NDArray[np.float32], share: np.float32, p: NDArray[np.float32]) -> None:
+    """``p = g + share·e``: two roundings, never a fused one."""
+    for i in range(p.size):
+        p[i] = g[i] + share * e[i]
+
+
+@jit("void(int32[::1], int32[::1], int64[::1])")
+def split(bits: NDArray[np.int32], rows: NDArray[np.int32], squares: NDArray[np.int64]) -> None:
+    """Place in the table, and square of the significand, of each float."""
+    for i in range(bits.size):
+        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+        rows[i] = (magnitude >> np.int32(20)) * np.int32(_ROW)
+        hidden = np.int32(0x800000) if magnitude >= np.int32(0x800000) else np.int32(0)
+        significand = np.int64(np.uint32((magnitude & np.int32(0x7FFFFF)) | hidden))
+        squares[i] = significand * significand
+
+
+@jit("void(int64[::1], int64[:,::1])")
+def flush(table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
+    """Move the lanes' sums to ``out``."""
+    for row in range(_BINS):
+        for lane in range(_LANES):
+            at = row * _ROW + 2 * lane
+            square = np.uint64(table[at + 1])
+            out[0, row] += table[at]
+            out[1, row] += np.int64(square >> np.uint64(24))
+            out[2, row] += np.int64(square & np.uint64(0xFFFFFF))
+            table[at] = 0
+            table[at + 1] = 0
+
+
+@jit("void(float32[::1], float32[::1], float32, float32[::1], int32[::1], int64[:,::1], float64[:,::1])")
+def tally(
+    g: NDArray[np.float32],
+    e: NDArray[np.float32],
+    share: np.float32,
+    p: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    out: NDArray[np.int64],
+    sums: NDArray[np.float64],
+) -> None:
+    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is), then ``out`` (3, 2048) += count, sum of
+    squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit significands. ``bits`` is ``p``'s memory.
+    ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not wanted."""
+    n, given, owed, wanted = bits.size, g.size > 0, e.size > 0, sums.shape[0] > 0
+    table = np.zeros(_BINS * _ROW, np.int64)
+    rows = np.empty(_BLOCK, np.int32)
+    squares = np.empty(_BLOCK, np.int64)
+    since = 0
+    for begin in range(0, n, _BLOCK):
+        size = min(n - begin, _BLOCK)
+        if wanted:
+            whole = size & ~63
+            for i in range(begin, begin + whole, 64):
+                fold(sums[0], g, g, i)
+                if owed:
+                    fold(sums[1], g, e, i)
+            for i in range(begin + whole, begin + size):
+                sums[0, 0] += np.float64(g[i]) * np.float64(g[i])
+                if owed:
+                    sums[1, 0] += np.float64(g[i]) * np.float64(e[i])
+        if owed:
+            add(g[begin : begin + size], e[begin : begin + size], share, p[begin : begin + size])
+        elif given:
+            p[begin : begin + size] = g[begin : begin + size]
+        split(bits[begin : begin + size], rows, squares)
+        whole = size & ~15
+        for i in range(0, whole, 16):
+            # The scatter below keeps the core busy while the next block's lines come in.
+            ahead(bits, begin + _BLOCK + i)
+            if owed:
+                ahead(g, begin + _BLOCK + i)
+                ahead(e, begin + _BLOCK + i)
+            for lane in range(16):
+                bump(
+                    table, np.int64(np.uint32(rows[i + lane])) + 2 * (lane & (_LANES - 1)), squares[i + lane]
+                )
+        for i in range(whole, size):
+            bump(table, np.int64(np.uint32(rows[i])), squares[i])
+        since += _BLOCK
+        if since >= _FLUSH or begin + size == n:
+            since = 0
+            flush(table, out)

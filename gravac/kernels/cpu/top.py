@@ -1,0 +1,145 @@
+"""The k largest magnitudes of a tensor whose histogram is known, in one pass over it."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_DIGIT = 10
+"""Of the 20 bits that a bin leaves open, two digits of ten."""
+_LAST = np.int32((1 << _DIGIT) - 1)
+
+
+def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
+    """A bit for each of the 64 elements from ``at``: is its magnitude at least ``edge``?"""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        vector = ir.VectorType(i32, 64)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        place = builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer())
+        size = builder.and_(builder.load(place, align=4), ir.Constant(vector, [0x7FFFFFFF] * 64))
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(nothing, args[2], ir.Constant(i32, 0))
+        edges = builder.shuffle_vector(first, nothing, ir.Constant(vector, [0] * 64))
+        return builder.bitcast(builder.icmp_signed(">=", size, edges), i64)
+
+    return types.uint64(bits, types.int64, types.int32), emit
+
+
+def _lowest(typing: Any, word: Any) -> Any:
+    """Number of the lowest bit set; ``word`` is not zero."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), emit
+
+
+at_least: Any = intrinsic(_at_least)
+lowest: Any = intrinsic(_lowest)
+
+
+@jit("void(int32[::1], int32[::1], int32[::1], int64)")
+def put_back(
+    bits: NDArray[np.int32], places: NDArray[np.int32], words: NDArray[np.int32], count: Any
+) -> None:
+    """``bits[places] = words`` for the first ``count``."""
+    for j in range(count):
+        bits[places[j]] = words[j]
+
+
+@jit("boolean(int32[::1], int64, int32, int64, boolean, int32[::1], int32[::1])")
+def top(
+    bits: NDArray[np.int32],
+    above: int,
+    edge: int,
+    within: int,
+    clear: bool,
+    indices: NDArray[np.int32],
+    values: NDArray[np.int32],
+) -> bool:
+    """The ``indices.size`` largest magnitudes of the floats in ``bits``: places, ascending, and the floats themselves.
+
+    ``edge``: lowest magnitude of the bin in which the last of them lies; ``above``: how many lie in higher bins;
+    ``within``: at most so many in this one. ``clear``: put zeros where they were. False, and ``bits`` as it was, if
+    these numbers are not of this tensor.
+    """
+    n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << 2 * _DIGIT)
+    # Candidates go to the buffers given, and those that do not fit there (at most as many as the bin has) behind them.
+    spare: Any = max(above + within - k, 0)
+    more_indices, more_values = np.empty(spare, np.int32), np.empty(spare, np.int32)
+    firsts, seconds = np.zeros(1 << _DIGIT, np.int64), np.zeros(1 << _DIGIT, np.int64)
+    count: Any = np.uint64(0)
+    near = np.int64(0)
+    whole = n & ~63
+    for begin in range(0, whole + 1, 64):
+        if begin < whole:
+            mask: Any = at_least(bits, begin, edge)
+        else:
+            mask = np.uint64(0)
+            for i in range(whole, n):
+                if bits[i] & _MAGNITUDE >= edge:
+                    mask |= np.uint64(1) << np.uint64(i - whole)
+        while mask != np.uint64(0):
+            place = np.uint64(begin + lowest(mask))
+            mask &= mask - np.uint64(1)
+            word = bits[place]
+            if count < np.uint64(k):
+                indices[count] = np.int32(place)
+                values[count] = word
+            elif count < np.uint64(k + spare):
+                more_indices[count - np.uint64(k)] = np.int32(place)
+                more_values[count - np.uint64(k)] = word
+            else:
+                put_back(bits, indices, values, k if clear else 0)
+                put_back(bits, more_indices, more_values, spare if clear else 0)
+                return False
+            count += np.uint64(1)
+            inside = np.int64(np.int64(word & _MAGNITUDE) < upper)
+            near += inside
+            firsts[np.uint64((word >> _DIGIT) & _LAST)] += inside
+            if clear:  # while the line is near; the few that are not chosen are put back below
+                bits[place] = 0
+    found: Any = np.int64(count)
+    rank = k - above
+    if found - near != above or not 0 < rank <= near:
+        put_back(bits, indices, values, min(found, k) if clear else 0)
+        put_back(bits, more_indices, more_values, max(found - k, 0) if clear else 0)
+        return False
+    first = np.int64(_LAST)
+    while firsts[first] < rank:
+        rank -= firsts[first]
+        first -= 1
+    prefix = (np.int64(edge) >> _DIGIT) | first
+    for j in range(found):
+        word = values[np.uint64(j)] if j < k else more_values[np.uint64(j - k)]
+        if np.int64(word & _MAGNITUDE) >> _DIGIT == prefix:
+            seconds[np.uint64(word & _LAST)] += 1
+    second = np.int64(_LAST)
+    while seconds[second] < rank:
+        rank -= seconds[second]
+        second -= 1
+    threshold = (prefix << _DIGIT) | second
+    taken = np.uint64(0)
+    for j in range(found):
+        word = values[np.uint64(j)] if j < k else more_values[np.uint64(j - k)]
+        home = indices[np.uint64(j)] if j < k else more_indices[np.uint64(j - k)]
+        size = np.int64(word & _MAGNITUDE)
+        take: Any = size > threshold
+        if size == threshold and rank > 0:  # equals: the first ones
+            rank -= 1
+            take = True
+        if take:
+            indices[taken] = home
+            values[taken] = word
+            taken += np.uint64(1)
+        elif clear:
+            bits[np.uint64(np.uint32(home))] = word
+    return True

@@ -1,0 +1,61 @@
+"""Places drawn at random without listing all there are: shared seeds, so every rank draws alike."""
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend
+from gravac.kernels.randomness import words
+
+_SMALL = 1024
+"""Up to so many elements all are put in order, which is exactly uniform; a network of few bits is not."""
+_ROUNDS = 6
+
+
+def distinct(numel: int, count: int, seed: int, device: torch.device | None = None) -> Tensor:
+    """``count`` different places of ``numel`` (at most 2^31 - 1), in random order: int32 of shape ``(count,)``.
+
+    Every set of places is as likely as any other, as far as tests can tell. The same for a seed on every device; a
+    smaller ``count`` gives the beginning of a larger one. Takes time and memory for ``count``, not ``numel``: places
+    are the images of 0, 1, 2, … under a random permutation of the next power of two, a Feistel network (Luby & Rackoff
+    1988), without those that are too large (Black & Rogaway 2002, §4). Raises ValueError for a count outside 0..numel.
+    """
+    if not 0 <= count <= numel < 2**31:
+        raise ValueError(f"count={count} must be between 0 and numel={numel}, and numel below 2^31")
+    host = torch.device("cpu")
+    if numel <= _SMALL:
+        return torch.argsort(words(numel, seed, host), stable=True)[:count].int().to(device or host)
+    lower = (numel - 1).bit_length() // 2
+    upper = (numel - 1).bit_length() - lower
+    keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
+    if backend.active() == "cpu":
+        from gravac.kernels.cpu.feistel import distinct as compiled
+
+        out = torch.empty(count, dtype=torch.int32)
+        compiled(numel, keys.numpy(), lower, upper, out.numpy())
+        return out.to(device or host)
+    pieces, left, first = [], count, 0
+    while left > 0:
+        # As many as will do on average, and a few more.
+        size = (left << (lower + upper)) // numel + 64
+        numbers = torch.arange(first, first + size, device=device)
+        images = _permuted(numbers, keys.tolist(), lower, upper)
+        found = images[images < numel][:left]
+        pieces.append(found.int())
+        left, first = left - found.numel(), first + size
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32, device=device)
+
+
+def _permuted(numbers: Tensor, keys: list[int], lower: int, upper: int) -> Tensor:
+    left, right = numbers >> lower, numbers & ((1 << lower) - 1)
+    for turn in range(0, len(keys), 2):
+        left = (left ^ _scrambled(right, keys[turn])) & ((1 << upper) - 1)
+        right = (right ^ _scrambled(left, keys[turn + 1])) & ((1 << lower) - 1)
+    return (left << lower) | right
+
+
+def _scrambled(word: Tensor, key: int) -> Tensor:
+    """A function of 32 bits with no visible pattern (the end of MurmurHash3)."""
+    word = (word * 0x9E3779B1 + key) & 0xFFFFFFFF
+    word = ((word ^ (word >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    word = ((word ^ (word >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return word ^ (word >> 16)

@@ -1,0 +1,106 @@
+"""One pass over a gradient that answers many questions: how many elements of each size, and how much energy in them."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend, reference
+from gravac.kernels.reference import BINS
+
+NONFINITE = 2040
+"""First bin of infinities and NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Histogram of a tensor's magnitudes. Bin b holds the float32 numbers whose bits without the sign, shifted right by
+    20, are b: eight bins an octave, in ascending order; bin 0 begins with zero, bins from 2040 on are not finite."""
+
+    counts: Tensor
+    """Elements, int64 of shape ``(2048,)``."""
+    energies: Tensor
+    """Sum of their squares, float64 of shape ``(2048,)``; 0 where they are not finite. Exact sums, rounded once."""
+    gradient_sq: float | None = None
+    """‖g‖², when asked for."""
+    residual_dot_gradient: float | None = None
+    """⟨e, g⟩ of the residual before the step, when asked for."""
+
+    @property
+    def numel(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def nonfinite(self) -> int:
+        """Elements that are infinite or NaN."""
+        return int(self.counts[NONFINITE:].sum())
+
+    @property
+    def energy(self) -> float:
+        """Sum of all squares, ‖p‖²; infinite if an element is not finite."""
+        return math.inf if self.nonfinite else float(self.energies.sum())
+
+
+def tally(
+    gradient: Tensor,
+    residual: Tensor | None = None,
+    *,
+    share: float = 1.0,
+    out: Tensor | None = None,
+    sums: bool = False,
+) -> Tally:
+    """Fill ``out`` with p = gradient + share · residual and count p's magnitudes in the same pass.
+
+    All of shape ``(n,)``; ``residual`` and ``out`` float32, the gradient float32, bfloat16 or float16; ``out`` may be
+    the gradient. Without ``out`` and residual the gradient is counted as it is. The product is rounded before the sum.
+    ``sums``: also ‖g‖² and ⟨e, g⟩ in float64 (equal between back ends to rounding; all else is equal to the bit).
+    Raises ValueError where shapes or types do not fit.
+    """
+    if out is None:
+        if residual is not None:
+            raise ValueError(
+                "residual is given but out is not; pass a float32 buffer for gradient + residual"
+            )
+        out = gradient if gradient.dtype == torch.float32 else gradient.float()
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tensor is not None and (tensor.shape != gradient.shape or tensor.dtype != torch.float32):
+            raise ValueError(
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be float32 of the gradient's "
+                f"shape {tuple(gradient.shape)}"
+            )
+    run = _compiled if backend.compiled(gradient, out, *(() if residual is None else (residual,))) else _torch
+    table, products = run(gradient.detach(), residual, share, out.detach(), sums)
+    first, second = products.tolist() if sums else (None, None)
+    return Tally(table[0], _energies(table), first, second)
+
+
+def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
+    return reference.tally(p if g.data_ptr() == p.data_ptr() else g, e, share, p, sums)
+
+
+def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
+    import numpy as np
+
+    from gravac.kernels.cpu.tally import tally as compiled
+
+    table = torch.zeros(3, BINS, dtype=torch.int64)
+    lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
+    if g.dtype != torch.float32:
+        g = p.copy_(g)
+    out = p.numpy()
+    nothing = np.empty(0, np.float32)
+    # Counted where it lies: no need to write it.
+    given = nothing if e is None and not sums and g.data_ptr() == p.data_ptr() else g.numpy()
+    owed = nothing if e is None else e.numpy()
+    compiled(given, owed, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
+    return table, lanes.sum(1)
+
+
+def _energies(table: Tensor) -> Tensor:
+    """From sums of squared significands to sums of squares: times 4 to the power of the bin's exponent."""
+    exponent = (torch.arange(BINS, device=table.device) >> 3).clamp(min=1) - 150
+    high, low = table[1] + (table[2] >> 24), table[2] & 0xFFFFFF
+    energies = torch.ldexp(high.double() * 2.0**24 + low.double(), 2 * exponent)
+    energies[NONFINITE:] = 0.0
+    return energies

@@ -1,0 +1,99 @@
+"""Places of elements in about the bits that their entropy needs, in a size that all ranks know beforehand.
+
+Few places: the deltas of Elias and Fano (Elias 1974; Vigna 2013, Quasi-succinct indices). The lower bits of each place
+as they are; the upper ones as a walk: for each place one 1, for each step of the upper part one 0. That is at most 2 +
+log2(n/k) bits a place, where entropy needs about 1.44 + log2(n/k). Many places (about n/4 and more): a bit for each
+element.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend
+from gravac.kernels.packing import pack, pack_wide, packed_bytes, unpack, unpack_wide
+
+
+class _Layout(NamedTuple):
+    low: int
+    """Bits of a place kept as they are; 0: a bit for each element."""
+    ones: int
+    """Bits of the other part."""
+
+
+def position_bytes(count: int, numel: int) -> int:
+    """Bytes that ``count`` different places of ``numel`` take, whichever they are; ``count`` 0 to ``numel``."""
+    low, ones = _layout(count, numel)
+    return packed_bytes(count, low) + packed_bytes(ones, 1)
+
+
+def pack_positions(indices: Tensor, numel: int) -> Tensor:
+    """Ascending, distinct places below ``numel`` (int32 or int64, shape ``(k,)``) as uint8, ``position_bytes`` of them.
+
+    Raises ValueError for places that cannot be such.
+    """
+    low, ones = _layout(indices.numel(), numel)
+    if not low:
+        return _set_ones(indices, ones)
+    upper = (indices >> low) + _order(indices)
+    return torch.cat((pack_wide((indices & ((1 << low) - 1)).int(), low), _set_ones(upper, ones)))
+
+
+def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
+    """Inverse of ``pack_positions``: int32 of shape ``(count,)``. Raises ValueError for a payload that is none."""
+    expected = position_bytes(count, numel)
+    if packed.numel() != expected:
+        raise ValueError(f"{packed.numel()} bytes given, {count} places of {numel} take {expected}")
+    low = _layout(count, numel).low
+    size = packed_bytes(count, low)
+    places = _find_ones(packed[size:], count)
+    return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
+
+
+def _layout(count: int, numel: int) -> _Layout:
+    """The smallest: every rank works it out alike from the two counts."""
+    if not 0 <= count <= numel:
+        raise ValueError(f"count={count} must be between 0 and numel={numel}")
+    if not count:
+        return _Layout(0, 0)
+    deltas = (_Layout(low, count + ((numel - 1) >> low)) for low in range(1, 32))
+    return min(_Layout(0, numel), *deltas, key=lambda layout: count * layout.low + layout.ones)
+
+
+def _order(indices: Tensor) -> Tensor:
+    return torch.arange(indices.numel(), dtype=indices.dtype, device=indices.device)
+
+
+def _set_ones(places: Tensor, size: int) -> Tensor:
+    """``size`` bits, lowest first in each byte, with ones at these places."""
+    if places.device.type == "cpu" and places.numel():
+        low, high = places.aminmax()
+        if int(low) < 0 or int(high) >= size:
+            raise ValueError(
+                f"indices are not ascending, distinct and below numel: a place does not fit {size} bits"
+            )
+    if backend.compiled(places):
+        from gravac.kernels.cpu.bits import set_ones
+
+        packed = torch.zeros(packed_bytes(size, 1), dtype=torch.uint8)
+        set_ones(places.int().numpy(), packed.numpy())
+        return packed
+    bits = torch.zeros(size, dtype=torch.uint8, device=places.device)
+    bits[places.long()] = 1
+    return pack(bits, 1)
+
+
+def _find_ones(packed: Tensor, count: int) -> Tensor:
+    """Places of the ones, int32 of shape ``(count,)``."""
+    if backend.compiled(packed):
+        from gravac.kernels.cpu.bits import find_ones
+
+        places = torch.empty(count, dtype=torch.int32)
+        found = find_ones(packed.numpy(), places.numpy())
+    else:
+        places = unpack(packed, 8 * packed.numel(), 1).nonzero().squeeze(1).int()
+        found = places.numel()
+    if found != count:
+        raise ValueError(f"{found} places found in a payload of {count}: it is damaged")
+    return places

@@ -1,0 +1,36 @@
+"""Payloads added up where they belong."""
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend, reference
+
+
+def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
+    """``out[indices] += scale · values``: one rank's payload into the sum. Call it for each rank, in order.
+
+    ``out`` of shape ``(n,)``; ``indices`` (int32 or int64) and ``values`` (any floating type) of shape ``(k,)``. An
+    index that occurs twice counts twice. The product is rounded before the sum. Raises ValueError for lengths that
+    differ, and IndexError, before anything is added, for an index outside 0..n-1 (on a GPU: torch's own error, later).
+    """
+    if indices.shape != values.shape or indices.dim() != 1:
+        raise ValueError(
+            f"indices have shape {tuple(indices.shape)}, values {tuple(values.shape)}: each value needs its place"
+        )
+    narrow = indices.dtype == torch.int32 and out.dtype == torch.float32
+    if narrow and backend.compiled(out, indices, values):
+        import numpy as np
+
+        from gravac.kernels.cpu.scatter import scatter_add as compiled
+
+        done = compiled(
+            out.detach().numpy(), indices.numpy(), values.detach().float().numpy(), np.float32(scale)
+        )
+    else:
+        done = reference.scatter_add(out, indices, values, scale)
+    if not done:
+        low, high = int(indices.min()), int(indices.max())
+        raise IndexError(
+            f"indices reach from {low} to {high}, outside 0..{out.numel() - 1}: the payload is damaged or of another "
+            "bucket"
+        )

@@ -1,0 +1,100 @@
+"""The largest elements of a tensor, exactly."""
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend, reference
+from gravac.kernels.histogram import Tally, tally
+from gravac.kernels.reference import COARSE_SHIFT
+
+
+def take_top(
+    x: Tensor,
+    k: int,
+    counted: Tally | None = None,
+    *,
+    clear: bool = False,
+    indices: Tensor | None = None,
+    values: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest ``|x|`` of a contiguous float32 tensor of shape ``(n,)``: places (int32, ascending) and values.
+
+    Exactly ``k``, deterministic: among equal magnitudes the lowest index wins, NaN counts as larger than infinity.
+    ``counted``: what ``tally`` said of ``x``, or of the tensor whose larger top-k ``x`` is (so a second, stronger level
+    is taken from the first one's values); without it one more pass is made. ``clear``: leave 0 in ``x`` where an
+    element was taken, so that ``x`` becomes the residual. ``indices``, ``values``: buffers to fill, of shape ``(k,)``;
+    keeping them saves fresh memory in every step, which costs as much as the selection itself.
+
+    Raises ValueError for a k outside 1..n, buffers that do not fit, or a ``counted`` of another tensor.
+    """
+    n = x.numel()
+    if not 0 < k <= n:
+        raise ValueError(f"k={k} is outside 1..{n}, the number of elements")
+    if n > 2**31 - 1:
+        raise ValueError(f"{n} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)")
+    _check("x", x, torch.float32, n)
+    indices = torch.empty(k, dtype=torch.int32, device=x.device) if indices is None else indices
+    values = torch.empty(k, dtype=torch.float32, device=x.device) if values is None else values
+    _check("indices", indices, torch.int32, k)
+    _check("values", values, torch.float32, k)
+    if k == n:
+        torch.arange(n, out=indices)
+        values.copy_(x)
+        if clear:
+            x.zero_()
+        return indices, values
+    fast = backend.compiled(x, indices, values)
+    if counted is None and not fast:
+        boundary, above, within = _boundary(reference.count(x), k)
+    else:
+        boundary, above, within = _boundary((counted or tally(x)).counts, k)
+    run = _compiled if fast else _torch
+    if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
+        raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")
+    return indices, values
+
+
+def select_top(x: Tensor, k: int) -> Tensor:
+    """Places of the ``k`` largest ``|x|`` of a 1-D tensor of any floating type, int64, ascending; see ``take_top``."""
+    return take_top(x.float().contiguous(), k)[0].long()
+
+
+def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:
+    """The bin in which the k-th largest lies (-1: there are not so many), elements above it, elements in it."""
+    at_least = counts.flip(0).cumsum(0).flip(0)
+    bin_ = int((at_least >= k).sum()) - 1
+    within = int(counts[bin_])
+    return bin_, int(at_least[bin_]) - within, within
+
+
+def _torch(
+    x: Tensor, k: int, boundary: int, above: int, within: int, clear: bool, indices: Tensor, values: Tensor
+) -> bool:
+    found = reference.top(x, k, boundary, above, within)
+    if found is None:
+        return False
+    indices.copy_(found)
+    torch.index_select(x, 0, found, out=values)
+    if clear:
+        x[found] = 0.0
+    return True
+
+
+def _compiled(
+    x: Tensor, k: int, boundary: int, above: int, within: int, clear: bool, indices: Tensor, values: Tensor
+) -> bool:
+    import numpy as np
+
+    from gravac.kernels.cpu.top import top
+
+    bits = x.numpy().view(np.int32)
+    edge = boundary << COARSE_SHIFT
+    return top(bits, above, edge, within, clear, indices.numpy(), values.numpy().view(np.int32))
+
+
+def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
+    if tensor.dtype != dtype or tensor.shape != (numel,) or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be contiguous, {dtype} of "
+            f"shape ({numel},)"
+        )

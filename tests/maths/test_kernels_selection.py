@@ -1,0 +1,139 @@
+"""Exactly k, the same on every back end, the residual left behind in the same pass."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from maths.backends import LENGTHS, everywhere, on, vector
+
+from gravac.kernels import Tally, scatter_add, select_top, take_top, tally
+
+
+def by_sorting(x: torch.Tensor, k: int) -> torch.Tensor:
+    """By magnitude, NaN first; equal ones by place."""
+    order = torch.argsort(x.view(torch.int32) & 0x7FFFFFFF, descending=True, stable=True)
+    return order[:k].sort().values.int()
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+    clear=st.booleans(),
+    counted=st.booleans(),
+    data=st.data(),
+)
+def test_the_largest_are_taken_and_zeros_left(
+    n: int, seed: int, kind: str, clear: bool, counted: bool, data: st.DataObject
+) -> None:
+    n = max(n, 1)
+    x = vector(n, seed, kind)
+    k = data.draw(st.integers(1, n))
+
+    def run() -> tuple[torch.Tensor, ...]:
+        p = x.clone()
+        return *take_top(p, k, tally(p) if counted else None, clear=clear), p
+
+    indices, values, left = everywhere(run)
+    assert torch.equal(indices, by_sorting(x, k))
+    assert torch.equal(values.view(torch.int32), x[indices.long()].view(torch.int32))
+    owed = x.clone()
+    if clear:
+        owed[indices.long()] = 0.0
+    assert torch.equal(left.view(torch.int32), owed.view(torch.int32))
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["normal", "mixed"]), data=st.data())
+def test_a_second_level_comes_from_the_first_ones_values(seed: int, kind: str, data: st.DataObject) -> None:
+    x = vector(900, seed, kind)
+    first = data.draw(st.integers(1, 900))
+    second = data.draw(st.integers(1, first))
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        counted = tally(x)
+        indices, values = take_top(x, first, counted)
+        places, _ = take_top(values, second, counted)
+        return indices, indices[places.long()]
+
+    assert torch.equal(everywhere(run)[1], by_sorting(x, second))
+
+
+def test_buffers_are_filled_in_place() -> None:
+    x = vector(1000, 1)
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        indices, values = torch.empty(10, dtype=torch.int32), torch.empty(10)
+        given = take_top(x, 10, indices=indices, values=values)
+        assert given[0] is indices
+        assert given[1] is values
+        return indices, values
+
+    everywhere(run)
+    with pytest.raises(ValueError, match=r"indices is torch.int64 .* must be contiguous, torch.int32"):
+        take_top(x, 10, indices=torch.empty(10, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"values is torch.float32 of shape \(9,\)"):
+        take_top(x, 10, values=torch.empty(9))
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_the_tally_of_another_tensor_is_refused_and_nothing_is_lost(name: str) -> None:
+    """Too many candidates would write past the buffers; too few would send rubbish."""
+    x, few, many = vector(1000, 1, "normal"), vector(1000, 2, "normal") * 1e6, torch.zeros(1000)
+    with on(name):  # type: ignore[arg-type]
+        for other in (few, many, x[:800], x * 2):
+            left = x.clone()
+            with pytest.raises(ValueError, match="counted is not of this tensor"):
+                take_top(left, 400, tally(other), clear=True)
+            assert torch.equal(left, x)
+        empty = Tally(torch.zeros(2048, dtype=torch.int64), torch.zeros(2048, dtype=torch.float64))
+        with pytest.raises(ValueError, match="counted is not of this tensor"):
+            take_top(x.clone(), 4, empty)
+
+
+@pytest.mark.parametrize("k", [0, 11])
+def test_an_impossible_k_is_refused(k: int) -> None:
+    with pytest.raises(ValueError, match=rf"k={k} is outside 1\.\.10"):
+        take_top(torch.ones(10), k)
+
+
+def test_half_precision_is_selected_alike() -> None:
+    x = vector(700, 9, "mixed").to(torch.bfloat16)
+    assert torch.equal(everywhere(lambda: select_top(x, 70)), by_sorting(x.float(), 70).long())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 300),
+    k=st.integers(0, 200),
+    seed=st.integers(0, 10**6),
+    scale=st.sampled_from([1.0, -1.0, 0.25, 0.1]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    wide=st.booleans(),
+)
+def test_payloads_add_up(n: int, k: int, seed: int, scale: float, dtype: torch.dtype, wide: bool) -> None:
+    """Also places that occur twice."""
+    indices = torch.randint(n, (k,), generator=torch.Generator().manual_seed(seed))
+    values, start = vector(k, seed, "mixed").to(dtype), vector(n, seed + 1, "normal")
+
+    def run() -> torch.Tensor:
+        out = start.clone()
+        scatter_add(out, indices if wide else indices.int(), values, scale)
+        return out
+
+    expected = start.tolist()
+    for place, value in zip(indices.tolist(), values.float() * scale, strict=True):
+        expected[place] = float(torch.tensor(expected[place]) + value)
+    assert everywhere(run).tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+@pytest.mark.parametrize("bad", [-1, 5, 2**31 - 1])
+def test_a_damaged_payload_touches_nothing(name: str, bad: int) -> None:
+    out = torch.zeros(5)
+    with on(name), pytest.raises(IndexError, match=r"outside 0\.\.4"):  # type: ignore[arg-type]
+        scatter_add(out, torch.tensor([1, bad, 2], dtype=torch.int32), torch.ones(3))
+    assert not out.any()
+    with pytest.raises(ValueError, match="each value needs its place"):
+        scatter_add(out, torch.tensor([1]), torch.ones(2))
