@@ -1,0 +1,71 @@
+"""Network namespaces by name: calling ``ip`` and ``tc``, and clearing up after runs that died."""
+
+import os
+import re
+import shutil
+import subprocess
+
+_OURS = re.compile(r"gravac-(\d+)-")
+
+
+class NetworkUnavailable(Exception):
+    """This machine does not let us make networks; the message says why."""
+
+
+def obstacle() -> str | None:
+    """Why no network can be made here, as far as can be told without trying; None: nothing seen."""
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            return f"the command {tool} is missing (Debian: apt-get install iproute2)"
+    if os.geteuid() != 0:
+        return "making network namespaces needs root"
+    return None
+
+
+def call(*words: str) -> str:
+    """Run ``ip …`` or ``tc …`` and return what it prints. Raises NetworkUnavailable with what it complained of."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NetworkUnavailable(f"{words[0]}: {error.strerror}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"code {done.returncode}"
+        raise NetworkUnavailable(f"`{' '.join(words)}` failed: {said}")
+    return done.stdout
+
+
+def name(pid: int, serial: int, part: str) -> str:
+    """Name of one namespace of the ``serial``-th network of process ``pid``."""
+    return f"gravac-{pid}-{serial}-{part}"
+
+
+def present() -> list[str]:
+    """All named namespaces of this machine."""
+    return [line.split()[0] for line in call("ip", "netns", "list").splitlines() if line.strip()]
+
+
+def remove(namespace: str) -> None:
+    """Delete a namespace with the interfaces in it; nothing happens if it is gone already."""
+    try:
+        call("ip", "netns", "delete", namespace)
+    except NetworkUnavailable:
+        if namespace in present():
+            raise
+
+
+def remove_stale() -> list[str]:
+    """Delete what runs left that were killed outright: namespaces with our prefix whose process is dead."""
+    stale = [each for each in present() if (match := _OURS.match(each)) and not _alive(int(match[1]))]
+    for namespace in stale:
+        remove(namespace)
+    return stale
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,126 @@
+"""A network inside this machine: a namespace for each host, a bridge between them, a shaped link to each.
+
+The bridge has a namespace of its own, so nothing appears among the machine's own interfaces, its firewall has no
+say, and deleting the namespaces deletes everything. A packet passes two token buckets, the sender's way out and
+the receiver's way in, so many senders to one receiver share that receiver's rate, as at a real switch. There is no
+added delay: the kernels at hand have ``tbf`` and no ``netem``.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import ClassVar, Self
+
+from gravac_controller.bench import namespaces, rate
+from gravac_controller.bench.namespaces import NetworkUnavailable, call
+
+MAX_HOSTS = 250
+INTERFACE = "eth0"
+"""The one interface of every host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host. ``port`` is its plug in the bridge."""
+
+    namespace: str
+    address: str
+    port: str
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The words that run a command on this host."""
+        return ["ip", "netns", "exec", self.namespace, *words]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that left and reached a host since it was made, all protocols, headers included."""
+
+    sent_bytes: int
+    received_bytes: int
+
+
+class Network:
+    """``with Network(4, 1e8) as network:`` four hosts, 100 Mbit/s each way each; None: not shaped.
+
+    Raises ValueError for a number of hosts that cannot be, NetworkUnavailable (when entered) where the machine does
+    not allow it. A process that is killed leaves its namespaces; the next network made here removes them.
+    """
+
+    _serial: ClassVar["count[int]"] = count()
+
+    def __init__(self, hosts: int, bits_per_second: float | None) -> None:
+        if not 1 <= hosts <= MAX_HOSTS:
+            raise ValueError(f"hosts={hosts} must be between 1 and {MAX_HOSTS}")
+        self._rate = bits_per_second
+        serial, pid = next(self._serial), os.getpid()
+        self._bridge = namespaces.name(pid, serial, "bridge")
+        self.hosts = tuple(
+            Host(
+                namespace=namespaces.name(pid, serial, f"host{n}"),
+                address=f"10.77.0.{n + 1}",
+                port=f"port{n}",
+            )
+            for n in range(hosts)
+        )
+
+    def __enter__(self) -> Self:
+        reason = namespaces.obstacle()
+        if reason is not None:
+            raise NetworkUnavailable(reason)
+        namespaces.remove_stale()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def shape(self, bits_per_second: float | None) -> None:
+        """Give every link another rate, also in mid-run; nothing under way is lost unless the queue overflows."""
+        for host in self.hosts:
+            for namespace, device in ((host.namespace, INTERFACE), (self._bridge, host.port)):
+                if bits_per_second is not None:
+                    words = rate.token_bucket(bits_per_second)
+                    call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *words)
+                elif self._rate is not None:
+                    call("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
+        self._rate = bits_per_second
+
+    def traffic(self) -> list[Traffic]:
+        """What every host has sent and received so far, by its interface's own counters."""
+        return [self._traffic(host) for host in self.hosts]
+
+    def _traffic(self, host: Host) -> Traffic:
+        (link,) = json.loads(call("ip", "-n", host.namespace, "-s", "-j", "link", "show", "dev", INTERFACE))
+        counters = link["stats64"]
+        return Traffic(sent_bytes=counters["tx"]["bytes"], received_bytes=counters["rx"]["bytes"])
+
+    def _build(self) -> None:
+        call("ip", "netns", "add", self._bridge)
+        call("ip", "-n", self._bridge, "link", "add", "name", "bridge0", "type", "bridge")
+        call("ip", "-n", self._bridge, "link", "set", "dev", "bridge0", "up")
+        for host in self.hosts:
+            inside, outside = ("ip", "-n", host.namespace), ("ip", "-n", self._bridge)
+            call("ip", "netns", "add", host.namespace)
+            peer = ("peer", "name", INTERFACE, "netns", host.namespace)
+            call(*outside, "link", "add", "name", host.port, "type", "veth", *peer)
+            call(*outside, "link", "set", "dev", host.port, "master", "bridge0", "up")
+            call(*inside, "address", "add", f"{host.address}/24", "dev", INTERFACE)
+            call(*inside, "link", "set", "dev", INTERFACE, "up")
+            call(*inside, "link", "set", "dev", "lo", "up")  # a host talks to itself over it
+        if self._rate is not None:
+            self.shape(self._rate)
+
+    def _remove(self) -> None:
+        for host in self.hosts:
+            namespaces.remove(host.namespace)
+        namespaces.remove(self._bridge)
