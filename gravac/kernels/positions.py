@@ -31,8 +31,12 @@ def position_bytes(count: int, numel: int) -> int:
 def pack_positions(indices: Tensor, numel: int) -> Tensor:
     """Ascending, distinct places below ``numel`` (int32 or int64, shape ``(k,)``) as uint8, ``position_bytes`` of them.
 
-    Raises ValueError for places that cannot be such.
+    Raises ValueError for places outside (on a GPU it would have to wait to know).
     """
+    if indices.device.type == "cpu" and indices.numel():
+        least, most = (int(end) for end in indices.aminmax())
+        if least < 0 or most >= numel:
+            raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
     low, ones = _layout(indices.numel(), numel)
     if not low:
         return _set_ones(indices, ones)
@@ -67,12 +71,6 @@ def _order(indices: Tensor) -> Tensor:
 
 def _set_ones(places: Tensor, size: int) -> Tensor:
     """``size`` bits, lowest first in each byte, with ones at these places."""
-    if places.device.type == "cpu" and places.numel():
-        low, high = places.aminmax()
-        if int(low) < 0 or int(high) >= size:
-            raise ValueError(
-                f"indices are not ascending, distinct and below numel: a place does not fit {size} bits"
-            )
     if backend.compiled(places):
         from gravac.kernels.cpu.bits import set_ones
 

@@ -20,7 +20,7 @@ def stochastic_round(a: Tensor, seed: int) -> Tensor:
 
 def blocked(x: Tensor, size: int) -> Tensor:
     """``x`` as float32 rows of ``size`` elements, the last one filled up with zeros; one row if ``size`` >= n."""
-    size = min(size, x.numel())
+    size = min(size, max(1, x.numel()))
     short = -x.numel() % size
     x = x.float()
     return (torch.nn.functional.pad(x, (0, short)) if short else x).reshape(-1, size)

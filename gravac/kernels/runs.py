@@ -17,9 +17,10 @@ def run_places(numel: int, start: int, count: int, device: torch.device | None =
 
 def take_run(x: Tensor, start: int, count: int, *, clear: bool = False, out: Tensor | None = None) -> Tensor:
     """``count`` values of ``x`` of shape ``(n,)`` from ``start``, in ``out`` if given; ``clear`` leaves 0 behind."""
+    slices = _slices(x.numel(), start, count)
     out = torch.empty(count, dtype=x.dtype, device=x.device) if out is None else out
     at = 0
-    for begin, end in _slices(x.numel(), start, count):
+    for begin, end in slices:
         out[at : at + end - begin] = x[begin:end]
         if clear:
             x[begin:end] = 0.0

@@ -1,0 +1,112 @@
+"""Which back end runs, and that nothing stands in its way: no numba, no place for a cache, a wrong name."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from maths.backends import on
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+
+from gravac.kernels import active, backend, select_top, use, warm
+from gravac.kernels.cpu import build
+
+ROOT = Path(__file__).parents[2]
+
+
+def python(code: str, **environment: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, torch; " + code],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def undecided(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As in a process that has not used a kernel yet."""
+    monkeypatch.setattr(backend, "_chosen", None)
+    monkeypatch.setattr(backend, "_active", None)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"), [("cpu", "cpu"), ("reference", "reference"), ("auto", "cpu")]
+)
+def test_the_environment_chooses(undecided: pytest.MonkeyPatch, choice: str, expected: str) -> None:
+    undecided.setenv("GRAVAC_KERNELS", choice)
+    assert select_top(torch.arange(9.0), 2).tolist() == [7, 8]
+    assert active() == expected
+
+
+def test_a_wrong_choice_is_named(undecided: pytest.MonkeyPatch) -> None:
+    undecided.setenv("GRAVAC_KERNELS", "gpu")
+    with pytest.raises(ValueError, match="GRAVAC_KERNELS='gpu' must be one of auto, cpu, reference"):
+        active()
+    with pytest.raises(ValueError, match="GRAVAC_KERNELS='fast' must be one of"):
+        use("fast")  # type: ignore[arg-type]
+
+
+def test_numba_is_loaded_when_needed_and_not_missed() -> None:
+    """Loading takes half a second that the controller and the command line need not spend."""
+    code = "import gravac.kernels as k, gravac.compressors; print('numba' in sys.modules); "
+    code += "sys.modules['numba'] = None; print(k.warm(), k.select_top(torch.arange(9.0), 2))"
+    assert python(code, GRAVAC_KERNELS="auto") == "False\nreference tensor([7, 8])\n"
+
+
+def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
+    undecided: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("no such instruction")
+
+    undecided.setattr(backend.importlib, "import_module", fail)
+    undecided.setenv("GRAVAC_KERNELS", "auto")
+    assert active() == "reference"
+    assert "compiled kernels not available, using plain torch" in caplog.text
+    with pytest.raises(ImportError, match=r"pip install 'gravac\[cpu\]' \(no such instruction\)"):
+        use("cpu")
+
+
+def test_a_place_for_the_cache_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read-only installation without a home: numba finds no locator and says so with a RuntimeError."""
+    monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
+
+    def twice(x: int) -> int:
+        return 2 * x
+
+    assert build.jit("int64(int64)")(twice)(21) == 42
+
+
+def test_the_kernels_let_other_threads_run_and_keep_to_the_rules_of_arithmetic() -> None:
+    """Without the GIL, so that the exchange does not hold the trainer up; one thread; nothing compiled late."""
+    found = 0
+    for name in backend._KERNELS:
+        for kernel in vars(importlib.import_module(f"gravac.kernels.cpu.{name}")).values():
+            if isinstance(kernel, Dispatcher):
+                found += 1
+                options = kernel.targetoptions
+                assert options["nogil"]
+                assert not options.get("fastmath")
+                assert not options.get("parallel")
+                assert kernel.signatures
+                assert not kernel._can_compile
+    assert found >= len(backend._KERNELS)
+
+
+def test_warm_says_what_will_run() -> None:
+    with on("cpu"):
+        assert warm() == active() == "cpu"
+    with on("reference"):
+        assert warm() == "reference"
+        assert select_top(torch.arange(9.0), 1).tolist() == [8]

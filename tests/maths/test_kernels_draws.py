@@ -1,0 +1,115 @@
+"""What is drawn at random: the same on every back end, uniform, distinct, a prefix for a smaller count."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from maths.backends import everywhere, same, vector
+
+from gravac.kernels import add_run, distinct, noise, run_places, run_start, take_run
+from gravac.kernels.randomness import mixed, signed, stream, words
+
+HOST = torch.device("cpu")
+
+
+def test_the_published_numbers() -> None:
+    """SplitMix64 seeded with 1234567, as its authors' code and Rosetta Code print it."""
+    golden = 0x9E3779B97F4A7C15
+    printed = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    assert [mixed((1234567 + golden * i) % 2**64) for i in range(1, 5)] == printed
+    expected = [signed(mixed((stream(5) + golden * i) % 2**64)) for i in range(3, 7)]
+    assert words(4, 5, HOST, first=2).tolist() == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(n=st.sampled_from([0, 1, 2, 3, 511, 512, 513, 1025, 131_073]), seed=st.integers(0, 2**63 - 1))
+def test_noise_is_the_same_everywhere(n: int, seed: int) -> None:
+    drawn = everywhere(lambda: noise(n, seed, HOST))
+    assert drawn.dtype == torch.float32
+    if n:
+        assert 0.0 <= float(drawn.min()) <= float(drawn.max()) < 1.0
+        assert torch.equal(noise(n + 7, seed, HOST)[:n], drawn)
+
+
+def test_noise_is_uniform_and_its_neighbours_know_nothing_of_it() -> None:
+    n, limit = 200_000, 4.5
+    drawn = noise(n, 3, HOST).double()
+    for share in (0.001, 0.0625, 0.5):
+        for stride in (1, 2, 8):
+            every = drawn[::stride]
+            off = float((every < share).sum()) - every.numel() * share
+            assert abs(off) < limit * math.sqrt(every.numel() * share * (1 - share))
+    centred = (drawn - 0.5) * math.sqrt(12)
+    for lag in (1, 2, 3, 8, 512):
+        assert abs(float(centred[lag:] @ centred[:-lag])) < limit * math.sqrt(n)
+    for other in (4, 5, 3 + 2**32, 3 + 2**62):
+        assert abs(float(centred @ ((noise(n, other, HOST).double() - 0.5) * 12**0.5))) < limit * math.sqrt(n)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    numel=st.sampled_from([0, 1, 2, 3, 1023, 1024, 1025, 1500, 4097, 65_536, 2**31 - 1]),
+    count=st.integers(0, 3000),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_distinct_places(numel: int, count: int, seed: int) -> None:
+    count = min(count, numel)
+    places = everywhere(lambda: distinct(numel, count, seed))
+    assert places.dtype == torch.int32
+    assert places.shape == (count,)
+    assert places.unique().numel() == count
+    if count:
+        assert 0 <= int(places.min()) <= int(places.max()) < numel
+        assert torch.equal(distinct(numel, count // 2, seed), places[: count // 2])
+
+
+@pytest.mark.parametrize(("numel", "count"), [(6, 2), (1100, 220), (1500, 150)])
+def test_every_place_and_every_pair_is_as_likely(numel: int, count: int) -> None:
+    """Sums of squared deviations (chi-square) of places, and of distances of pairs, over many seeds."""
+    rounds = 3000
+    times = torch.zeros(numel, dtype=torch.float64)
+    first_two = torch.zeros(numel, dtype=torch.float64)
+    for seed in range(rounds):
+        places = distinct(numel, count, seed).long()
+        times[places] += 1
+        first_two[(places[0] - places[1]) % numel] += 1
+    share = count / numel
+    chi = float((times - rounds * share).square().sum()) / (rounds * share * (1 - share))
+    assert abs(chi - numel) < 5 * math.sqrt(2 * numel)
+    expected = rounds / (numel - 1)
+    assert first_two[0] == 0
+    pairs = float((first_two[1:] - expected).square().sum()) / expected
+    assert abs(pairs - (numel - 1)) < 5 * math.sqrt(2 * numel)
+
+
+def test_impossible_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="count=11 must be between 0 and numel=10"):
+        distinct(10, 11, 0)
+    with pytest.raises(ValueError, match="numel below 2\\^31"):
+        distinct(2**31, 1, 0)
+
+
+@settings(deadline=None, max_examples=80)
+@given(numel=st.integers(1, 200), seed=st.integers(0, 2**63 - 1), data=st.data())
+def test_runs_go_round_the_end(numel: int, seed: int, data: st.DataObject) -> None:
+    count, start = data.draw(st.integers(0, numel)), run_start(numel, seed)
+    x = vector(numel, seed % 1000, "normal")
+    places = run_places(numel, start, count)
+    assert places.tolist() == [(start + i) % numel for i in range(count)]
+    left, out = x.clone(), torch.zeros(numel)
+    values = take_run(left, start, count, clear=True)
+    same(values, x[places])
+    add_run(out, start, values, 1.0)
+    assert torch.equal(left + out, x)
+    assert not left[places].any()
+    buffer = torch.empty(count)
+    assert take_run(x, start, count, out=buffer) is buffer
+    assert torch.equal(buffer, values)
+
+
+def test_a_run_that_is_none_is_refused() -> None:
+    for start, count in ((10, 1), (-1, 1), (0, 11), (0, -1)):
+        with pytest.raises(ValueError, match=f"start={start} must be between 0 and 9, count={count}"):
+            take_run(torch.ones(10), start, count)
