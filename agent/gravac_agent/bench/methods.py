@@ -1,0 +1,152 @@
+"""Ways to bring gradients together, ours and PyTorch's, by one word each."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from gravac import aggregators, memories, policies
+from gravac_agent import Agent
+from gravac_agent.demo.task import Task
+
+FORMS = "none, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
+POWERSGD_DENSE_STEPS = 2
+"""PyTorch's hook cannot keep an error memory with fewer dense steps at the start."""
+WHOLE_MODEL_MB = 100_000.0
+
+
+class MethodError(ValueError):
+    """There is no such method, or it cannot run here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A task under a method. ``payload_bytes(steps)``: what this rank handed to collectives for gradients in its first
+    ``steps`` steps, asked right after the last of them."""
+
+    module: nn.Module
+    optimizer: Optimizer
+    payload_bytes: Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """Settings of an agent; None: the agent's own default."""
+
+    compressor: str | None
+    memory: str | None
+    policy: str | None
+
+
+def agent_spec(method: str) -> AgentSpec:
+    """``agent/topk/residual/static:cf=100``: parts may be empty or left out from the end. Only the policy may hold
+    slashes. Raises MethodError naming the part that cannot be."""
+    given: list[str | None] = [part or None for part in method.split("/", 3)[1:]]
+    compressor, memory, policy = given + [None] * (3 - len(given))
+    try:
+        if compressor:
+            aggregators.parse(compressor)
+        if memory:
+            memories.build(memory)
+        if policy:
+            policies.parse(policy)
+    except ValueError as error:
+        raise MethodError(f"method {method!r}: {error}") from None
+    return AgentSpec(compressor, memory, policy)
+
+
+@contextmanager
+def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
+    """Train ``task`` this way. ``link``: pacing by an agent, which holds back nothing of the other methods; ``none`` on
+    a network that is slow by itself. Raises MethodError for a word that is no method."""
+    elements = sum(parameter.numel() for parameter in task.model.parameters())
+    name, _, setting = method.partition(":")
+    if name.split("/")[0] == "agent":
+        with _agent(agent_spec(method), task, link, scratch, window) as applied:
+            yield applied
+    elif method == "none":
+        yield _applied(task.model, task, lambda steps: 0)
+    elif link != "none" and name in ("fp16", "powersgd"):
+        raise MethodError(
+            f"{method}: an emulated link slows only the agent; a shaped one needs root, ip and tc"
+        )
+    elif method == "dense":
+        yield _applied(DistributedDataParallel(task.model), task, lambda steps: 4 * elements * steps)
+    elif method == "fp16":
+        module = DistributedDataParallel(task.model)
+        module.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        yield _applied(module, task, lambda steps: 2 * elements * steps)
+    elif name == "powersgd" and setting.isdecimal() and int(setting) > 0:
+        yield _powersgd(int(setting), task, elements)
+    else:
+        raise MethodError(f"method {method!r} is none of {FORMS}")
+
+
+@contextmanager
+def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
+    module = DistributedDataParallel(task.model)
+    optimizer = task.optimizer(module.parameters())
+    with Agent(
+        module,
+        optimizer,
+        compressor=spec.compressor,
+        memory=spec.memory,
+        policy=spec.policy,
+        link=link,
+        window=window,
+        controller=None,
+        data_dir=scratch,
+        job="bench",
+    ) as agent:
+
+        def payload_bytes(steps: int) -> int:
+            assert agent.state is not None
+            return agent.state.payload_bytes
+
+        yield Applied(module, optimizer, payload_bytes)
+
+
+def _powersgd(rank: int, task: Task, elements: int) -> Applied:
+    """PyTorch's PowerSGD with the whole model in one bucket: with two in flight it deadlocks on gloo, because it waits
+    inside the callbacks of futures (pytorch/pytorch#48478)."""
+    try:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=POWERSGD_DENSE_STEPS,
+            compression_stats_logging_frequency=1 << 60,
+        )
+    except ImportError:
+        raise MethodError("PyTorch's PowerSGD needs numpy: pip install numpy") from None
+
+    def one_bucket(
+        state: powerSGD_hook.PowerSGDState,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() or not bucket.is_last():
+            raise RuntimeError("PowerSGD got more than one bucket, which deadlocks on gloo")
+        future: torch.futures.Future[torch.Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
+        return future
+
+    def payload_bytes(steps: int) -> int:
+        sent: int = state.compression_stats()[2]
+        return 4 * (elements * min(steps, POWERSGD_DENSE_STEPS) + sent)
+
+    module = DistributedDataParallel(task.model, bucket_cap_mb=WHOLE_MODEL_MB)
+    hook: Any = one_bucket
+    module.register_comm_hook(state, hook)
+    return _applied(module, task, payload_bytes)
+
+
+def _applied(module: nn.Module, task: Task, payload_bytes: Callable[[int], int]) -> Applied:
+    return Applied(module, task.optimizer(module.parameters()), payload_bytes)

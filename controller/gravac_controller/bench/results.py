@@ -1,0 +1,78 @@
+"""What blocks of training steps amount to: a row of figures for each method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, quantiles
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What one method's ranks answered so far: a list of answers, one a rank, for each timed block."""
+
+    name: str
+    blocks: list[list[dict[str, Any]]] = field(default_factory=list)
+    steps: int = 0
+    elements: int = 0
+    heldout_loss: float | None = None
+    error: str | None = None
+
+    def step_seconds(self) -> list[float]:
+        """Seconds of every timed step: of its slowest rank, since the others wait for it."""
+        return [
+            max(step)
+            for block in self.blocks
+            for step in zip(*(answer["seconds"] for answer in block), strict=True)
+        ]
+
+    def per_step(self, what: str) -> float | None:
+        """Mean over ranks and timed steps of a sum that blocks report; None where it is not known."""
+        taken = [(answer[what], len(answer["seconds"])) for block in self.blocks for answer in block]
+        if not taken or any(value is None for value, _ in taken):
+            return None
+        return float(sum(value for value, _ in taken) / sum(steps for _, steps in taken))
+
+    def losses(self) -> list[float]:
+        """Mean training loss of each timed block, over ranks."""
+        return [fmean(answer["loss"] for answer in block) for block in self.blocks]
+
+
+def heldout_loss(answers: Sequence[dict[str, Any]]) -> float:
+    """Nats per predicted byte over the shares of all ranks."""
+    return float(sum(each["nats"] for each in answers) / sum(each["predicted"] for each in answers))
+
+
+def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
+    """One row a method: seconds are of a step, bytes of a step and a rank, losses in nats per byte.
+
+    ``baseline``: seconds a step of ``none``, which no method can beat; ``ratio``: baseline / seconds, the share of
+    that limit's speed. Both are None when ``none`` was not run. ``sent_bytes``: by the interface's counter, headers
+    and acknowledgements included. ``cpu_seconds``: computing of a rank, all threads, whatever else the machine did.
+    """
+    limit = next((tally for tally in tallies if tally.name == "none" and tally.error is None), None)
+    baseline = median(limit.step_seconds()) if limit is not None and limit.blocks else None
+    return [_row(tally, baseline, emulated) for tally in tallies]
+
+
+def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]:
+    timed = tally.step_seconds()
+    seconds = median(timed) if timed else None
+    low, _, high = quantiles(timed, n=4, method="inclusive") if len(timed) > 1 else (seconds,) * 3
+    losses = tally.losses()
+    return {
+        "name": tally.name,
+        "seconds": seconds,
+        "seconds_quartiles": [low, high],
+        "baseline": baseline,
+        "ratio": None if baseline is None or not seconds else baseline / seconds,
+        "cpu_seconds": tally.per_step("cpu_seconds"),
+        "sent_bytes": tally.per_step("sent_bytes"),
+        "payload_bytes": tally.per_step("payload_bytes"),
+        "dense_bytes": 4 * tally.elements,
+        "training_losses": losses,
+        "heldout_loss": tally.heldout_loss,
+        "steps": tally.steps,
+        "timed_steps": len(timed),
+        "emulated": emulated,
+        "error": tally.error,
+    }

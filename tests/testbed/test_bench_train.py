@@ -1,0 +1,164 @@
+"""``gravac bench train``: real ranks on shaped links, and what it says where there are none."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gravac_agent.bench.methods import AgentSpec, MethodError, agent_spec
+from gravac_controller.bench import namespaces
+from gravac_controller.bench.ranks import Place, Ranks, RanksFailed
+from gravac_controller.bench.results import Tally, heldout_loss, rows
+from gravac_controller.bench.train import Benchmark, run
+from gravac_controller.cli import main
+
+HERE = Place(address="127.0.0.1", interface="lo", core=None, wrap=list)
+
+
+def benchmark(*methods: str) -> Benchmark:
+    """A model of 72,000 parameters, whose dense gradient takes 0.23 s at 10 Mbit/s: far above what a step computes."""
+    return Benchmark(
+        methods=methods, hosts=2, link="10mbit", rounds=2, block=5, warmup=2, width=80, heldout=1, seed=0
+    )
+
+
+def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in result["rows"]}
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("networks")
+def test_two_hosts(tmp_path: Path) -> None:
+    """Dense waits for the wire and the agent does not; the interface saw what each says it sent."""
+    agent = "agent/topk/residual/static:cf=100"
+    result = run(benchmark("dense", agent), tmp_path, lambda line: None)
+    found = by_name(result)
+    assert not any(row["error"] for row in result["rows"])
+    assert not result["emulated"]
+    assert result["no_network"] is None
+    dense_bytes = 4 * result["elements"]
+    wire_seconds = dense_bytes * 8 / 1e7
+    dense, ours = found["dense"], found[agent]
+    assert dense["payload_bytes"] == dense["dense_bytes"] == dense_bytes
+    assert dense_bytes < dense["sent_bytes"] < 1.15 * dense_bytes
+    assert ours["payload_bytes"] < dense_bytes / 50
+    assert ours["payload_bytes"] < ours["sent_bytes"] < dense_bytes / 20
+    assert dense["seconds"] > 0.8 * wire_seconds
+    assert ours["seconds"] < dense["seconds"]
+    for row in result["rows"]:
+        assert row["steps"] == 10
+        assert row["timed_steps"] == 6
+        assert row["seconds_quartiles"][0] <= row["seconds"] <= row["seconds_quartiles"][1]
+        assert 0 < row["cpu_seconds"] < 10
+        assert row["ratio"] is None, "none was not run"
+        assert 1 < row["heldout_loss"] < 5.6, "bytes at random cost ln 256 = 5.55"
+    assert not [each for each in namespaces.present() if each.startswith(f"gravac-{os.getpid()}-")]
+
+
+@pytest.mark.distributed
+def test_without_root_the_agent_paces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said aloud and marked; PyTorch's own hooks, which nothing would hold back, are refused one by one."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    told: list[str] = []
+    result = run(benchmark("dense", "fp16"), tmp_path, told.append)
+    found = by_name(result)
+    assert result["emulated"]
+    assert "needs root" in result["no_network"] or "is missing" in result["no_network"]
+    assert any("No network of our own" in line for line in told)
+    dense = found["dense"]
+    assert dense["error"] is None
+    assert dense["emulated"]
+    assert dense["sent_bytes"] is None
+    assert dense["payload_bytes"] == dense["dense_bytes"]
+    assert dense["seconds"] > 0.8 * dense["dense_bytes"] * 8 / 1e7
+    assert "an emulated link slows only the agent" in found["fp16"]["error"]
+    assert found["fp16"]["seconds"] is None
+
+
+def test_rows() -> None:
+    def block(*ranks: list[float]) -> list[dict[str, Any]]:
+        more = {"loss": 2.0, "cpu_seconds": 3.0, "payload_bytes": 30, "sent_bytes": None}
+        return [{"seconds": seconds, **more} for seconds in ranks]
+
+    none = Tally(name="none", blocks=[block([0.1, 0.3, 0.2], [0.2, 0.1, 0.1])], elements=5)
+    dense = Tally(name="dense", blocks=[block([1.0, 1.0, 0.4], [1.0, 1.0, 0.8])], elements=5)
+    broken = Tally(name="agent", error="it broke")
+    first, second, third = rows([none, dense, broken], emulated=False)
+    assert first["seconds"] == second["baseline"] == third["baseline"] == 0.2, "of the slowest rank"
+    assert second["ratio"] == 0.2
+    assert second["payload_bytes"] == 10
+    assert second["cpu_seconds"] == 1
+    assert second["dense_bytes"] == 20
+    assert second["sent_bytes"] is None
+    assert third["seconds"] is None
+    assert third["ratio"] is None
+    assert third["error"] == "it broke"
+    json.dumps([first, second, third], allow_nan=False)
+    # A method that stands in for the limit but failed is no limit.
+    assert rows([Tally(name="none", error="no"), dense], emulated=False)[1]["ratio"] is None
+
+
+def test_heldout_loss_weighs_by_bytes() -> None:
+    assert heldout_loss([{"nats": 30.0, "predicted": 10}, {"nats": 10.0, "predicted": 10}]) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("method", "spec"),
+    [
+        ("agent", AgentSpec(None, None, None)),
+        ("agent/qsgd:bits=4", AgentSpec("qsgd:bits=4", None, None)),
+        ("agent//conef:bits=4", AgentSpec(None, "conef:bits=4", None)),
+        ("agent///gravac:ladder=10/40/160", AgentSpec(None, None, "gravac:ladder=10/40/160")),
+    ],
+)
+def test_agent_methods(method: str, spec: AgentSpec) -> None:
+    assert agent_spec(method) == spec
+
+
+@pytest.mark.parametrize("method", ["agent/nosuch", "agent//nosuch", "agent///nosuch", "agent/qsgd:bits=99"])
+def test_agent_methods_that_are_none(method: str) -> None:
+    with pytest.raises(MethodError, match=f"method '{method}'"):
+        agent_spec(method)
+
+
+def test_ranks_that_hang_are_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gravac_controller.bench.ranks.END_SECONDS", 0.1)
+    code = "import sys, time; print('{}', flush=True); sys.stderr.write('stuck'); sys.stderr.flush(); time.sleep(60)"
+    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
+    try:
+        assert ranks.ready(20) == [{}, {}]
+        with pytest.raises(RanksFailed, match="rank 0 did not answer within 0 s:\nstuck"):
+            ranks.ask(0.2, do="train")
+    finally:
+        ranks.close()
+    ranks.close()  # safe to repeat
+
+
+def test_ranks_that_end_are_named_with_their_last_words(tmp_path: Path) -> None:
+    code = "import os, sys; sys.exit('no disk' if os.environ['RANK'] == '1' else print('{}'))"
+    ranks = Ranks([sys.executable, "-c", code], [HERE, HERE], 1, tmp_path / "one")
+    try:
+        with pytest.raises(RanksFailed, match="rank 1 ended:\nno disk"):
+            ranks.ready(20)
+    finally:
+        ranks.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--link", "fast"], "write for example 100mbit"),
+        (["--methods", "dense gossip"], "'gossip' is none of"),
+        (["--methods", "dense dense"], "every method once"),
+        (["--block", "3", "--warmup", "3"], "must be below the steps of a block, 3"),
+        (["--hosts", "1"], "--hosts"),
+    ],
+)
+def test_wrong_options(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, ["bench", "train", *words])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
