@@ -43,7 +43,8 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
     """Run it and return its figures: settings, machine, and ``rows`` as ``results.rows`` describes.
 
     Where no network can be made, the agent paces itself; PyTorch's own hooks, whose times would be those of loopback,
-    are left out. The result then says ``emulated`` and why. A method that fails keeps its row, with ``error``. ``tell`` gets a line now and then.
+    are left out. The result then says ``emulated`` and why. A method that fails keeps its row, with ``error``.
+    ``tell`` gets a line now and then.
     """
     load = os.getloadavg()[0]
     with _places(benchmark, tell) as (places, obstacle):
