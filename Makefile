@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python tests/phases.py $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
