@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 from gravac.protocol import Record
 
+PATIENCE_SECONDS = 60.0
+"""Longer than anything takes on a busy machine; only what hangs takes as long."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -51,7 +54,7 @@ class Controller:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.process.wait(10)
+            self.process.wait(PATIENCE_SECONDS)
             self.close_pipes()
             raise RuntimeError(self.log.read_text())
         self.announced = json.loads(line)
@@ -65,7 +68,7 @@ class Controller:
         path: str,
         body: Record | bytes | str | None = None,
         headers: dict[str, str] | None = None,
-        seconds: float = 20,
+        seconds: float = PATIENCE_SECONDS,
     ) -> Answer:
         """One request on a connection of its own. Records are sent as JSON."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
@@ -84,7 +87,7 @@ class Controller:
         finally:
             connection.close()
 
-    def raw(self, request: bytes, seconds: float = 20) -> bytes:
+    def raw(self, request: bytes, seconds: float = PATIENCE_SECONDS) -> bytes:
         """Bytes out, one whole answer back."""
         with socket.create_connection((self.host, self.port), timeout=seconds) as sock:
             sock.sendall(request)
@@ -93,10 +96,10 @@ class Controller:
     def kill(self) -> None:
         """SIGKILL: it gets no chance to tidy up."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
         self.close_pipes()
 
-    def stop(self, seconds: float = 10) -> float:
+    def stop(self, seconds: float = PATIENCE_SECONDS) -> float:
         """SIGTERM; returns how many seconds it took to end."""
         began = time.monotonic()
         if self.process.poll() is None:
@@ -106,7 +109,7 @@ class Controller:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(PATIENCE_SECONDS)
             self.close_pipes()
         return time.monotonic() - began
 

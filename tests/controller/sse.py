@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from controller.process import Controller
+from controller.process import PATIENCE_SECONDS, Controller
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Reader:
     """Opens a stream; ``next`` waits for a message, comments left out unless asked for."""
 
     def __init__(self, controller: Controller, job: str = "job", after: str | None = None) -> None:
-        self._socket = socket.create_connection((controller.host, controller.port), timeout=20)
+        self._socket = socket.create_connection((controller.host, controller.port), timeout=PATIENCE_SECONDS)
         again = "" if after is None else f"Last-Event-ID: {after}\r\n"
         self._socket.sendall(f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\n{again}\r\n".encode())
         self._file = self._socket.makefile("rb")
@@ -45,7 +45,7 @@ class Reader:
                 self._buffer += self._file.read(int(size, 16))
                 self._file.readline()
             text, _, self._buffer = self._buffer.partition(b"\n\n")
-            message = _parse(text.decode())
+            message = parse(text.decode())
             if message.name or comments:
                 return message
 
@@ -60,7 +60,8 @@ class Reader:
         self.close()
 
 
-def _parse(text: str) -> Message:
+def parse(text: str) -> Message:
+    """A message from its lines, without the empty one that ends it."""
     fields = dict(line.split(": ", 1) for line in text.split("\n") if not line.startswith(":"))
     data = json.loads(fields["data"]) if "data" in fields else None
     return Message(fields.get("event", ""), int(fields["id"]) if "id" in fields else None, data)

@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from controller.builders import Trainer, spec
-from controller.process import Controller
+from controller.process import PATIENCE_SECONDS, Controller
 
 from gravac.protocol import Decision, JobAnswer, WindowAnswer, WindowReport
 from gravac.replay import check
 from gravac.trace import read
 
-KILLS = 20
+KILLS = 12
 JOBS = ("one", "two", "three")
+
+pytestmark = pytest.mark.alone
 
 
 class Sender(threading.Thread):
@@ -51,7 +54,7 @@ class Sender(threading.Thread):
             try:
                 if controller is None:
                     raise ConnectionError
-                answer = controller.ask("POST", path, record, seconds=5)  # type: ignore[arg-type]
+                answer = controller.ask("POST", path, record, seconds=PATIENCE_SECONDS)  # type: ignore[arg-type]
             except (OSError, http.client.HTTPException):
                 self.retries += 1
                 time.sleep(0.01)
@@ -62,7 +65,7 @@ class Sender(threading.Thread):
         return None
 
 
-def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     chance = random.Random(20)
     running: list[Controller | None] = [Controller(tmp_path / "runs")]
     stop = threading.Event()
@@ -70,7 +73,9 @@ def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     for sender in senders:
         sender.start()
     try:
-        for _ in range(KILLS):
+        for number in range(KILLS):
+            if number % 2:  # else it may be killed before it has answered at all
+                progress(senders, 3)
             time.sleep(chance.uniform(0.0, 0.15))
             controller, running[0] = running[0], None
             assert controller is not None
@@ -86,7 +91,7 @@ def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     finally:
         stop.set()
         for sender in senders:
-            sender.join(20)
+            sender.join(PATIENCE_SECONDS)
         if running[0] is not None:
             running[0].stop()
     assert [sender.failure for sender in senders] == [None] * len(senders)
@@ -98,6 +103,16 @@ def test_twenty_kills_lose_and_double_nothing(tmp_path: Path) -> None:
         assert found.ok, found.differences
         journaled = decisions(tmp_path, sender.job)
         assert [journaled[decision.window] for decision in sender.answers] == sender.answers
+
+
+def progress(senders: list[Sender], windows: int) -> None:
+    """Wait until each sender has so many more windows acknowledged; the slowest machine may take its time."""
+    wanted = [len(sender.acknowledged) + windows for sender in senders]
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and any(
+        len(sender.acknowledged) < least for sender, least in zip(senders, wanted, strict=True)
+    ):
+        time.sleep(0.005)
 
 
 def compare(tmp_path: Path, job: str, acknowledged: list[WindowReport], *, whole: bool) -> None:

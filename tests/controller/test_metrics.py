@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
@@ -116,17 +115,24 @@ def test_fallback_and_silence_show(app: InProcess, monkeypatch: pytest.MonkeyPat
     report: WindowReport = Trainer().report(decision)
     post(app, "/v1/jobs/job/windows", report.model_copy(update={"phase": "fallback", "seconds": 1.0}))
     assert scrape(app)["gravac_fallback_active"][()] == 1
-    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 31)
+    since_report(app, monkeypatch, 31)
     seen = scrape(app)
     assert seen["gravac_agents"] == {("live",): 0, ("stale",): 2}
     assert app.client.get("/v1/jobs/job").json()["state"] == "stale"
 
 
+def since_report(app: InProcess, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Set the clock to so long after the last report came."""
+    last = app.services.store.jobs["job"].live.last_report_time
+    assert last is not None
+    monkeypatch.setattr(live, "unix_now", lambda: last + seconds)
+
+
 def test_a_long_window_is_not_stale_too_soon(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     post(app, "/v1/jobs/job/windows", Trainer().report(register(app).decision))  # a window of 25 s
-    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 124)
+    since_report(app, monkeypatch, 124)
     assert app.client.get("/v1/jobs/job").json()["state"] == "running"
-    monkeypatch.setattr(live, "unix_now", lambda: time.time() + 126)
+    since_report(app, monkeypatch, 126)
     assert app.client.get("/v1/jobs/job").json()["state"] == "stale"
 
 

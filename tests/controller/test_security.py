@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from controller.builders import Trainer, spec
 from controller.conftest import InProcess
-from controller.process import Answer, Controller, read_answer
+from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
 
 from gravac.protocol import JobAnswer
 from gravac_controller.guard import HEADERS, canonical_host, is_loopback
@@ -16,6 +16,8 @@ from gravac_controller.guard import HEADERS, canonical_host, is_loopback
 TOKEN = "a-token-of-the-tests-0123456789"
 SPEC = spec().model_dump_json().encode()
 JSON = {"Content-Type": "application/json"}
+
+pytestmark = pytest.mark.alone
 
 
 def is_problem(answer: Answer, status: int) -> bool:
@@ -187,7 +189,7 @@ def test_a_body_of_50_megabytes(shared: Controller, chunked: bool) -> None:
     size = 50_000_000
     head += "Transfer-Encoding: chunked\r\n\r\n" if chunked else f"Content-Length: {size}\r\n\r\n"
     piece = b"x" * 1_000_000
-    with socket.create_connection((shared.host, shared.port), timeout=30) as sock:
+    with socket.create_connection((shared.host, shared.port), timeout=PATIENCE_SECONDS) as sock:
         sock.sendall(head.encode())
         for _ in range(50):
             sock.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
@@ -242,7 +244,7 @@ def test_many_connections_that_say_nothing_do_not_stop_others(shared: Controller
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_SECONDS)
         assert answers == [200] * 10
     finally:
         for sock in idle:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from controller.builders import spec
-from controller.process import Controller
+from controller.process import PATIENCE_SECONDS, Controller
 
 from gravac_controller.listen import ListenError, listen, url_of
 
 TOKEN = "a-token-of-the-tests-0123456789"
+
+pytestmark = pytest.mark.alone
 
 
 def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +39,7 @@ def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedPr
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_SECONDS,
         env=clean | env,
         check=False,
     )
@@ -51,7 +53,7 @@ def test_it_announces_itself_in_one_line(controller: Controller) -> None:
         "instance": controller.announced["instance"],
     }
     assert controller.ask("GET", "/readyz").status == 200
-    assert controller.stop() < 2
+    controller.stop()
     assert controller.process.returncode == 0
     people = controller.log.read_text()
     assert controller.url in people
@@ -62,23 +64,23 @@ def test_it_announces_itself_in_one_line(controller: Controller) -> None:
 def test_it_ends_when_its_parent_does(controller: Controller) -> None:
     assert controller.process.stdin is not None
     controller.process.stdin.close()
-    assert controller.process.wait(5) == 0
+    assert controller.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_it_lingers_when_told_to(start: Callable[..., Controller]) -> None:
-    controller = start("--linger", "1.5")
+    controller = start("--linger", "3")
     assert controller.process.stdin is not None
     began = time.monotonic()
     controller.process.stdin.close()
     assert controller.ask("GET", "/healthz").status == 200
-    assert controller.process.wait(10) == 0
-    assert 1.4 < time.monotonic() - began < 6
+    assert controller.process.wait(PATIENCE_SECONDS) == 0
+    assert time.monotonic() - began > 2.9
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_in_order(controller: Controller, number: signal.Signals) -> None:
     controller.process.send_signal(number)
-    assert controller.process.wait(5) == 0
+    assert controller.process.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in controller.log.read_text()
 
 
@@ -113,10 +115,17 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path, arguments: list[str
     assert "Traceback" not in found.stderr
 
 
-def test_addresses_that_are_not_ours_are_named(tmp_path: Path) -> None:
+def test_addresses_that_are_not_ours_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = serve(tmp_path, "--host", "192.0.2.1", "--port", "0", GRAVAC_TOKEN=TOKEN)
     assert found.returncode == 2
     assert "192.0.2.1 is not an address of this machine" in found.stderr
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(
+        socket, "getaddrinfo", unknown
+    )  # a real resolver may take long, or answer for any name
     with pytest.raises(ListenError, match="no such address"):
         listen("no.such.name.invalid", 0)
 
@@ -189,15 +198,16 @@ def test_ipv6_loopback(start: Callable[..., Controller]) -> None:
 
 def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
     """Header and body are two writes: without TCP_NODELAY a kept connection takes 40 ms an answer."""
-    connection = http.client.HTTPConnection(controller.host, controller.port, timeout=10)
+    connection = http.client.HTTPConnection(controller.host, controller.port, timeout=PATIENCE_SECONDS)
     took = []
-    for _ in range(30):
+    for _ in range(80):
         began = time.monotonic()
         connection.request("GET", "/healthz")
         connection.getresponse().read()
         took.append(time.monotonic() - began)
     connection.close()
-    assert statistics.median(took) < 0.03
+    # Every answer waits for it but the first ones, which Linux acknowledges at once. A busy machine delays some.
+    assert statistics.quantiles(took[30:])[0] < 0.03
 
 
 def test_the_address_is_written_as_given() -> None:

@@ -1,15 +1,20 @@
 """Event streams: a snapshot, then deltas; resumable; a slow reader costs nothing; they end with the server."""
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable
 
 import pytest
 from controller.builders import Trainer, spec
-from controller.process import Controller
-from controller.sse import Reader
+from controller.conftest import InProcess
+from controller.process import PATIENCE_SECONDS, Controller
+from controller.sse import Message, Reader, parse
 
+from controller import test_jobs
 from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
+
+pytestmark = pytest.mark.alone
 
 FAST = {"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0"}
 
@@ -114,43 +119,54 @@ def test_resuming_over_a_restart_of_the_controller(start: Callable[..., Controll
 
 
 def test_messages_are_spaced_but_none_is_lost(start: Callable[..., Controller]) -> None:
-    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0.4"})
+    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "1"})
     trainer = Trainer()
     decision = register(controller)
+    began = time.monotonic()
     with Reader(controller) as reader:
         assert reader.next() is not None
-        began = time.monotonic()
         run(controller, trainer, decision, 12)
         seen = [reader.next() for _ in range(12)]
-        assert time.monotonic() - began > 0.35
+        assert time.monotonic() - began > 0.95
     assert [one and one.data["window"]["report"]["window"] for one in seen] == list(range(12))
 
 
-def test_a_reader_far_behind_gets_a_fresh_snapshot(start: Callable[..., Controller]) -> None:
-    controller = start(env={"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "2"})
-    decision = register(controller)
-    with Reader(controller) as reader:
-        assert reader.next() is not None
-        run(controller, Trainer(), decision, 80)
-        message = reader.next()
-        assert message is not None
-        assert message.name == "snapshot"
-        assert len(message.data["windows"]) == 80
+def test_a_reader_far_behind_gets_a_fresh_snapshot(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(stream_interval_seconds=0.0)
+    decision = test_jobs.register(app).decision
+    stream = app.services.streams.read(app.services.store.jobs["job"], None)
+
+    async def read() -> list[Message]:
+        seen = [await anext(stream)]
+        test_jobs.run(app, Trainer(), decision, 80)  # while the reader is busy with its first message
+        seen.append(await anext(stream))
+        return [parse(message.decode().rstrip("\n")) for message in seen]
+
+    first, second = asyncio.run(read())
+    assert (first.name, len(first.data["windows"])) == ("snapshot", 0)
+    assert (second.name, len(second.data["windows"])) == ("snapshot", 80)
 
 
 def test_an_idle_stream_is_pinged_and_told_of_silence(start: Callable[..., Controller]) -> None:
     controller = start(
         env=FAST | {"GRAVAC_CONTROLLER_STREAM_PING_SECONDS": "0.2", "GRAVAC_CONTROLLER_STALE_SECONDS": "0.7"}
     )
-    register(controller)
+    decision = register(controller)
     with Reader(controller) as reader:
         assert reader.next() is not None
-        ping = reader.next(comments=True)
-        assert ping is not None
-        assert (ping.name, ping.data) == ("", None)
+        report = Trainer().report(decision, seconds=0.01)
+        assert controller.ask("POST", "/v1/jobs/job/windows", report).status == 200
+        message = reader.next()
+        while message is not None and message.name == "job":  # silent for long enough before the window
+            message = reader.next()
+        assert message is not None
+        assert (message.name, message.data["job"]["state"]) == ("window", "running")
         silence = reader.next()
         assert silence is not None
         assert (silence.name, silence.id, silence.data["job"]["state"]) == ("job", None, "stale")
+        ping = reader.next(comments=True)
+        assert ping is not None
+        assert (ping.name, ping.data) == ("", None)
 
 
 def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., Controller]) -> None:
@@ -163,7 +179,7 @@ def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., 
         for _ in range(150):
             decision = run(controller, trainer, decision)
             assert reader.next() is not None
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE_SECONDS
         while clients(controller) != 1 and time.monotonic() < until:
             time.sleep(0.1)
         assert clients(controller) == 1  # the deaf one was let go
@@ -192,18 +208,18 @@ def test_streams_that_are_closed_are_forgotten(fast: Controller) -> None:
     assert clients(fast) == 50
     for reader in readers:
         reader.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE_SECONDS
     while clients(fast) and time.monotonic() < until:
         time.sleep(0.05)
     assert clients(fast) == 0
 
 
-def test_shutdown_with_open_streams_takes_less_than_two_seconds(fast: Controller) -> None:
+def test_shutdown_does_not_wait_for_open_streams(fast: Controller) -> None:
     run(fast, Trainer(), register(fast), 100)
     deaf = deaf_reader(fast)
     readers = [Reader(fast) for _ in range(5)]
     assert all(reader.next() is not None for reader in readers)
-    assert fast.stop() < 2
+    assert fast.stop() < 10  # about one
     assert fast.process.returncode == 0
     for reader in readers:
         assert reader.next() is None
