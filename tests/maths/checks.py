@@ -189,7 +189,7 @@ def check_dtypes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) ->
     torch.testing.assert_close(out.float(), 1 + 0.5 * sent, rtol=4 * precision, atol=4 * precision)
 
 
-def check_bound(codec: Compressor, x: Tensor, cf: float, count: int = 200) -> None:
+def check_bound(codec: Compressor, x: Tensor, cf: float, count: int = 100) -> None:
     """The mean squared error is at most what is said to be proven (5 standard errors of slack for random codecs)."""
     energy = float(x.double() @ x.double())
     limit = codec.bound(x.numel(), cf).limit(energy)
@@ -206,8 +206,8 @@ def check_bound(codec: Compressor, x: Tensor, cf: float, count: int = 200) -> No
     assert float(errors.mean()) <= limit + slack
 
 
-def check_unbiased(codec: Compressor, x: Tensor, cf: float, count: int = 2000) -> None:
-    """No coordinate's mean is 4.5 standard errors off."""
+def check_unbiased(codec: Compressor, x: Tensor, cf: float, count: int = 1000) -> None:
+    """No coordinate's mean is 4.5 standard errors off. (The least of test_codec_liars' biases is 11 off at 1000.)"""
     sent = draws(codec, x, cf, count)
     off, error = (sent.mean(0) - x.double()).abs(), sent.std(0) / math.sqrt(count)
     rounding = 1e-5 * float(x.abs().max())

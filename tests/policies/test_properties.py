@@ -77,7 +77,7 @@ def way_of_sending(decision: Decision) -> tuple[str, float, float]:
     return decision.phase, decision.cf_minimum, decision.cf_candidate
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(POLICY_LINES), st.data())
 def test_every_decision_is_sound(line: str, data: st.DataObject) -> None:
     policy = parse(line)
@@ -106,7 +106,7 @@ def test_every_decision_is_sound(line: str, data: st.DataObject) -> None:
         assert again.state.model_dump_json() == verdict.state.model_dump_json()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(POLICY_LINES), st.sampled_from(POLICY_LINES), st.data())
 def test_a_state_from_other_settings_is_gone_on_from(line: str, other: str, data: st.DataObject) -> None:
     policy, successor = parse(line), parse(other)
