@@ -9,19 +9,19 @@ from torch import Tensor
 from gravac.kernels import backend, reference
 from gravac.kernels.reference import BINS
 
-NONFINITE = 2040
+NONFINITE = 4080
 """First bin of infinities and NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Histogram of a tensor's magnitudes. Bin b holds the float32 numbers whose bits without the sign, shifted right by
-    20, are b: eight bins an octave, in ascending order; bin 0 begins with zero, bins from 2040 on are not finite."""
+    19, are b: 16 bins an octave, in ascending order; bin 0 begins with zero, bins from 4080 on are not finite."""
 
     counts: Tensor
-    """Elements, int64 of shape ``(2048,)``."""
+    """Elements, int64 of shape ``(4096,)``."""
     energies: Tensor
-    """Sum of their squares, float64 of shape ``(2048,)``; 0 where they are not finite. Exact sums, rounded once."""
+    """Sum of their squares, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums, rounded once."""
     gradient_sq: float | None = None
     """‖g‖², when asked for."""
     residual_dot_gradient: float | None = None
@@ -99,7 +99,7 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
 
 def _energies(table: Tensor) -> Tensor:
     """From sums of squared significands to sums of squares: times 4 to the power of the bin's exponent."""
-    exponent = (torch.arange(BINS, device=table.device) >> 3).clamp(min=1) - 150
+    exponent = (torch.arange(BINS, device=table.device) >> 4).clamp(min=1) - 150
     high, low = table[1] + (table[2] >> 24), table[2] & 0xFFFFFF
     energies = torch.ldexp(high.double() * 2.0**24 + low.double(), 2 * exponent)
     energies[NONFINITE:] = 0.0

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-BINS = 2048
-"""Bins of a float32's magnitude: its 8 bits of exponent and the highest 3 of its significand."""
-COARSE_SHIFT = 20
+BINS = 4096
+"""Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""
+COARSE_SHIFT = 19
 """Bits of a float32 below those."""
 _AT_ONCE = 1 << 18
 """Elements treated at a time on a CPU, so that what is in between stays in its cache."""
@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 18
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
     """Put ``g + share·e`` into ``p`` (float32). By bin of its magnitude: count, and the sum of squared significands cut
-    into multiples of 2^24 and the rest, int64 of shape ``(3, 2048)``. Also g·g and e·g, float64, if ``sums``.
+    into multiples of 2^24 and the rest, int64 of shape ``(3, 4096)``. Also g·g and e·g, float64, if ``sums``.
 
     Sums of integers are exact, so every order of adding gives the same energies.
     """
@@ -43,7 +43,7 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
 
 
 def count(x: Tensor) -> Tensor:
-    """Elements of a float32 tensor by bin, int64 of shape ``(2048,)``."""
+    """Elements of a float32 tensor by bin, int64 of shape ``(4096,)``."""
     return torch.bincount(magnitudes(x) >> COARSE_SHIFT, minlength=BINS)
 
 

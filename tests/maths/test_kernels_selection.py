@@ -87,7 +87,7 @@ def test_the_tally_of_another_tensor_is_refused_and_nothing_is_lost(name: str) -
             with pytest.raises(ValueError, match="counted is not of this tensor"):
                 take_top(left, 400, tally(other), clear=True)
             assert torch.equal(left, x)
-        empty = Tally(torch.zeros(2048, dtype=torch.int64), torch.zeros(2048, dtype=torch.float64))
+        empty = Tally(torch.zeros(4096, dtype=torch.int64), torch.zeros(4096, dtype=torch.float64))
         with pytest.raises(ValueError, match="counted is not of this tensor"):
             take_top(x.clone(), 4, empty)
 

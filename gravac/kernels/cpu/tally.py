@@ -12,12 +12,13 @@ from gravac.kernels.cpu.build import jit
 
 _BLOCK = 512
 """Elements treated at a time: their bins and squares stay in the first-level cache (6 kB)."""
-_LANES = 4
-"""Tables side by side in a cache line, so that neighbours in the same bin need not wait for each other's sum."""
+_LANES = 2
+"""Tables side by side, so that neighbours in the same bin need not wait for each other's sum. More would not fit the
+first-level cache."""
 _ROW = 2 * _LANES
 _FLUSH = 65536 * _LANES
 """Squares of 24-bit numbers that fit a 64-bit sum in every lane."""
-_BINS = 2048
+_BINS = 4096
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
@@ -94,7 +95,7 @@ def split(bits: NDArray[np.int32], rows: NDArray[np.int32], squares: NDArray[np.
     """Place in the table, and square of the significand, of each float."""
     for i in range(bits.size):
         magnitude = bits[i] & np.int32(0x7FFFFFFF)
-        rows[i] = (magnitude >> np.int32(20)) * np.int32(_ROW)
+        rows[i] = (magnitude >> np.int32(19)) * np.int32(_ROW)
         hidden = np.int32(0x800000) if magnitude >= np.int32(0x800000) else np.int32(0)
         significand = np.int64(np.uint32((magnitude & np.int32(0x7FFFFF)) | hidden))
         squares[i] = significand * significand
@@ -124,7 +125,7 @@ def tally(
     out: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> None:
-    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is), then ``out`` (3, 2048) += count, sum of
+    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is), then ``out`` (3, 4096) += count, sum of
     squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit significands. ``bits`` is ``p``'s memory.
     ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not wanted."""
     n, given, owed, wanted = bits.size, g.size > 0, e.size > 0, sums.shape[0] > 0

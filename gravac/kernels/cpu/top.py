@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from gravac.kernels.cpu.build import jit
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-_DIGIT = 10
-"""Of the 20 bits that a bin leaves open, two digits of ten."""
-_LAST = np.int32((1 << _DIGIT) - 1)
+_OPEN = 19
+"""Lower bits of a magnitude that its bin leaves open; counted in two digits, the first of nine bits."""
+_LOW = 10
+"""Bits of the second digit."""
+_FIRST, _SECOND = np.int32((1 << (_OPEN - _LOW)) - 1), np.int32((1 << _LOW) - 1)
 
 
 def _at_least(typing: Any, bits: Any, at: Any, edge: Any) -> Any:
@@ -71,11 +73,11 @@ def top(
     ``within``: at most so many in this one. ``clear``: put zeros where they were. False, and ``bits`` as it was, if
     these numbers are not of this tensor.
     """
-    n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << 2 * _DIGIT)
+    n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << _OPEN)
     # Candidates go to the buffers given, and those that do not fit there (at most as many as the bin has) behind them.
     spare: Any = max(above + within - k, 0)
     more_indices, more_values = np.empty(spare, np.int32), np.empty(spare, np.int32)
-    firsts, seconds = np.zeros(1 << _DIGIT, np.int64), np.zeros(1 << _DIGIT, np.int64)
+    firsts, seconds = np.zeros(_FIRST + 1, np.int64), np.zeros(_SECOND + 1, np.int64)
     count: Any = np.uint64(0)
     near = np.int64(0)
     whole = n & ~63
@@ -104,7 +106,7 @@ def top(
             count += np.uint64(1)
             inside = np.int64(np.int64(word & _MAGNITUDE) < upper)
             near += inside
-            firsts[np.uint64((word >> _DIGIT) & _LAST)] += inside
+            firsts[np.uint64((word >> _LOW) & _FIRST)] += inside
             if clear:  # while the line is near; the few that are not chosen are put back below
                 bits[place] = 0
     found: Any = np.int64(count)
@@ -113,20 +115,20 @@ def top(
         put_back(bits, indices, values, min(found, k) if clear else 0)
         put_back(bits, more_indices, more_values, max(found - k, 0) if clear else 0)
         return False
-    first = np.int64(_LAST)
+    first = np.int64(_FIRST)
     while firsts[first] < rank:
         rank -= firsts[first]
         first -= 1
-    prefix = (np.int64(edge) >> _DIGIT) | first
+    prefix = (np.int64(edge) >> _LOW) | first
     for j in range(found):
         word = values[np.uint64(j)] if j < k else more_values[np.uint64(j - k)]
-        if np.int64(word & _MAGNITUDE) >> _DIGIT == prefix:
-            seconds[np.uint64(word & _LAST)] += 1
-    second = np.int64(_LAST)
+        if np.int64(word & _MAGNITUDE) >> _LOW == prefix:
+            seconds[np.uint64(word & _SECOND)] += 1
+    second = np.int64(_SECOND)
     while seconds[second] < rank:
         rank -= seconds[second]
         second -= 1
-    threshold = (prefix << _DIGIT) | second
+    threshold = (prefix << _LOW) | second
     taken = np.uint64(0)
     for j in range(found):
         word = values[np.uint64(j)] if j < k else more_values[np.uint64(j - k)]
