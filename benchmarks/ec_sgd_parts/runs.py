@@ -10,9 +10,6 @@ from gravac.estimators import build as build_estimator
 from gravac.estimators.ecsgd import ECSGD, Worker
 from gravac.memories import build as build_memory
 
-BYTES_PER_COORDINATE = 8
-"""A float32 value and its int32 position: what the sparse codecs of these experiments send."""
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -95,7 +92,7 @@ def run(
     result.points.append(Point(0, 0, 0, 1.0))
     while loop.steps < steps:
         loop.step()
-        sent = loop.payload_bytes // BYTES_PER_COORDINATE
+        sent = loop.values
         if loop.steps == steps or loop.steps % every == 0:
             # Below zero only by rounding of f*.
             gap = max(problem.loss(loop.x) - problem.best, 0.0) / first

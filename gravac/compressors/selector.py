@@ -46,14 +46,18 @@ class Selector(Compressor):
 
 
 class Indexed(Selector):
-    """Values and their int32 positions, 8 bytes an element for float32; as many as ``choose`` finds."""
+    """Values and their positions; as many as ``choose`` finds.
+
+    Where that number is known beforehand, positions take about the bits that their entropy needs (``pack_positions``:
+    at most 2 + log2(CF) bits each, or one bit for each of the n); else they are int32.
+    """
 
     @abstractmethod
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
         """Positions to send of ``x``, int64, ascending."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
-        return pairs(kept(numel, cf), dtype) if self.traits.fixed_size else None
+        return packed_pairs(kept(numel, cf), numel, dtype) if self.traits.fixed_size else None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         if x.numel() > 2**31 - 1:
@@ -61,12 +65,17 @@ class Indexed(Selector):
                 f"{x.numel()} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)"
             )
         support = self.choose(x, cf, key)
-        return Payload((travelling(x[support], dtype), support.int()), support, x.numel(), cf, key)
+        return self._payload(travelling(x[support], dtype), support, x.numel(), cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        return Payload(parts, parts[1].long(), numel, cf, key)
+        places = parts[1]
+        if self.traits.fixed_size:
+            places = kernels.unpack_positions(places, kept(numel, cf), numel)
+        return Payload(parts, places.long(), numel, cf, key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        if self.traits.fixed_size:
+            return super().wire_bytes(numel, cf, dtype)
         return sum(part.nbytes for part in pairs(kept(numel, cf), dtype))
 
     def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
@@ -82,18 +91,28 @@ class Indexed(Selector):
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
-        if self.traits.fixed_size:
-            return super().blank(numel, cf, key, dtype, device, value)
-        values = torch.full((1,), value, dtype=dtype, device=device)
-        return self.rebuild((values, torch.zeros(1, dtype=torch.int32, device=device)), numel, cf, key)
+        count = kept(numel, cf) if self.traits.fixed_size else 1
+        values = torch.full((count,), value, dtype=dtype, device=device)
+        return self._payload(values, torch.arange(count, device=device), numel, cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         if not self.traits.nested:
             return super().narrow(payload, cf)
         assert payload.support is not None
         chosen = kernels.select_top(payload.values, kept(payload.numel, cf))
-        parts = tuple(part[chosen] for part in payload.parts)
-        return Payload(parts, payload.support[chosen], payload.numel, cf, payload.key)
+        key = payload.key or Key(0, 0, 0, 0)
+        return self._payload(payload.values[chosen], payload.support[chosen], payload.numel, cf, key)
+
+    def _payload(self, values: Tensor, support: Tensor, numel: int, cf: float, key: Key) -> Payload:
+        places = support.int()
+        if self.traits.fixed_size:
+            places = kernels.pack_positions(places, numel)
+        return Payload((values, places), support.long(), numel, cf, key)
+
+
+def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[Part, ...]:
+    """Parts of ``count`` values of ``numel`` with their positions, packed."""
+    return Part(dtype, count), Part(torch.uint8, kernels.position_bytes(count, numel))
 
 
 def pairs(count: int, dtype: torch.dtype) -> tuple[Part, ...]:

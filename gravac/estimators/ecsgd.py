@@ -32,6 +32,8 @@ class Step(NamedTuple):
 
     payload_bytes: int
     """Bytes handed to the collective: values, indices and all."""
+    values: int
+    """Elements of the payloads' first parts: with a selector, coordinates sent."""
     error_sq: float
     """``sum_i ||u_i - C(u_i)||²`` in gradient units: what the total error adds up."""
     gradient_sq: float
@@ -64,6 +66,8 @@ class ECSGD:
         self.steps = 0
         self.payload_bytes = 0
         """Sum over steps and workers."""
+        self.values = 0
+        """The same of ``Step.values``."""
         self.total_error = 0.0
         """``sum_k sum_i ||u_i - C(u_i)||²``; with exact error feedback ``sum_k sum_i ||e_i||² / γ²``, e_i after step k.
 
@@ -92,7 +96,7 @@ class ECSGD:
         """One step of all workers."""
         x_old = self.x
         mean = torch.zeros_like(x_old)
-        payload_bytes, error_sq, gradient_sq = 0, 0.0, 0.0
+        payload_bytes, values, error_sq, gradient_sq = 0, 0, 0.0, 0.0
         for rank, worker in enumerate(self._workers):
             sample = worker.estimator.draw(self._generators[rank])
             gradient = worker.estimator.gradient(worker.problem, x_old, sample)
@@ -109,13 +113,15 @@ class ECSGD:
             worker.memory.commit()
             codec.commit()
             payload_bytes += payload.nbytes
+            values += payload.values.numel()
         self.x = x_old - self._step_size * mean
         for worker, generator in zip(self._workers, self._generators, strict=True):
             worker.estimator.after_step(worker.problem, x_old, generator)
         self.steps += 1
         self.payload_bytes += payload_bytes
+        self.values += values
         self.total_error += error_sq
-        return Step(payload_bytes, error_sq, gradient_sq)
+        return Step(payload_bytes, values, error_sq, gradient_sq)
 
 
 def _positive(step_size: float) -> float:

@@ -67,8 +67,8 @@ def test_numbers() -> None:
     by_name = {(entry.kind, entry.name): entry for entry in ENTRIES}
     topk = by_name["compressor", "topk"]
     assert [(c.numel, c.cf, c.payload_bytes, c.delta) for c in topk.costs[:2]] == [
-        (1000, 10, 800, 0.1),
-        (1000, 100, 80, 0.01),
+        (1000, 10, 400 + 66, 0.1),
+        (1000, 100, 40 + 12, 0.01),
     ]
     int8 = by_name["compressor", "int8"].costs[3]
     assert (int8.payload_bytes, int8.omega) == (

@@ -38,7 +38,7 @@ def gain(codec: Compressor, x: Tensor, cf: float = 1.0) -> float:
     ("text", "small", "large"),
     [
         ("dense", 4000, 4194304),
-        ("topk", 80, 83880),
+        ("topk", 40 + 12, 4 * 10485 + 11223),
         ("randomk", 40, 41940),
         ("blockrandomk", 40, 41940),
         ("scaledsign", 129, 131076),
@@ -51,7 +51,7 @@ def gain(codec: Compressor, x: Tensor, cf: float = 1.0) -> float:
         ("natural", 1000, 1048576),
         ("natural:bits=9", 1125, 1179648),
         ("bf16", 2000, 2097152),
-        ("topk+int8", 40 + 10 + 4, 4 * 10485 + 10485 + 4 * 41),
+        ("topk+int8", 12 + 10 + 4, 11223 + 10485 + 4 * 41),
         ("randomk+int8", 10 + 4, 10485 + 4 * 41),
     ],
 )
@@ -164,8 +164,8 @@ def test_zeros_count_as_positive() -> None:
 def test_variance_of_quantisers(text: str, variance: float) -> None:
     codec = build(text)
     decoded = sent(codec, TILED).view(COPIES, 8)
-    measured = float((decoded - LECTURE).square().sum(1).mean())
-    assert measured == pytest.approx(variance, rel=0.05)
+    errors = (decoded - LECTURE).square().sum(1)
+    assert abs(float(errors.mean()) - variance) < 4.5 * float(errors.std()) / COPIES**0.5 < 0.12 * variance
     off = (decoded.mean(0) - LECTURE).abs() / (decoded.std(0) / COPIES**0.5).clamp_min(1e-9)
     assert float(off.max()) < 4.5
     limit = codec.bound(8, 1.0).limit(ENERGY)
@@ -185,8 +185,9 @@ def test_terngrad() -> None:
 
 def test_natural_coordinates() -> None:
     decoded = sent(build("natural"), TILED).view(COPIES, 8)
-    variance = (decoded - LECTURE).square().mean(0)
-    assert variance.tolist() == pytest.approx([1, 0, 252, 3, 7, 192, 63, 63], rel=0.05)
+    errors = (decoded - LECTURE).square()
+    off = errors.mean(0) - torch.tensor([1.0, 0, 252, 3, 7, 192, 63, 63])
+    assert (off.abs() <= 4.5 * errors.std(0) / COPIES**0.5).all()
     powers = torch.tensor([0.0, 1.0, -2.0, 0.125, 2.0**-100])
     assert torch.equal(sent(build("natural"), powers), powers.double())
 
@@ -207,7 +208,10 @@ def test_elias_lengths() -> None:
 
 def test_elias_sizes() -> None:
     codec = build("qsgd-elias:bits=2")
-    bits = [8 * codec.compress(vector("gauss", 512, s), 1.0, KEY, torch.float32).nbytes for s in range(50)]
+    bits = [
+        8 * codec.compress(vector("gauss", 512, s), 1.0, Key(0, s, 0, 0), torch.float32).nbytes
+        for s in range(50)
+    ]
     assert sum(bits) / 50 == pytest.approx(229, rel=0.1)
     lengths = []
     for seed in range(50):
@@ -290,8 +294,8 @@ STUDENT = vector("student", 2**18)
     ("text", "cf", "gauss", "student", "cf_bytes"),
     [
         # gain and alignment on normal data, gain and alignment on Student's t with 3 degrees of freedom
-        ("topk", 10, (0.440, 0.440), (0.705, 0.705), 5),
-        ("topk", 100, (0.085, 0.085), (0.350, 0.350), 50),
+        ("topk", 10, (0.440, 0.440), (0.705, 0.705), 8.59),
+        ("topk", 100, (0.085, 0.085), (0.350, 0.350), 78.9),
         ("randomk-unbiased", 10, (10.2, 0.102), (9.5, 0.095), 10),
         ("scaledsign", 1, (0.637, 0.637), (0.411, 0.411), 32),
         ("terngrad", 1, (3.79, 0.267), None, 16),
