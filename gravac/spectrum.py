@@ -3,7 +3,7 @@
 gain(k) = (sum of the k largest x²) / (sum of all x²). A histogram of magnitudes with count and energy per bin, summed
 from the top bin down, *is* that curve at every bin's edge, and the edge is the threshold. In between the curve is
 concave, so the chord never lies above it: what is said here is kept, at least. With 16 bins an octave it is at
-most 2·10⁻³ too low for CFs from 1.5 to 1000 (``benchmarks/encode.py`` measures it on gradients with error feedback).
+most 2·10⁻³ too low for CFs from 1.5 to 1000, also under error feedback, which cuts tails off: the hardest case.
 
 Two sums, not to be confused. Adding *spectra* asks what one threshold for all tensors or ranks would keep. Where each
 tensor on each rank keeps its own n/CF, as in DDP's buckets, add *curves*: one threshold always keeps at least as much,

@@ -63,6 +63,8 @@ def tally(
                 "residual is given but out is not; pass a float32 buffer for gradient + residual"
             )
         out = gradient if gradient.dtype == torch.float32 else gradient.float()
+    if gradient.dim() != 1:
+        raise ValueError(f"gradient has shape {tuple(gradient.shape)}; flatten it first")
     for name, tensor in (("residual", residual), ("out", out)):
         if tensor is not None and (tensor.shape != gradient.shape or tensor.dtype != torch.float32):
             raise ValueError(

@@ -20,7 +20,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     Shape ``(packed_bytes(n, bits),)``.
     """
     _check(bits, 8)
-    codes = codes.to(torch.uint8)
+    codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes.to(torch.uint8)
     if bits == 8:
         return codes
     if backend.compiled(codes):

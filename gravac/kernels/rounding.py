@@ -55,7 +55,7 @@ def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     """
     steps = _steps(bits)
     block = min(block, max(1, x.numel()))
-    x = x.detach().float()
+    x = x.detach().float().flatten()
     if backend.compiled(x):
         import numpy as np
 

@@ -13,9 +13,10 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
     index that occurs twice counts twice. The product is rounded before the sum. Raises ValueError for lengths that
     differ, and IndexError, before anything is added, for an index outside 0..n-1 (on a GPU: torch's own error, later).
     """
-    if indices.shape != values.shape or indices.dim() != 1:
+    if indices.shape != values.shape or indices.dim() != 1 or out.dim() != 1:
         raise ValueError(
-            f"indices have shape {tuple(indices.shape)}, values {tuple(values.shape)}: each value needs its place"
+            f"out has shape {tuple(out.shape)}, indices {tuple(indices.shape)}, values {tuple(values.shape)}: out must "
+            "be flat, and each value needs its place"
         )
     narrow = indices.dtype == torch.int32 and out.dtype == torch.float32
     if narrow and backend.compiled(out, indices, values):

@@ -120,5 +120,7 @@ def test_what_does_not_fit_is_refused() -> None:
         tally(g, torch.ones(10))
     with pytest.raises(ValueError, match=r"residual is torch.float32 of shape \(9,\)"):
         tally(g, torch.ones(9), out=torch.empty(10))
+    with pytest.raises(ValueError, match=r"gradient has shape \(2, 5\); flatten it first"):
+        tally(g.view(2, 5))
     with pytest.raises(ValueError, match=r"out is torch.bfloat16"):
         tally(g, out=torch.empty(10, dtype=torch.bfloat16))

@@ -37,20 +37,23 @@ def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
         out[whole] = last[0]
 
 
-@jit("void(float32[::1], float32, float32, float32[::1], uint8[::1])")
+@jit("void(float32[::1], int64, int64, float32, float32, float32[::1], int64, uint8[::1])")
 def round_piece(
     x: NDArray[np.float32],
+    begin: int,
+    size: int,
     scale: np.float32,
     steps: np.float32,
     drawn: NDArray[np.float32],
+    first: int,
     codes: NDArray[np.uint8],
 ) -> None:
     """``floor(a)`` or one more of ``a = x / scale · steps``, and ``steps`` on top, so that no code is negative."""
-    for i in range(x.size):
-        a = x[i] / scale * steps
+    for i in range(size):
+        a = x[np.uint64(begin + i)] / scale * steps
         low = np.floor(a)
-        up = np.float32(1.0) if drawn[i] < a - low else np.float32(0.0)
-        codes[i] = np.uint8(np.int32(low + up + steps))
+        up = np.float32(1.0) if drawn[np.uint64(first + i)] < a - low else np.float32(0.0)
+        codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
 
 
 @jit("void(float32[::1], int32[::1], int64, int64, int64, float32[::1], uint8[::1])")
@@ -81,11 +84,11 @@ def quantise(
                 scales[number] = top.view(np.float32)[0]
             scale = scales[number]
             if scale > 0.0 and scale < np.inf:
-                round_piece(
-                    x[begin:stop], scale, np.float32(steps), drawn[begin - piece :], codes[begin:stop]
-                )
+                size = stop - begin
+                round_piece(x, begin, size, scale, np.float32(steps), drawn, begin - piece, codes)
             else:
-                codes[begin:stop] = np.uint8(steps)
+                for i in range(begin, stop):
+                    codes[i] = np.uint8(steps)
             begin = stop
 
 

@@ -83,22 +83,72 @@ ahead: Any = intrinsic(_ahead)
 fold: Any = intrinsic(_fold)
 
 
-@jit("void(float32[::1], float32[::1], float32, float32[::1])")
-def add(g: NDArray[np.float32], e: NDArray[np.float32], share: np.float32, p: NDArray[np.float32]) -> None:
-    """``p = g + share·e``: two roundings, never a fused one."""
-    for i in range(p.size):
-        p[i] = g[i] + share * e[i]
+@jit("void(float32[::1], float32[::1], float32, float32[::1], int64, int64)")
+def add(
+    g: NDArray[np.float32],
+    e: NDArray[np.float32],
+    share: np.float32,
+    p: NDArray[np.float32],
+    begin: int,
+    end: int,
+) -> None:
+    """``p = g + share·e``: two roundings, never a fused one. ``e`` empty: ``p = g``."""
+    if e.size > 0:
+        for i in range(begin, end):
+            p[np.uint64(i)] = g[np.uint64(i)] + share * e[np.uint64(i)]
+    else:
+        for i in range(begin, end):
+            p[np.uint64(i)] = g[np.uint64(i)]
 
 
-@jit("void(int32[::1], int32[::1], int64[::1])")
-def split(bits: NDArray[np.int32], rows: NDArray[np.int32], squares: NDArray[np.int64]) -> None:
-    """Place in the table, and square of the significand, of each float."""
-    for i in range(bits.size):
-        magnitude = bits[i] & np.int32(0x7FFFFFFF)
+@jit("void(float32[::1], float32[::1], int64, int64, float64[::1])")
+def multiply(
+    x: NDArray[np.float32], y: NDArray[np.float32], begin: int, end: int, sums: NDArray[np.float64]
+) -> None:
+    """``sums`` += x·y, spread over lanes."""
+    whole = begin + ((end - begin) & ~63)
+    for i in range(begin, whole, 64):
+        fold(sums, x, y, i)
+    for i in range(whole, end):
+        sums[0] += np.float64(x[i]) * np.float64(y[i])
+
+
+@jit("void(int32[::1], int64, int64, int32[::1], int64[::1])")
+def split(
+    bits: NDArray[np.int32], begin: int, size: int, rows: NDArray[np.int32], squares: NDArray[np.int64]
+) -> None:
+    """Place in the table, and square of the significand, of ``size`` floats."""
+    for i in range(size):
+        magnitude = bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)
         rows[i] = (magnitude >> np.int32(19)) * np.int32(_ROW)
         hidden = np.int32(0x800000) if magnitude >= np.int32(0x800000) else np.int32(0)
         significand = np.int64(np.uint32((magnitude & np.int32(0x7FFFFF)) | hidden))
         squares[i] = significand * significand
+
+
+@jit("void(int64[::1], int32[::1], int64[::1], int64, int32[::1], float32[::1], float32[::1], int64)")
+def scatter(
+    table: NDArray[np.int64],
+    rows: NDArray[np.int32],
+    squares: NDArray[np.int64],
+    size: int,
+    bits: NDArray[np.int32],
+    g: NDArray[np.float32],
+    e: NDArray[np.float32],
+    following: int,
+) -> None:
+    """Count ``size`` elements. It keeps the core busy while the lines of the ``following`` ones come in."""
+    whole = size & ~15
+    for i in range(0, whole, 16):
+        ahead(bits, following + i)
+        if e.size > 0:
+            ahead(g, following + i)
+            ahead(e, following + i)
+        for lane in range(16):
+            row = np.int64(np.uint32(rows[np.uint64(i + lane)]))
+            bump(table, row + 2 * (lane & (_LANES - 1)), squares[np.uint64(i + lane)])
+    for i in range(whole, size):
+        bump(table, np.int64(np.uint32(rows[np.uint64(i)])), squares[np.uint64(i)])
 
 
 @jit("void(int64[::1], int64[:,::1])")
@@ -128,42 +178,22 @@ def tally(
     """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is), then ``out`` (3, 4096) += count, sum of
     squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit significands. ``bits`` is ``p``'s memory.
     ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not wanted."""
-    n, given, owed, wanted = bits.size, g.size > 0, e.size > 0, sums.shape[0] > 0
+    n = bits.size
     table = np.zeros(_BINS * _ROW, np.int64)
     rows = np.empty(_BLOCK, np.int32)
     squares = np.empty(_BLOCK, np.int64)
     since = 0
     for begin in range(0, n, _BLOCK):
-        size = min(n - begin, _BLOCK)
-        if wanted:
-            whole = size & ~63
-            for i in range(begin, begin + whole, 64):
-                fold(sums[0], g, g, i)
-                if owed:
-                    fold(sums[1], g, e, i)
-            for i in range(begin + whole, begin + size):
-                sums[0, 0] += np.float64(g[i]) * np.float64(g[i])
-                if owed:
-                    sums[1, 0] += np.float64(g[i]) * np.float64(e[i])
-        if owed:
-            add(g[begin : begin + size], e[begin : begin + size], share, p[begin : begin + size])
-        elif given:
-            p[begin : begin + size] = g[begin : begin + size]
-        split(bits[begin : begin + size], rows, squares)
-        whole = size & ~15
-        for i in range(0, whole, 16):
-            # The scatter below keeps the core busy while the next block's lines come in.
-            ahead(bits, begin + _BLOCK + i)
-            if owed:
-                ahead(g, begin + _BLOCK + i)
-                ahead(e, begin + _BLOCK + i)
-            for lane in range(16):
-                bump(
-                    table, np.int64(np.uint32(rows[i + lane])) + 2 * (lane & (_LANES - 1)), squares[i + lane]
-                )
-        for i in range(whole, size):
-            bump(table, np.int64(np.uint32(rows[i])), squares[i])
+        end = min(begin + _BLOCK, n)
+        if sums.shape[0] > 0:
+            multiply(g, g, begin, end, sums[0])
+            if e.size > 0:
+                multiply(g, e, begin, end, sums[1])
+        if g.size > 0:
+            add(g, e, share, p, begin, end)
+        split(bits, begin, end - begin, rows, squares)
+        scatter(table, rows, squares, end - begin, bits, g, e, end)
         since += _BLOCK
-        if since >= _FLUSH or begin + size == n:
+        if since >= _FLUSH or end == n:
             since = 0
             flush(table, out)
