@@ -68,7 +68,7 @@ def test_distinct_places(numel: int, count: int, seed: int) -> None:
 @pytest.mark.parametrize(("numel", "count"), [(6, 2), (1100, 220), (1500, 150)])
 def test_every_place_and_every_pair_is_as_likely(numel: int, count: int) -> None:
     """Sums of squared deviations (chi-square) of places, and of distances of pairs, over many seeds."""
-    rounds = 3000
+    rounds = 2000
     times = torch.zeros(numel, dtype=torch.float64)
     first_two = torch.zeros(numel, dtype=torch.float64)
     for seed in range(rounds):

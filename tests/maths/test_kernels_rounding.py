@@ -9,7 +9,7 @@ from maths.backends import LENGTHS, everywhere, vector
 from gravac.kernels import dequantise, packed_bytes, quantise
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=80)
 @given(
     n=LENGTHS,
     seed=st.integers(0, 10**6),

@@ -17,7 +17,7 @@ def facts(found: Tally) -> tuple[torch.Tensor, torch.Tensor]:
     return found.counts, found.energies
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(n=LENGTHS, seed=st.integers(0, 10**6), kind=KINDS)
 def test_counts_and_energies_are_exact(n: int, seed: int, kind: str) -> None:
     x = vector(n, seed, kind)
@@ -33,7 +33,7 @@ def test_counts_and_energies_are_exact(n: int, seed: int, kind: str) -> None:
         assert float(energies[b]) == expected
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=60)
 @given(
     n=LENGTHS,
     seed=st.integers(0, 10**6),

@@ -35,7 +35,7 @@ def shortfall(x: Tensor, found: Spectrum) -> float:
     return max(off)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
     cf=st.floats(1.0, 60.0),
