@@ -43,21 +43,12 @@ class Ranks:
         common = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
         common |= {"MASTER_ADDR": places[0].address, "MASTER_PORT": str(port)}
         common |= {"WORLD_SIZE": str(len(places)), "OMP_NUM_THREADS": "1"}
-        for rank, place in enumerate(places):
-            pinned = [] if place.core is None else ["taskset", "--cpu-list", str(place.core)]
-            with self._logs[rank].open("wb") as log:
-                process = subprocess.Popen(
-                    place.wrap([*pinned, *words]),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    env={**common, "RANK": str(rank), "GLOO_SOCKET_IFNAME": place.interface},
-                    start_new_session=True,  # Ctrl-C reaches us alone, and we end them in order
-                )
-            self._processes.append(process)
-            reader = threading.Thread(target=self._read, args=(rank, process.stdout), daemon=True)
-            reader.start()
+        try:
+            for rank, place in enumerate(places):
+                self._start(rank, place, words, common)
+        except BaseException:
+            self.close()
+            raise
 
     def ready(self, seconds: float) -> list[dict[str, Any]]:
         """What every rank says of itself once it is set up. Raises RanksFailed."""
@@ -86,6 +77,21 @@ class Ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+    def _start(self, rank: int, place: Place, words: Sequence[str], common: dict[str, str]) -> None:
+        pinned = [] if place.core is None else ["taskset", "--cpu-list", str(place.core)]
+        with self._logs[rank].open("wb") as log:
+            process = subprocess.Popen(
+                place.wrap([*pinned, *words]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**common, "RANK": str(rank), "GLOO_SOCKET_IFNAME": place.interface},
+                start_new_session=True,  # Ctrl-C reaches us alone, and we end them in order
+            )
+        self._processes.append(process)
+        threading.Thread(target=self._read, args=(rank, process.stdout), daemon=True).start()
 
     def _read(self, rank: int, stream: IO[str] | None) -> None:
         assert stream is not None

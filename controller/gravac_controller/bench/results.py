@@ -47,7 +47,8 @@ def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
 
     ``baseline``: seconds a step of ``none``, which no method can beat; ``ratio``: baseline / seconds, the share of
     that limit's speed. Both are None when ``none`` was not run. ``sent_bytes``: by the interface's counter, headers
-    and acknowledgements included. ``cpu_seconds``: computing of a rank, all threads, whatever else the machine did.
+    and acknowledgements included. ``cpu_seconds``: computing of a rank, all threads, so that a busy machine shows as
+    the difference. ``step_seconds``: every timed step, in order.
     """
     limit = next((tally for tally in tallies if tally.name == "none" and tally.error is None), None)
     baseline = median(limit.step_seconds()) if limit is not None and limit.blocks else None
@@ -72,7 +73,7 @@ def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]
         "training_losses": losses,
         "heldout_loss": tally.heldout_loss,
         "steps": tally.steps,
-        "timed_steps": len(timed),
+        "step_seconds": timed,
         "emulated": emulated,
         "error": tally.error,
     }

@@ -111,7 +111,7 @@ def train(
     steps; they take turns, so that other load hits all alike. Without root the agent emulates the link, which is said,
     and PyTorch's own hooks are left out.
 
-    Exit code 1 when a method failed.
+    Exit code 1 when a method failed or was left out.
 
     \b
     Examples:
@@ -132,13 +132,15 @@ def train(
         heldout=heldout,
         seed=seed,
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
     try:
         with tempfile.TemporaryDirectory(prefix="gravac-bench-") as scratch:
             result = run(benchmark, Path(scratch), lambda line: click.echo(line, err=True))
     except KeyboardInterrupt:
         click.echo("Stopped; everything it started has ended.", err=True)
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     console = Console(stderr=as_json, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = max(console.width, 132)
