@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 _OURS = re.compile(r"gravac-(\d+)-")
 
@@ -62,10 +63,11 @@ def remove_stale() -> list[str]:
 
 
 def _alive(pid: int) -> bool:
+    """A zombie is dead: where nobody reaps, as in many containers, it stays in the table of processes."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except (PermissionError, OverflowError):
+    except OSError:
         return True
-    return True
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
