@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
 MARK = "DEMO_TEST_MARK"
+PATIENCE_SECONDS = 120.0
+"""For what takes a few seconds on a quiet machine."""
 
 
 def environment(**more: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")} | more
 
 
-def gravac(*arguments: str, cwd: Path, seconds: float = 240, **more: str) -> subprocess.CompletedProcess[str]:
+def gravac(*arguments: str, cwd: Path, seconds: float = 500, **more: str) -> subprocess.CompletedProcess[str]:
     command = [*GRAVAC, *arguments]
     return subprocess.run(
         command,
@@ -45,10 +49,11 @@ def marked(mark: str) -> list[str]:
 
 
 @pytest.mark.distributed
+@pytest.mark.timeout(600)
 def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
-    """Trains, compares, and leaves a trace that replays. 60 steps on an emulated link slow enough to matter."""
+    """Trains, compares, and leaves a trace that replays. 40 steps on an emulated link slow enough to matter."""
     done = gravac(
-        *("demo", "--steps", "60", "--window", "8", "--compare", "--json", "--data-dir", "runs"),
+        *("demo", "--steps", "40", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
         cwd=tmp_path,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
     )
@@ -68,19 +73,20 @@ def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
     assert {decision["cf"] for decision in facts["decisions"]} >= {1.0, 10.0}
     assert facts["cf_changes"] >= 1
     assert all(decision["reason"] for decision in facts["decisions"])
-    # Two ranks hand over a gradient of 1,052,416 floats at each of 60 steps.
-    assert facts["dense_bytes"] == 2 * 60 * 1_052_416 * 4
+    # Two ranks hand over a gradient of 1,052,416 floats at each of 40 steps.
+    assert facts["dense_bytes"] == 2 * 40 * 1_052_416 * 4
     assert facts["payload_bytes"] < facts["dense_bytes"]
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
     for decision in facts["decisions"][1:]:
         assert decision["rule"] in done.stderr
 
-    commands = [text for text in said if " replay " in text]
-    assert commands
-    check = gravac("replay", facts["trace"], "--check", cwd=tmp_path)
-    assert check.returncode == 0, check.stdout
-    path = commands[-1].split(" replay ")[1].split()[0]
-    assert (tmp_path / path).samefile(facts["trace"]), "the line printed can be copied"
+    check = said[said.index("Check it") + 1]
+    assert Path(facts["trace"]).name in check
+    checked = subprocess.run(
+        check, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, f"{check}\n{checked.stdout}{checked.stderr}"
+    assert "the same" in checked.stdout
 
 
 @pytest.mark.distributed
@@ -141,9 +147,9 @@ def test_stopping_it_ends_everything_it_started(tmp_path: Path, number: signal.S
         assert "torch.distributed.run" in running
         assert "gravac_controller serve" in running
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == code
-        until = time.monotonic() + 15
+        until = time.monotonic() + PATIENCE_SECONDS
         while (left := marked(mark)) and time.monotonic() < until:
             time.sleep(0.1)
         assert not left
@@ -177,12 +183,13 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 60
-    while '"step"' not in progress.read_text() and time.monotonic() < until:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while '"step"' not in progress.read_text() and launcher.poll() is None and time.monotonic() < until:
         time.sleep(0.1)
     launcher.kill()
     launcher.wait()
-    until = time.monotonic() + 20
+    assert '"step"' in progress.read_text(), "it trained"
+    until = time.monotonic() + PATIENCE_SECONDS
     while (left := marked(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left

@@ -1,8 +1,8 @@
 """``gravac demo``: a real training on this machine, watched."""
 
 import json
-import os
 import secrets
+import shlex
 import shutil
 import signal
 import sys
@@ -24,6 +24,7 @@ from gravac_controller.cli.figures import collect
 from gravac_controller.cli.summary import Result, show
 from gravac_controller.cli.training import Plan, Training, TrainingFailed
 from gravac_controller.cli.watch import Outcome, Watcher
+from gravac_controller.cli.wording import near
 
 STEPS = {"lm": 500, "digits": 300}
 MODELS = {
@@ -191,5 +192,10 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _command() -> str:
-    """How gravac is called here: by name where it is on the path, else as it was."""
-    return "gravac" if shutil.which("gravac") else os.path.relpath(sys.argv[0])
+    """How gravac is called here, for a shell: by name where it is on the path, else as it was."""
+    if shutil.which("gravac"):
+        return "gravac"
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m {program.parent.name}"
+    return shlex.quote(near(program))

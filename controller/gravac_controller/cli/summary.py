@@ -1,6 +1,5 @@
 """What ``gravac demo`` says in the end, for people and as one JSON object."""
 
-import os
 import shlex
 from dataclasses import dataclass
 from statistics import median
@@ -14,7 +13,7 @@ from gravac.protocol import Decision, WindowReport
 from gravac_controller.cli.figures import Figures
 from gravac_controller.cli.training import Plan
 from gravac_controller.cli.watch import Outcome
-from gravac_controller.cli.wording import factor, link, number, printable, seconds, size, times
+from gravac_controller.cli.wording import factor, link, near, number, printable, seconds, size, times
 
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are left out when step times are compared."""
@@ -84,13 +83,15 @@ def show(result: Result, console: Console, command: str) -> None:
     console.print(_windows(result.figures))
     figures, outcome = result.figures, result.outcome
     baseline, held = figures.baseline_step_seconds, figures.hold_step_seconds
-    trace = os.path.relpath(outcome.trace or "")
+    trace = near(outcome.trace or "")
     rows = [
         ("Network", link(figures.job.link)),
         ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} predicted right"),
         ("Bytes sent", _saving(figures.payload_bytes, figures.dense_bytes)),
         ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
         ("A step", f"dense {seconds(baseline)}, in hold {seconds(held)} ({times(baseline, held)} as fast)"),
+    ]
+    to_copy = [
         ("Trace", trace),
         ("Check it", f"{command} replay {shlex.quote(trace)} --check"),
         ("See it again", f"{command} serve --data-dir {shlex.quote(str(result.plan.data_dir))}"),
@@ -105,6 +106,9 @@ def show(result: Result, console: Console, command: str) -> None:
     for name, text in rows:
         facts.add_row(name, text)
     console.print(facts)
+    for name, text in to_copy:
+        console.print(name, style="bold")
+        console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, however long
 
 
 def _windows(figures: Figures) -> Table:

@@ -1,11 +1,20 @@
 """How the command line writes numbers and other people's text."""
 
+import os
+from pathlib import Path
+
 from gravac.protocol import LinkSpec
 
 
 def printable(text: str) -> str:
     """The text without control characters, which could rewrite a terminal."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def near(path: Path | str) -> str:
+    """A path as it is typed here: relative where it is below the current folder, else from the root."""
+    relative = os.path.relpath(path)
+    return os.path.abspath(path) if relative.startswith(os.pardir) else relative
 
 
 def size(count: float) -> str:
