@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Playwright, Route, sync_playwright
 
+PATIENCE_SECONDS = 60.0
+"""Longer than anything takes on a busy machine; only what never comes takes as long."""
 READY = "document.querySelector('#cf').textContent !== ''"
 """True once the page shows a job."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -71,7 +73,7 @@ class Tab:
         self.context.add_init_script(COUNT_VIOLATIONS)
         self.context.route("**/*", self._only_ours)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(1000 * PATIENCE_SECONDS)
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(url)
@@ -93,12 +95,20 @@ class Tab:
         """Visible text of the first match."""
         return self.page.locator(selector).first.inner_text()
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
+    def wait(self, condition: str) -> None:
         """Wait until a JavaScript expression is true. (Playwright's own way needs eval, which the CSP forbids.)"""
-        end = time.monotonic() + seconds
-        while not self.page.evaluate(condition):
+        self.until(lambda: bool(self.page.evaluate(condition)), condition)
+
+    def shows(self, selector: str, text: str) -> None:
+        """Wait until the first match of ``selector`` begins with this text."""
+        self.until(lambda: self.text(selector).startswith(text), f"{selector} begins with {text!r}")
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until ``holds()``, giving the page time; AssertionError with ``what`` and the page's text if never."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
             if time.monotonic() > end:
-                raise AssertionError(f"not true within {seconds} s: {condition}\n{self.text('body')}")
+                raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what}\n{self.text('body')}")
             self.page.wait_for_timeout(50)
 
     def shoot(self, path: Path, *, whole: bool = True) -> None:

@@ -53,6 +53,7 @@ def test_zoom_is_shared_and_in_the_address(story: Story, controller: Controller,
     tab.wait(READY)
     assert tab.page.locator("#zoom-reset").is_hidden()
     drag(tab, "gain", 0.25, 0.5)
+    tab.until(lambda: {"from", "to"} <= set(view(tab)), "the address holds the zoom")
     last = story.window * 20 - 1
     low, high = float(view(tab)["from"][0]), float(view(tab)["to"][0])
     assert low == pytest.approx(0.25 * last, abs=6)
@@ -63,8 +64,8 @@ def test_zoom_is_shared_and_in_the_address(story: Story, controller: Controller,
     again = open_page(tab.page.evaluate("location.href"))
     again.wait("!document.querySelector('#zoom-reset').hidden")
     tab.page.locator("#chart-loss .u-over").dblclick()
-    assert view(tab) == {}
-    assert tab.page.locator("#zoom-reset").is_hidden()
+    tab.until(lambda: view(tab) == {}, "the address is bare")
+    tab.until(tab.page.locator("#zoom-reset").is_hidden, "no zoom to reset")
 
 
 def test_cursor_is_linked(story: Story, controller: Controller, open_page: OpenPage) -> None:
@@ -74,9 +75,8 @@ def test_cursor_is_linked(story: Story, controller: Controller, open_page: OpenP
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
     tab.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
-    tab.page.wait_for_timeout(200)
-    assert cursors(tab) == pytest.approx([0.5] * 5, abs=0.01)
-    assert tab.text("#readout").startswith("Window ")
+    tab.until(lambda: cursors(tab) == pytest.approx([0.5] * 5, abs=0.01), "all cursors at a half")
+    tab.shows("#readout", "Window ")
 
 
 def test_a_decision_moves_the_cursor_of_all_charts(
@@ -86,12 +86,11 @@ def test_a_decision_moves_the_cursor_of_all_charts(
     tab.wait(READY)
     drag(tab, "gain", 0.7, 0.9)
     tab.page.locator("#log tr[data-window='3'] button").click()
-    tab.page.wait_for_timeout(300)
-    assert tab.text("#readout").startswith("Window 3 · step 79 ·")
+    tab.shows("#readout", "Window 3 · step 79 ·")
     assert "then: CF 20 keeps 0.58" in tab.text("#readout")
-    assert view(tab) == {}, "zoomed out: window 3 was not in view"
+    tab.until(lambda: view(tab) == {}, "zoomed out: window 3 was not in view")
     where = 79 / (story.window * 20 - 1)
-    assert cursors(tab) == pytest.approx([where] * 5, abs=0.01)
+    tab.until(lambda: cursors(tab) == pytest.approx([where] * 5, abs=0.01), f"all cursors at {where}")
     assert tab.page.locator("#log tr.picked").get_attribute("data-window") == "3"
     assert tab.page.locator("#chart-gain .legend .value").all_inner_texts()[0] == "0.58"
 
@@ -102,15 +101,15 @@ def test_keyboard(story: Story, controller: Controller, open_page: OpenPage) -> 
     plot = tab.page.locator("#chart-cf .plot")
     plot.focus()
     tab.page.keyboard.press("Home")
-    assert tab.text("#readout").startswith("Window 0 ·")
+    tab.shows("#readout", "Window 0 ·")
     tab.page.keyboard.press("ArrowRight")
-    assert tab.text("#readout").startswith("Window 1 ·")
-    assert "Sent dense" in str(plot.get_attribute("aria-label"))
+    tab.shows("#readout", "Window 1 ·")
+    tab.until(lambda: "Sent dense" in str(plot.get_attribute("aria-label")), "said aloud")
     tab.page.keyboard.press("+")
-    assert "from" in view(tab)
+    tab.until(lambda: "from" in view(tab), "zoomed in")
     tab.page.keyboard.press("Escape")
-    assert view(tab) == {}
-    assert tab.text("#readout") == ""
+    tab.until(lambda: view(tab) == {}, "zoomed out")
+    tab.until(lambda: tab.text("#readout") == "", "nothing picked")
     ring = "getComputedStyle(document.activeElement).outlineStyle"
     assert tab.page.evaluate(ring) == "solid", "focus can be seen"
 
@@ -119,10 +118,11 @@ def test_time_axis(story: Story, controller: Controller, open_page: OpenPage) ->
     tab = open_page(controller.url)
     tab.wait(READY)
     tab.page.locator("#axis-time").click()
-    assert view(tab) == {"x": ["time"]}
+    tab.until(lambda: view(tab) == {"x": ["time"]}, "the address holds the axis")
     assert tab.page.locator("#axis-time").get_attribute("aria-pressed") == "true"
     assert tab.page.locator("canvas").count() == 5
     drag(tab, "gain", 0.25, 0.75)
+    tab.until(lambda: "from" in view(tab), "zoomed in")
     low = float(view(tab)["from"][0])
     assert low > 1.7e9, "Unix seconds"
 
@@ -140,13 +140,13 @@ def test_pause_freezes_and_resume_catches_up(
     drag(tab, "gain", 0.25, 1.0)
     tab.page.locator("#chart-gain .plot").focus()
     tab.page.keyboard.press("End")
-    assert tab.text("#readout").startswith(f"Window {story.window - 4} ·"), "looking around shows nothing new"
+    tab.shows("#readout", f"Window {story.window - 4} ·")  # looking around shows nothing new
     tab.page.keyboard.press("Escape")
-    assert "Paused" in tab.text("#banner")
+    tab.until(lambda: "Paused" in tab.text("#banner"), "said to be paused")
     assert tab.text("#chip-word") == "running"
     tab.page.locator("#pause").click()
     tab.wait(f"document.querySelector('#reason').textContent === {story.decision.reason!r}")
-    assert tab.page.locator("#banner").is_hidden()
+    tab.until(tab.page.locator("#banner").is_hidden, "no banner")
 
 
 def test_downloads(story: Story, controller: Controller, open_page: OpenPage) -> None:

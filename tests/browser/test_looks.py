@@ -82,6 +82,6 @@ def test_nothing_is_wider_than_the_window(url: str, open_page: OpenPage, width: 
     )
     assert sizes
     assert all(plot == chart for plot, chart in sizes), "charts fill their place"
-    tab.page.set_viewport_size({"width": max(340, width // 2), "height": 900})
-    tab.page.wait_for_timeout(300)
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= max(340, width // 2)
+    narrow = max(340, width // 2)
+    tab.page.set_viewport_size({"width": narrow, "height": 900})
+    tab.wait(f"innerWidth === {narrow} && document.documentElement.scrollWidth <= {narrow}")

@@ -13,11 +13,7 @@ CHARTS = ("cf", "gain", "owed", "steps", "loss")
 
 def shows(tab: Tab, selector: str, text: str) -> None:
     """Wait until the first match of ``selector`` has exactly this text."""
-    end = 200
-    while tab.text(selector) != text and end:
-        tab.page.wait_for_timeout(50)
-        end -= 1
-    assert tab.text(selector) == text
+    tab.until(lambda: tab.text(selector) == text, f"{selector} is {text!r}")
 
 
 def picture(tab: Tab, chart: str) -> str:
@@ -92,10 +88,12 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
         seen.append(tab.text("#cf"))
     assert seen == ["dense", "10×", "20×", "40×", "10×", "40×", "40×"]
     assert len(reasons) > 5
-    assert all(picture(tab, chart) != before[chart] for chart in CHARTS)
-    assert tab.page.locator("#log tbody tr").count() == 6, "one row for each decision that changed something"
+    for chart in CHARTS:
+        tab.until(lambda chart=chart: picture(tab, chart) != before[chart], f"another picture of {chart}")  # type: ignore[misc]
+    rows = tab.page.locator("#log tbody tr")
+    tab.until(lambda: rows.count() == 6, "one row for each decision that changed something")
     tab.page.locator("#log-all").check()
-    assert tab.page.locator("#log tbody tr").count() == 9
+    tab.until(lambda: rows.count() == 9, "a row for each decision")
     assert tab.text("#candidates [aria-current] th") == "40×"
     assert tab.text("#candidates .verdict-too_strong .verdict") == "keeps too little"
 
