@@ -22,7 +22,7 @@ def environment() -> dict[str, str]:
 
 def run(command: list[str], cwd: Path) -> str:
     done = subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=200, check=False
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -73,7 +73,7 @@ def test_the_example_on_two_hosts(tmp_path: Path) -> None:
                 subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=subprocess.STDOUT)
             )
     try:
-        codes = [host.wait(120) for host in hosts]
+        codes = [host.wait(250) for host in hosts]
     finally:
         for host in hosts:
             if host.poll() is None:
