@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gravac
-from gravac import aggregators, memories, policies
+from gravac import aggregators, kernels, memories, policies
 from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
 from gravac.gain import GainTracker
@@ -66,6 +66,11 @@ def assemble(
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
         raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
     wire = links.parse(settings.link) if link is None else link
+    try:
+        kernels.use(settings.kernels)
+        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
+    except ImportError as error:
+        raise SetupError(str(error)) from None
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = same_everywhere(

@@ -75,6 +75,11 @@ class AgentSettings(BaseSettings):
         "none",
         description="Emulate a slow link, such as 100mbit, by pacing collectives; none: the real network.",
     )
+    kernels: Literal["auto", "cpu", "reference"] = Field(
+        "auto",
+        description="Hot loops. auto: compiled (pip install 'gravac[cpu]') where that works, else plain torch, several "
+        "times slower; results are the same. cpu or reference: that one.",
+    )
     seed: int = Field(0, ge=0, le=2**31, description="Seed of codecs that draw, shared by all ranks.")
     nonfinite: Literal["skip", "propagate"] = Field(
         "skip",

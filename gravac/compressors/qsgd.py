@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from gravac import kernels
 from gravac.compressors.base import Bound, Key, Part, Payload
 from gravac.compressors.quantiser import ROUNDED, Quantiser, chosen_bits, chosen_block, mildest, spread
 from gravac.kernels import (
@@ -50,12 +51,17 @@ class QSGD(Quantiser):
         )
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        scales, levels = self.quantise(x, cf, key)
         bits = self.width(cf)
+        if self.norm == "linf":  # in one pass
+            return Payload(kernels.quantise(x, self.block, bits, key.own_seed()), None, x.numel(), cf, key)
+        scales, levels = self.quantise(x, cf, key)
         return Payload((scales, pack(levels + _steps(bits), bits)), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
         bits = self.width(payload.cf)
+        if self.norm == "linf":
+            scales, packed = payload.parts
+            return kernels.dequantise(scales, packed, payload.numel, self.block, bits)
         return self.scaled(payload, unpack(payload.parts[1], payload.numel, bits).float() - _steps(bits))
 
     def quantise(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:

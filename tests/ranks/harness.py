@@ -21,7 +21,13 @@ def free_port() -> int:
 
 
 def run_ranks(
-    tmp_path: Path, scenario: str, world: int = 2, seconds: float = 120, fails: bool = False, **arguments: Any
+    tmp_path: Path,
+    scenario: str,
+    world: int = 2,
+    seconds: float = 120,
+    fails: bool = False,
+    kernels: str = "reference",  # loading the compiled ones takes each process a second
+    **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run that function of ``scenarios`` on every rank; returns what each returned.
 
@@ -33,6 +39,7 @@ def run_ranks(
         "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(world),
         "OMP_NUM_THREADS": "1",
+        "GRAVAC_KERNELS": kernels,
     }
     arguments = {"folder": str(tmp_path), **arguments}
     processes, outputs = [], []
