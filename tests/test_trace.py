@@ -281,7 +281,10 @@ def test_a_stream_of_the_caller_stays_open(tmp_path: Path) -> None:
     assert not stream.closed
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_mutated_files_raise_the_documented_error_only(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "fuzz.jsonl"
