@@ -40,13 +40,17 @@ def test_importance_sampling_needs_half_the_steps_where_samples_differ(tmp_path:
 
 
 def test_lsvrg_ends_a_thousand_times_closer_at_the_same_step_size(tmp_path: Path) -> None:
-    (row,) = [r["figures"] for r in figures(tmp_path, "--only", "variance", "--data", "a9a", "--steps", "3500")]
+    (row,) = [
+        r["figures"] for r in figures(tmp_path, "--only", "variance", "--data", "a9a", "--steps", "3500")
+    ]
     assert row["gap_sgd"] < 0.01  # it did converge, to its noise
     assert row["gap_lsvrg"] <= 1e-3 * row["gap_sgd"]
 
 
 def test_hard_threshold_does_not_mind_sorted_data_and_top_k_does(tmp_path: Path) -> None:
-    (row,) = [r["figures"] for r in figures(tmp_path, "--only", "sparsifier", "--data", "a9a", "--steps", "2000")]
+    (row,) = [
+        r["figures"] for r in figures(tmp_path, "--only", "sparsifier", "--data", "a9a", "--steps", "2000")
+    ]
     assert row["top_growth"] >= 10
     assert row["threshold_growth"] < 10
     assert row["coordinates_sorted"] == 8 * 2000  # all that Top-1 sent
