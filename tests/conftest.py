@@ -1,6 +1,7 @@
 """For all tests: the same surroundings everywhere, the same examples every time, and two phases to run them in."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,11 +32,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing of the caller's surroundings reaches a test: width and colour of a terminal, proxies, our settings."""
+    """Nothing of the caller's reaches a test: width and colour of a terminal, proxies, our settings, no Ctrl-C."""
     for name in list(os.environ):
         ours = name.startswith(OURS) and name not in CHOSEN
         if ours or name in OUTPUT or name.lower() in PROXIES:
             del os.environ[name]
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in the background of a script; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

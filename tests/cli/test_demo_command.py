@@ -1,5 +1,6 @@
 """``gravac demo`` for real, and what it does when things go wrong."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,16 +38,34 @@ def gravac(*arguments: str, cwd: Path, seconds: float = 500, **more: str) -> sub
     )
 
 
-def marked(mark: str) -> list[str]:
-    """Command lines of all processes that have the mark in their environment: what a demo started."""
-    found = []
+def marked(mark: str) -> dict[int, str]:
+    """Command lines, by process id, of all that have the mark in their environment: what a demo started."""
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(process.name)] = line
         except OSError:
             continue
-    return [line for line in found if line]
+    return {number: line for number, line in found.items() if line}
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """For the environment of what a test starts. What is left of it at the end is killed, also if the test failed."""
+    mark = secrets.token_hex(8)
+    yield mark
+    for number in marked(mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
+def wait_for_none(mark: str) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (left := marked(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not left
 
 
 @pytest.mark.distributed
@@ -129,8 +149,9 @@ def test_wrong_options_start_nothing(tmp_path: Path, options: tuple[str, ...], s
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopping_it_ends_everything_it_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    mark = secrets.token_hex(8)
+def test_stopping_it_ends_everything_it_started(
+    tmp_path: Path, mark: str, number: signal.Signals, code: int
+) -> None:
     command = [*GRAVAC, "demo", "--steps", "5000"]
     process = subprocess.Popen(
         command,
@@ -140,29 +161,26 @@ def test_stopping_it_ends_everything_it_started(tmp_path: Path, number: signal.S
         stderr=subprocess.STDOUT,
         text=True,
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith("Live page")
-        running = " ".join(marked(mark))
+        running = " ".join(marked(mark).values())
         assert "torch.distributed.run" in running
         assert "gravac_controller serve" in running
         process.send_signal(number)
         process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == code
-        until = time.monotonic() + PATIENCE_SECONDS
-        while (left := marked(mark)) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert not left
+        wait_for_none(mark)
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+        process.stdout.close()
 
 
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
-def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
-    mark = secrets.token_hex(8)
+def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, mark: str) -> None:
     progress = tmp_path / "progress"
     progress.touch()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
@@ -189,7 +207,4 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path) -> None:
     launcher.kill()
     launcher.wait()
     assert '"step"' in progress.read_text(), "it trained"
-    until = time.monotonic() + PATIENCE_SECONDS
-    while (left := marked(mark)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left
+    wait_for_none(mark)
