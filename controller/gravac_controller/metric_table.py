@@ -32,6 +32,7 @@ class JobPicture:
     baseline_step_seconds: float | None
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    overridden: bool
     ranks: tuple[RankView, ...]
 
 
@@ -144,6 +145,9 @@ TABLE: tuple[Row, ...] = (
         "Decisions by the rule that fired, one a window.",
         _decisions,
         ("reason",),
+    ),
+    _gauge(
+        "gravac_override_active", "1 while an operator's order is obeyed.", lambda job: float(job.overridden)
     ),
     _gauge(
         "gravac_last_decision_timestamp_seconds",
