@@ -1,5 +1,6 @@
 """The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` compiled; the same results."""
 
+from gravac.kernels.above import count_above, take_above
 from gravac.kernels.backend import active, compiled, use, warm
 from gravac.kernels.draws import distinct
 from gravac.kernels.histogram import Tally, tally
@@ -27,6 +28,7 @@ __all__ = [
     "add_run",
     "blocked",
     "compiled",
+    "count_above",
     "dequantise",
     "distinct",
     "energy",
@@ -46,6 +48,7 @@ __all__ = [
     "scatter_add",
     "select_top",
     "stochastic_round",
+    "take_above",
     "take_run",
     "take_top",
     "tally",
