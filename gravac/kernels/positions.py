@@ -62,7 +62,8 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         from gravac.kernels.cpu.places import read
 
         indices = torch.empty(count, dtype=torch.int32)
-        return _all(indices, read(packed.numpy(), low, size, indices.numpy()))
+        found = read(packed.numpy(), low, size, indices.numpy())
+        return _all(indices, found, count)
     places = _find_ones(packed[size:], count)
     return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
 
@@ -105,10 +106,10 @@ def _find_ones(packed: Tensor, count: int) -> Tensor:
     else:
         places = unpack(packed, 8 * packed.numel(), 1).nonzero().squeeze(1).int()
         found = places.numel()
-    return _all(places, found)
+    return _all(places, found, count)
 
 
-def _all(places: Tensor, found: int) -> Tensor:
-    if found != places.numel():
-        raise ValueError(f"{found} places found in a payload of {places.numel()}: it is damaged")
+def _all(places: Tensor, found: int, count: int) -> Tensor:
+    if found != count:
+        raise ValueError(f"{found} places found in a payload of {count}: it is damaged")
     return places

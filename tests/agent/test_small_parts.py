@@ -56,7 +56,7 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
         7,
         "static:cf=25",
         False,
-        "topk",
+        "topk+bf16",
     )
     assert load(window=9).window == 9
 
