@@ -721,3 +721,15 @@ def many_steps(
         "steps": loop.step,
         "saved": loop.dense_bytes / loop.payload_bytes,
     }
+
+
+def hashed(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """How this process hashes text, and whose child it is."""
+    return {"hash": hash("gradient"), "parent": os.getppid()}
+
+
+def one_fails(rank: int, world: int, folder: str) -> None:
+    """Rank 1 fails; rank 0 would wait for it for long."""
+    if rank == 1:
+        raise RuntimeError("deliberate")
+    time.sleep(60)
