@@ -14,7 +14,6 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors.base import Compressor, Payload, kept
-from gravac.compressors.survivors import Thresholded
 from gravac_agent.bench.paired import compare, limit
 from gravac_agent.bench.program import options, speak
 from gravac_agent.bench.steps import Step
@@ -78,10 +77,7 @@ def _codec(codec: Compressor, x: Tensor, cfs: tuple[float, float], pairs: int) -
 
 
 def _levels(codec: Compressor, x: Tensor, cfs: tuple[float, ...]) -> list[Payload]:
-    if isinstance(codec, Thresholded):
-        return codec.levels(x, cfs, KEY, torch.float32)
-    weak = codec.compress(x, cfs[0], KEY, torch.float32)
-    return [weak, codec.narrow(weak, cfs[1])]
+    return codec.levels(x, cfs, KEY, torch.float32)
 
 
 def _twice(codec: Compressor, x: Tensor, cfs: tuple[float, ...]) -> list[Payload]:

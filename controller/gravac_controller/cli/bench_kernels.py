@@ -71,8 +71,8 @@ def multilevel(
     """Two levels of compression and the curve of gain against CF: what they cost and whether they are true.
 
     Against one level alone, and against compressing twice; by Top-k, DGC, RedSync, SIDCo and two kinds of Random-k.
-    Then the curve against sorting, on gradients of a training with error feedback. "Published": the best ratio in
-    GraVAC's table 3, measured on GPUs, at 10x and 1000x.
+    Then the curve against sorting, on gradients of a training with error feedback. "Paper": the best ratio in
+    GraVAC's table 3, of GPUs, at 10x and 1000x.
 
     \b
     Example:
