@@ -12,7 +12,7 @@ from gravac_controller.cli import bench_options, bench_table
 from gravac_controller.cli.bench_run import perform
 from gravac_controller.cli.wording import seconds, size
 
-METHODS = "none dense fp16 powersgd:1 agent/topk//static:cf=100"
+METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "dense", "fp16", "powersgd:", "agent")
 
 
