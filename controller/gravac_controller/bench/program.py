@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,9 +67,9 @@ def _take(answer: dict[str, Any], found: dict[str, Any], tell: Tell) -> None:
 
 
 def _how(code: int) -> str:
-    if code < 0:
-        return f"was ended by signal {-code}, which is 9 where memory runs out: try a smaller --n"
-    return f"failed with code {code}"
+    if code == -signal.SIGKILL:
+        return "was ended by signal 9, as where memory runs out: try a smaller --n"
+    return f"was ended by signal {-code}" if code < 0 else f"failed with code {code}"
 
 
 def _tail(log: IO[str]) -> str:

@@ -12,7 +12,7 @@ from gravac_controller.cli.bench_run import perform
 
 
 @click.command()
-@bench_options.elements(10_000_000)
+@bench_options.elements("1e7")
 @bench_options.pairs(15)
 @bench_options.as_json
 def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
 
 
 @click.command()
-@bench_options.elements(10_000_000)
+@bench_options.elements("1e7")
 @click.option(
     "--levels",
     type=bench_options.FACTOR,

@@ -1,31 +1,14 @@
 """What the benchmarks' options may be, and errors that say what to write."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
 from gravac_controller.bench import rate
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
-
-
-class Elements(click.ParamType):
-    """A number of elements: 10000000, 10_000_000 or 1e7."""
-
-    name = "elements"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            count = float(str(value).replace("_", ""))
-        except ValueError:
-            self.fail(f"{value!r} is no number of elements; write for example 10000000 or 1e7", param, ctx)
-        if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
-            self.fail(
-                f"{value} must be a whole number between {LEAST_ELEMENTS:,} and {MOST_ELEMENTS:,}", param, ctx
-            )
-        return int(count)
-
-
 FACTOR = click.FloatRange(1.0, 1e6)
 """A compression factor."""
 
@@ -34,7 +17,7 @@ as_json = click.option(
 )
 
 
-def pairs(default: int) -> Any:
+def pairs(default: int) -> Callable[[Command], Command]:
     """The option of how often to measure."""
     return click.option(
         "--pairs",
@@ -45,18 +28,23 @@ def pairs(default: int) -> Any:
     )
 
 
-def elements(*default: int) -> Any:
-    """The option of how many elements a gradient has."""
+def elements(*default: str) -> Callable[[Command], Command]:
+    """The option of how many elements a gradient has: one or several numbers."""
     return click.option(
         "--n",
         "counts",
-        type=Elements(),
         multiple=True,
         default=default,
         show_default=True,
+        callback=lambda context, option, texts: tuple(_count(text) for text in texts),
         metavar="N",
         help="Elements of a gradient: 10000000 or 1e7. Give it several times for several sizes.",
     )
+
+
+def largest(context: click.Context, option: click.Parameter, text: str) -> int:
+    """Callback of an option that is a number of elements."""
+    return _count(text)
 
 
 def link(context: click.Context, option: click.Parameter, text: str) -> str:
@@ -66,3 +54,18 @@ def link(context: click.Context, option: click.Parameter, text: str) -> str:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text
+
+
+def _count(text: str) -> int:
+    """10000000, 10_000_000 or 1e7."""
+    try:
+        count = float(text.replace("_", ""))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no number of elements; write for example 10000000 or 1e7"
+        ) from None
+    if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
+        raise click.BadParameter(
+            f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {MOST_ELEMENTS:,}"
+        )
+    return int(count)

@@ -29,7 +29,7 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
 
 
 @click.command()
-@bench_options.elements(100_000, 1_000_000, 10_000_000, 100_000_000)
+@bench_options.elements("1e5", "1e6", "1e7", "1e8")
 @click.option(
     "--cf",
     "factors",
@@ -50,17 +50,17 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
 )
 @click.option(
     "--pack-up-to",
-    type=bench_options.Elements(),
-    default=10_000_000,
+    default="1e7",
     show_default=True,
+    callback=bench_options.largest,
     metavar="N",
     help="Largest gradient that is really compressed; of larger ones only the layout is worked out.",
 )
 @click.option(
     "--count-up-to",
-    type=bench_options.Elements(),
-    default=1_000_000,
+    default="1e6",
     show_default=True,
+    callback=bench_options.largest,
     metavar="N",
     help="Largest that is really sent, between two hosts that are network namespaces (needs root, ip and tc).",
 )
