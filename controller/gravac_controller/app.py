@@ -8,6 +8,7 @@ from gravac_controller import openapi, problems
 from gravac_controller.guard import Guard
 from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
+from gravac_controller.routes_control import control_routes
 from gravac_controller.routes_metrics import metrics_routes
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
@@ -35,6 +36,7 @@ def create_app(services: Services) -> ASGIApp:
     openapi.install(app)
     app.include_router(read_routes(services))
     app.include_router(agent_routes(services))
+    app.include_router(control_routes(services))
     app.include_router(service_routes(services))
     app.include_router(metrics_routes(services))
     mount_pages(app)

@@ -38,6 +38,7 @@ class JobPicture:
     baseline_exposed_seconds: float | None
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    overridden: bool
     show_ranks: bool
 
     @cached_property

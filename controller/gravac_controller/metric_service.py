@@ -14,11 +14,14 @@ from gravac_controller.views import State
 
 REFUSALS = (
     "conflict",
+    "control_off",
     "cross_site",
     "ended",
     "foreign_host",
     "invalid",
     "journal",
+    "no_epoch",
+    "stale_epoch",
     "too_large",
     "too_many_jobs",
     "too_many_streams",

@@ -116,6 +116,9 @@ TABLE: tuple[Row[JobPicture], ...] = (
         ("reason",),
     ),
     gauge(
+        "gravac_override_active", "1 while an operator's order is obeyed.", lambda job: float(job.overridden)
+    ),
+    gauge(
         "gravac_last_decision_timestamp_seconds",
         "When the last decision was made, Unix time.",
         lambda job: job.decided_time,

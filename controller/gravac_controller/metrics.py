@@ -1,8 +1,8 @@
 """/metrics: the jobs as Prometheus families, built at each scrape from an immutable picture.
 
 No global registry (the trainer's own metrics live there) and no locks: ``take`` runs on the event loop, ``render``
-in a thread. The label is ``job_name``, since Prometheus puts its own ``job`` on every target. A job's counters are folds
-of its journal, so they survive a restart of the controller; the controller's own begin anew.
+in a thread. The label is ``job_name``, since Prometheus puts its own ``job`` on every target. A job's counters are
+folds of its journal, so they survive a restart of the controller; the controller's own begin anew.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gravac_controller.live import LiveJob, unix_now
+from gravac_controller.live import LiveJob
 from gravac_controller.metric_rows import JobPicture, P, Row
 from gravac_controller.metric_service import SERVICE, ServicePicture, durations
 from gravac_controller.metric_table import TABLE
@@ -57,8 +57,7 @@ def take_service(services: Services) -> ServicePicture:
 
 def shown(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:
     """Those that have not been silent for so long that they left the metrics."""
-    since = unix_now() - settings.metrics_silent_seconds
-    return (job for job in jobs if job.decided_time >= since)
+    return (job for job in jobs if job.silent_seconds() <= settings.metrics_silent_seconds)
 
 
 def render(picture: Picture) -> bytes:
@@ -88,6 +87,7 @@ def _picture(job: LiveJob, show_ranks: bool) -> JobPicture:
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
         show_ranks=show_ranks,
+        overridden=job.override is not None,
     )
 
 

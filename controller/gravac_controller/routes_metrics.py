@@ -5,21 +5,28 @@ controller and one for each job, so that a job can be dropped, relabelled or lim
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Request
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from gravac_controller import metrics
-from gravac_controller.answers import json_answer
+from gravac_controller import examples, metrics
 from gravac_controller.live import LiveJob
 from gravac_controller.openapi import problems
 from gravac_controller.parameters import JobName
 from gravac_controller.services import Services
-from gravac_controller.views import TargetGroup, TargetGroups
+from gravac_controller.targets import JOB_PATH, SERVICE_PATH, TargetGroup, job_target, service_target
 
-SERVICE_PATH = "/metrics/service"
-_TEXT = {200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}}
+GROUPS = TypeAdapter(list[TargetGroup])
+_EXAMPLE = [
+    group.model_dump(mode="json")
+    for group in (service_target(examples.ADDRESS), job_target(examples.ADDRESS, examples.SPEC, "running"))
+]
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}
+}
 
 
 def metrics_routes(services: Services) -> APIRouter:
@@ -51,7 +58,7 @@ def metrics_routes(services: Services) -> APIRouter:
         return await answer((), True)
 
     @router.get(
-        "/v1/jobs/{job}/metrics",
+        JOB_PATH,
         summary="Metrics of one job",
         response_class=Response,
         responses=_TEXT | problems(404, 409),
@@ -62,28 +69,16 @@ def metrics_routes(services: Services) -> APIRouter:
 
     @router.get(
         "/v1/sd/prometheus",
-        response_model=TargetGroups,
+        response_model=list[TargetGroup],
+        responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}},
         summary="Targets for Prometheus' HTTP service discovery",
     )
     async def discover(request: Request) -> Response:
         """The controller, and every job that is in its metrics. Prometheus reaches them where it asked."""
         address = request.headers["host"]
-        groups = [TargetGroup(targets=(address,), labels={"__metrics_path__": SERVICE_PATH})]
-        for job in sorted(metrics.shown(everything(), settings), key=lambda one: one.known()[0].job):
-            groups.append(_group(address, job))
-        return json_answer(TargetGroups(tuple(groups)))
+        shown = sorted(metrics.shown(everything(), settings), key=lambda job: job.known()[0].job)
+        groups = [service_target(address)]
+        groups += [job_target(address, job.known()[0], job.state()) for job in shown]
+        return Response(GROUPS.dump_json(groups), media_type="application/json")
 
     return router
-
-
-def _group(address: str, job: LiveJob) -> TargetGroup:
-    spec, _ = job.known()
-    labels = {
-        "__metrics_path__": f"/v1/jobs/{spec.job}/metrics",
-        "job_name": spec.job,
-        "__meta_gravac_state": job.state(),
-        "__meta_gravac_policy": spec.policy.name,
-        "__meta_gravac_compressor": spec.compressor,
-        "__meta_gravac_world_size": str(spec.world_size),
-    }
-    return TargetGroup(targets=(address,), labels=labels)
