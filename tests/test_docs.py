@@ -174,6 +174,16 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(REST, "python")
+    assert "http://127.0.0.1:8756" in example
+    exec(example.replace("http://127.0.0.1:8756", controller.url), {})
+    told = capsys.readouterr().out
+    assert "my-job CF" in told
+    assert "First 2 dense windows" in told
+
+
+@pytest.mark.alone
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10
