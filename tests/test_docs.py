@@ -14,6 +14,7 @@ import pytest
 from catalogue_page import page as catalogue_page
 from controller.builders import Trainer, spec
 from controller.process import Controller
+from metrics_page import page as metrics_page
 from settings_page import page as settings_page
 
 from gravac.protocol import JobAnswer, WindowAnswer
@@ -103,6 +104,11 @@ def test_settings_page_is_fresh() -> None:
     assert written == settings_page(), "python tests/settings_page.py > docs/settings.md"
 
 
+def test_metrics_page_is_fresh() -> None:
+    written = (ROOT / "docs/metrics.md").read_text()
+    assert written == metrics_page(), "python tests/metrics_page.py > docs/metrics.md"
+
+
 def test_catalogue_page_is_fresh_and_its_links_land() -> None:
     written = (ROOT / "docs/catalogue.md").read_text()
     assert written == catalogue_page(), "python tests/catalogue_page.py > docs/catalogue.md"
@@ -168,6 +174,16 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
         assert done.stdout or "-o " in line, line
         ran += 1
     assert ran > 15
+
+
+@pytest.mark.alone
+def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(REST, "python")
+    assert "http://127.0.0.1:8756" in example
+    exec(example.replace("http://127.0.0.1:8756", controller.url), {})
+    told = capsys.readouterr().out
+    assert "my-job CF" in told
+    assert "First 2 dense windows" in told
 
 
 @pytest.mark.alone
