@@ -11,8 +11,8 @@ from gravac.kernels.cpu.build import jit
 
 @jit("void(int32[::1], int64, int64, uint8[::1])")
 def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]) -> None:
-    """Ascending places into ``out``, which holds zeros: the ``low`` lower bits of each in the first ``size`` bytes, then
-    for the i-th place the bit ``(place >> low) + i``."""
+    """Ascending places into ``out``, which holds zeros: the ``low`` lower bits of each in the first ``size`` bytes,
+    then for the i-th place the bit ``(place >> low) + i``."""
     word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base = np.uint64(size)
