@@ -173,6 +173,7 @@ class RankRow(Record):
     nonfinite_steps: Count
     failed_steps: Count
     memory_bytes: Bytes  # held by the error memory
+    agent_cpu_seconds: Seconds | None = None  # CPU time of the thread that encodes, sends and decodes
 
 
 class SmoothedGain(Record):
@@ -180,6 +181,19 @@ class SmoothedGain(Record):
 
     cf: CompressionFactor
     gain: Ratio
+
+
+class GainCurve(Record):
+    """What the largest n/CF elements of each bucket would have kept, over ``steps`` steps and all ranks.
+
+    ``gains[i]``: at least the gain at CF 10^(i/20), so CFs 1 to 1000; null when there was nothing to send. ``own``: the
+    job's codec sends just these elements, so this is its own curve; else it is Top-k's. It holds for the residual of
+    those steps.
+    """
+
+    steps: Count
+    own: bool
+    gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]
 
 
 class WindowReport(Record):
@@ -204,6 +218,7 @@ class WindowReport(Record):
     gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]
     phases: PhaseSeconds  # mean over ranks
     ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]
+    curve: GainCurve | None = None  # null: no step of the window was surveyed
 
 
 class Candidate(Record):

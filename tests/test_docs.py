@@ -35,7 +35,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def test_there_are_documents() -> None:
-    assert {"README.md", "ARCHITECTURE.md", "rest.md", "settings.md", "catalogue.md", "promises.md"} <= {
+    assert {"README.md", "ARCHITECTURE.md", "api.md", "settings.md", "catalogue.md", "promises.md"} <= {
         p.name for p in PAGES
     }
 
@@ -138,7 +138,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         running.stop()
 
 
-REST = ROOT / "docs/rest.md"
+REST = ROOT / "docs/api.md"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
@@ -175,4 +175,4 @@ def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
             lines = [line for line in commands(REST) if re.search(shown, line + " ")]
             if method == "post":
                 lines = [line for line in lines if " -d " in line]
-            assert lines, f"{method} {path} has no command in docs/rest.md"
+            assert lines, f"{method} {path} has no command in docs/api.md"

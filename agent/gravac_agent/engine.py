@@ -23,10 +23,12 @@ from gravac.collectives import AllReduce, Work
 from gravac.compressors import Key
 from gravac.kernels import energy
 from gravac.memories import Bucket
+from gravac.spectrum import Curve
 from gravac_agent.encode import Encoder
 from gravac_agent.link import Pacer
 from gravac_agent.metered import Metered
 from gravac_agent.plan import Directive, Plan
+from gravac_agent.survey import Survey
 from gravac_agent.tick import StepSums, Tick, TickCodec
 
 log = logging.getLogger("gravac.agent")
@@ -74,6 +76,10 @@ class Outcome:
     payload_bytes: int
     mean_sq: float | None
     """‖mean over ranks of the raw gradients‖², where the step was plainly dense; the same on all ranks."""
+    curve: Curve | None
+    """Of this rank, where the step was surveyed and finite."""
+    cpu_seconds: float
+    """CPU time of the exchange thread."""
 
 
 @dataclass(slots=True)
@@ -86,6 +92,8 @@ class _Step:
     dense_bytes: int = 0
     payload_bytes: int = 0
     mean_sq: float | None = 0.0
+    survey: Survey = field(default_factory=Survey)
+    cpu_seconds: float = 0.0
     tick: Tensor | None = None
     tick_work: dist.Work | None = None
 
@@ -103,8 +111,10 @@ class Engine:
         tick_group: dist.ProcessGroup,
         codec: TickCodec,
         announce: Callable[[], tuple[Directive, tuple[int, int, int]]],
+        surveyed: Callable[[int], bool],
         seed: int,
     ) -> None:
+        self._surveyed = surveyed
         self.encoder = encoder
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._tick_group, self._codec, self._announce = tick_group, codec, announce
@@ -123,7 +133,7 @@ class Engine:
 
     def begin(self, plan: Plan, number: int) -> None:
         """Fix the plan of the next step. Call after the previous outcome was taken."""
-        self._step = _Step(plan, number)
+        self._step = _Step(plan, number, survey=Survey(self._surveyed(number)))
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """Queue one bucket; the future holds its mean over ranks, written into ``buffer``."""
@@ -154,6 +164,7 @@ class Engine:
         while True:
             waiting_since = time.monotonic()
             item = self._take()
+            cpu = time.thread_time()
             if self._flights and self._step is not None:
                 self._step.activity.append(("communicate", waiting_since, time.monotonic()))
             if isinstance(item, _Task):
@@ -165,7 +176,7 @@ class Engine:
             elif item is None:
                 self._waiting.put(None)
                 return
-            self._land()
+            self._land(cpu)
 
     def _wait(self) -> None:
         while (flight := self._waiting.get()) is not None:
@@ -194,7 +205,7 @@ class Engine:
             key = Key(self._seed, step.number, task.bucket.number, self._rank)
             raw = self.encoder.passes_through(step.plan, task.bucket)
             exchange: Transfer | None = self.encoder.start(
-                step.plan, task.bucket, task.buffer, key, step.sums
+                step.plan, task.bucket, task.buffer, key, step.sums, step.survey
             )
             if exchange is None:
                 exchange = self._dense.reduce_in_place(task.buffer)
@@ -215,12 +226,13 @@ class Engine:
             begun = wait_ended
         step.activity.append(("compress", begun, time.monotonic()))
 
-    def _land(self) -> None:
-        """Decode every transfer that is over, oldest first."""
+    def _land(self, cpu: float) -> None:
+        """Decode every transfer that is over, oldest first. ``cpu``: thread time up to which all is counted."""
+        step = self._step
         while self._flights:
             flight = self._flights[0]
             if flight.over_at is None or flight.over_at > time.monotonic():
-                return
+                break
             self._flights.popleft()
             if flight.error is not None:
                 self._fail(flight.task, flight.error)
@@ -232,12 +244,15 @@ class Engine:
             except Exception as error:
                 self._fail(flight.task, error)
                 continue
-            step = self._step
             assert step is not None
             step.activity.append(("decompress", begun, time.monotonic()))
             flight.task.future.set_result(flight.task.buffer)
             if flight.task.last:
+                step.cpu_seconds += time.thread_time() - cpu
                 self._end(step)
+                return
+        if step is not None:
+            step.cpu_seconds += time.thread_time() - cpu
 
     def _count_mean(self, flight: _Flight) -> None:
         step = self._step
@@ -257,7 +272,14 @@ class Engine:
             return
         self._outcomes.put(
             Outcome(
-                tick, step.last_submit_at, step.activity, step.dense_bytes, step.payload_bytes, step.mean_sq
+                tick,
+                step.last_submit_at,
+                step.activity,
+                step.dense_bytes,
+                step.payload_bytes,
+                step.mean_sq,
+                step.survey.curve,
+                step.cpu_seconds,
             )
         )
 

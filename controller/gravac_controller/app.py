@@ -5,7 +5,8 @@ from starlette.types import ASGIApp
 
 from gravac import __version__
 from gravac_controller import openapi, problems
-from gravac_controller.guard import Guard, own_name
+from gravac_controller.guard import Guard
+from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
@@ -26,7 +27,7 @@ def create_app(services: Services) -> ASGIApp:
         docs_url=None,  # FastAPI's own page loads scripts from a CDN; see docs_page
         redoc_url=None,
         redirect_slashes=False,
-        responses=openapi.problem_answers(),
+        responses=openapi.EVERYWHERE,
     )
     problems.install(app, services.refuse)
     openapi.install(app)
@@ -38,6 +39,8 @@ def create_app(services: Services) -> ASGIApp:
     return Guard(
         app,
         allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
-        token=None if settings.token is None else settings.token.get_secret_value(),
+        access=settings.access(),
+        reads_per_second=settings.max_reads_per_second,
+        changes_per_second=settings.max_changes_per_second,
         refused=services.refuse,
     )

@@ -29,6 +29,8 @@ REFUSALS = (
     "journal",
     "too_large",
     "too_many_jobs",
+    "too_many_streams",
+    "too_often",
     "unauthorized",
     "unknown_job",
     "unreadable",

@@ -11,6 +11,7 @@ from torch import Tensor
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key
+from gravac.kernels import Tally
 
 Flight = Exchange
 """An aggregation in flight: what the ranks' mean will be, and what this one is deemed to have sent."""
@@ -58,9 +59,25 @@ class Aggregator(ABC):
 
     @abstractmethod
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> Draft:
-        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as."""
+        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as.
+        ``counted``: the histogram of ``x``, where it is known."""
+
+    @property
+    def keeps_largest(self) -> bool:
+        """Sends exactly the largest n/CF elements: the curve of gain against CF (``gravac.spectrum``) is its own."""
+        return False
+
+    def counts(self, gradient: Tensor) -> bool:
+        """Whether ``prepare`` would count a tensor like this one, so that whoever adds it up had better do it."""
+        return False
 
     @abstractmethod
     def blank(

@@ -58,6 +58,8 @@ class Collective(ABC):
 
     name: ClassVar[str]
     source: ClassVar[str]
+    whole: ClassVar[bool] = True
+    """What a rank's codec chose is what it is deemed to have sent."""
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)

@@ -117,6 +117,11 @@ class Ways:
         self._network = network
         self._chosen.clear()
 
+    @property
+    def whole(self) -> bool:
+        """Whether all that were used so far are."""
+        return all(made.whole for made in self._made.values())
+
     def notes(self) -> list[str]:
         """What the cost model chose since this was last asked, a sentence for each CF."""
         unsaid, self._unsaid = self._unsaid, {}

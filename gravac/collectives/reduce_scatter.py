@@ -38,7 +38,7 @@ class _Flight:
             values, rows = self.entries.unpack(message, _told_by(self.key, owner))
             places = self.shards.places(rows.long(), owner)
             there = places < out.numel()
-            out[places[there]] = (values[there] * self.share).to(out.dtype)  # no place has two owners
+            kernels.scatter_add(out, places[there].int(), values[there], self.share)
 
 
 class _Part(NamedTuple):
@@ -63,6 +63,7 @@ class ReduceScatter(Collective):
         "Li and Hoefler 2022, Ok-Topk; Renggli et al. 2019, SparCML. The owner's memory as in DoubleSqueeze, "
         "Tang et al. 2019"
     )
+    whole = False
 
     def exchange(
         self,
@@ -163,7 +164,7 @@ def _payload(sent: list[_Part], numel: int, cf: float, key: Key) -> Payload:
     places = torch.cat([part.places for part in sent])
     values = torch.cat([part.values for part in sent])
     there = places < numel
-    return Payload((values[there],), places[there], numel, cf, key)
+    return Payload((values[there],), places[there].int(), numel, cf, key)
 
 
 def _sent_to(key: Key, owner: int) -> Key:

@@ -46,6 +46,7 @@ class SharedSupport(Collective):
         "Chen et al. 2020, ScaleCom, cyclic local Top-k (leader=turns); Tyagi and Swany 2023, AR-Topk, STAR and "
         "VAR (leader=largest)"
     )
+    whole = False
 
     def __init__(self, group: dist.ProcessGroup | Communicator, *, leader: Leader = "turns") -> None:
         super().__init__(group)
@@ -68,9 +69,9 @@ class SharedSupport(Collective):
         leader, told = self._leader(compressor, payload, key), self._told_bytes
         places = payload.parts[1] if rank == leader else torch.empty_like(payload.parts[1])
         self.communicator.broadcast(places, leader).wait()
-        support = (payload.support if rank == leader else kernels.unpack_positions(places, k, n)).long()
+        support = (payload.support if rank == leader else kernels.unpack_positions(places, k, n)).int()
         # A blank payload has the same value everywhere, so its own places do not matter.
-        own = (payload.values if x is None else x[support]).float()
+        own = (payload.values if x is None else x[support.long()]).float()
         values = own * self.share
         work = self.communicator.sum(values)
         sent = Payload((own, places), support, n, cf, key)
