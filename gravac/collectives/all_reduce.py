@@ -96,4 +96,5 @@ class AllReduce(Collective):
         return ring_bytes(self.payload_bytes(load), load.ranks)
 
     def seconds(self, network: Network, load: Load) -> float:
-        return cost.all_reduce(network, load.ranks, self.payload_bytes(load))
+        work = cost.handling(1, load.decoding + 0.3 * load.numel)
+        return cost.all_reduce(network, load.ranks, self.payload_bytes(load)) + work

@@ -10,6 +10,7 @@ from torch import Tensor
 from gravac.collectives.communicator import Communicator, Work, communicator
 from gravac.collectives.cost import Network
 from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.stack import Stack
 
 
 class Load(NamedTuple):
@@ -25,6 +26,12 @@ class Load(NamedTuple):
     def wire_bytes(self) -> int:
         """Bytes of one payload; expected, where sizes vary."""
         return self.codec.wire_bytes(self.numel, self.cf, self.dtype)
+
+    @property
+    def decoding(self) -> float:
+        """Work of decoding one payload into a tensor, in elements as the cost model counts them."""
+        sparse = self.codec.traits.selector or isinstance(self.codec, Stack)
+        return 3 * self.numel / self.codec.reached(self.numel, self.cf) if sparse else 0.7 * self.numel
 
 
 class Transfer(Protocol):

@@ -19,10 +19,9 @@ COLLECTIVES: dict[str, type[Collective]] = {
 }
 """Those that tell more in a step come first."""
 AUTO = "auto"
-MARGIN = 0.8
-"""A later one is taken when it needs at most this share of the time: it may tell less, and a prediction is no more than
-that."""
-
+HANDICAP = 2.0
+"""Ways that are not whole count as taking this many times as long: at the same CF their steps bring training less far
+(docs/collectives.md has what was measured), and the rest of a step takes as long as ever."""
 _TOLD = 8
 """Sizes of buckets that a note names for each."""
 
@@ -35,14 +34,14 @@ class Choice(NamedTuple):
 
 
 def choose(network: Network, load: Load) -> Choice:
-    """The quickest on that network; near-ties go to the one that comes first. Equal arguments, equal choice."""
+    """The quickest on that network, with the handicap; of equals the first. Equal arguments, equal choice."""
     fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(load.codec)}
     predicted = {name: kind(ALONE).seconds(network, load) for name, kind in fitting.items()}
-    best, *others = predicted
-    for name in others:
-        if predicted[name] <= MARGIN * predicted[best]:
-            best = name
-    return Choice(best, predicted)
+
+    def weighed(name: str) -> float:
+        return predicted[name] * (1.0 if fitting[name].whole else HANDICAP)
+
+    return Choice(min(predicted, key=weighed), predicted)
 
 
 def known(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:
@@ -103,7 +102,7 @@ class Ways:
             return self._named(AllReduce.name)
         if self.text != AUTO:
             return self._named(self.text)
-        if self._network is None:
+        if self._network is None or load.ranks <= 2:  # between two, nothing moves less
             return self._named(Gather.name)
         if load not in self._chosen:
             if len(self._chosen) > 4096:  # regrouped buckets of a very long run

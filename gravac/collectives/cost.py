@@ -1,12 +1,17 @@
-"""What an exchange takes, by the α-β model: a message of S bytes costs α + S/β.
+"""What an exchange takes, by the α-β-γ model: a message of S bytes costs α + S/β, work on what it holds γ an element.
 
 α is the latency of a message in seconds, β the bandwidth of a rank's link in bytes/s (Hockney 1994; the collectives'
 formulas: Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH). n ranks,
-each with a link of its own that sends and receives at once. Arithmetic on what arrives is left out. Pure.
+each with a link of its own that sends and receives at once. Pure.
 """
 
 from dataclasses import dataclass
 from math import isfinite
+
+ELEMENT_SECONDS = 3e-9
+"""γ: one element added to a tensor at its place, on one core; other work is told in these."""
+MESSAGE_SECONDS = 2e-4
+"""What packing or unpacking a message takes besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,12 @@ def all_to_all(network: Network, ranks: int, nbytes: int) -> float:
 def broadcast(network: Network, ranks: int, nbytes: int) -> float:
     """Seconds of a binomial tree: ⌈log2 n⌉ (α + S/β)."""
     return network.seconds(depth(ranks), depth(ranks) * nbytes)
+
+
+def handling(messages: int, elements: float) -> float:
+    """Seconds of work of one core on so many messages and, in all, elements. Measured once and not on each machine: it
+    need only tell what is hopeless where the network is fast."""
+    return messages * MESSAGE_SECONDS + elements * ELEMENT_SECONDS
 
 
 def depth(ranks: int) -> int:

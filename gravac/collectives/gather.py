@@ -87,7 +87,8 @@ class Gather(Collective):
         return (load.ranks - 1) * load.wire_bytes
 
     def seconds(self, network: Network, load: Load) -> float:
-        return cost.all_gather(network, load.ranks, load.wire_bytes)
+        work = cost.handling(load.ranks, load.ranks * load.decoding)
+        return cost.all_gather(network, load.ranks, load.wire_bytes) + work
 
     def _sizes(self, message: Tensor) -> list[int]:
         """Every rank's payload bytes; waits for all of them."""

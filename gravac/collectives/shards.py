@@ -1,22 +1,19 @@
-"""Who owns which element when a tensor is dealt out among ranks."""
+"""A tensor dealt out among ranks, an equal number of elements for each."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gravac.kernels import select_top
-
-_MASK = 2**31 - 1
-_GOLDEN = 0x9E3779B1
+from gravac import kernels
 
 
 class Shards(NamedTuple):
-    """Neighbours go to different ranks, in an order that differs from row to row and from ``seed`` to seed.
+    """Each of ``ranks`` ranks owns one element of each row of ``ranks`` neighbours, which one differs from row to row
+    (``gravac.kernels.dealing``).
 
-    A row is n neighbours, n = ``ranks``; each rank owns one of them, so its shard has an element a row. A selector's
-    elements come in clusters (a layer, a column); dealt out like this, each rank gets about as many. The last row may
-    reach past ``numel``.
+    A selector's elements come in clusters (a layer, a column); dealt out like this, each rank gets about as many. The
+    last row may reach past ``numel``; what is there does not exist and stands for the last element.
     """
 
     numel: int
@@ -28,29 +25,30 @@ class Shards(NamedTuple):
         """Elements of each shard, those past the end included."""
         return -(-self.numel // self.ranks)
 
-    def owners(self, places: Tensor) -> Tensor:
-        """The rank that owns each place of the tensor (int64)."""
-        return (places + self._turn(places // self.ranks)) % self.ranks
-
     def places(self, rows: Tensor, owner: int) -> Tensor:
-        """Where in the tensor these rows of a rank's shard are (int64); past its end at most in the last row."""
-        return rows * self.ranks + (owner - self._turn(rows)) % self.ranks
+        """Where in the tensor these rows of a rank's shard are (int32)."""
+        return kernels.home(rows, owner, self.ranks, self.seed).clamp_(max=self.numel - 1)
 
-    def _turn(self, rows: Tensor) -> Tensor:
-        # Fibonacci hashing: the high half of a product modulo 2^32.
-        spread = ((rows + self.seed) & _MASK) * _GOLDEN & 0xFFFFFFFF
-        return (spread >> 16) % self.ranks
+    def read(self, x: Tensor, rows: Tensor, owner: int) -> tuple[Tensor, Tensor]:
+        """Places and values (float32) of ``x`` in these rows (ascending) of a rank's shard; 0 past the end."""
+        places = kernels.home(rows, owner, self.ranks, self.seed)
+        outside = places[-1:] >= self.numel  # nothing before the last can be
+        places.clamp_(max=self.numel - 1)
+        values = x.index_select(0, places).float()
+        values[-1:].masked_fill_(outside, 0.0)
+        return places, values
 
-    def divide(self, places: Tensor, sizes: Tensor, count: int) -> list[Tensor]:
-        """For each rank, ``count`` rows of its shard (ascending, at most ``rows``): those of ``places`` (ascending,
-        int64), of more the ones of the largest ``sizes`` (shape of ``places``), of fewer filled up with others."""
-        owners, rows = self.owners(places), places // self.ranks
+    def divide(self, places: Tensor, x: Tensor, count: int) -> list[Tensor]:
+        """For each rank, ``count`` rows of its shard (int32, ascending; at most ``rows``): those of ``places`` (int32,
+        ascending), of more the ones where ``x`` is largest, of fewer filled up with others."""
+        order, counts = kernels.deal(places, self.ranks, self.seed)
         found = []
-        for owner in range(self.ranks):
-            mine = (owners == owner).nonzero().squeeze(1)
+        for mine in order.split(counts.tolist()):
+            mine = places.index_select(0, mine)
             if mine.numel() > count:
-                mine = mine[select_top(sizes[mine], count)]
-            found.append(_filled(rows[mine], count))
+                sizes = x.index_select(0, mine).float()
+                mine = mine.index_select(0, kernels.take_top(sizes, count)[0])
+            found.append(_filled(mine // self.ranks, count))
         return found
 
 
@@ -59,6 +57,8 @@ def _filled(rows: Tensor, count: int) -> Tensor:
     missing = count - rows.numel()
     if not missing:
         return rows
-    free = torch.ones(count, dtype=torch.bool, device=rows.device)
-    free[rows[rows < count]] = False
-    return torch.cat((rows, free.nonzero().squeeze(1)[:missing])).sort().values
+    low = int((rows < count).sum())
+    taken = torch.zeros(count, dtype=torch.bool, device=rows.device)
+    taken[rows[:low].long()] = True
+    taken[(~taken).nonzero().squeeze(1)[:missing]] = True
+    return torch.cat((taken.nonzero().squeeze(1).int(), rows[low:]))

@@ -108,11 +108,9 @@ class SharedSupport(Collective):
     def seconds(self, network: Network, load: Load) -> float:
         told, places, values = self._sizes(load)
         leader = cost.all_gather(network, load.ranks, told) if told else 0.0
-        return (
-            leader
-            + cost.broadcast(network, load.ranks, places)
-            + cost.all_reduce(network, load.ranks, values)
-        )
+        first = cost.broadcast(network, load.ranks, places)
+        work = cost.handling(2, 1.3 * load.decoding)
+        return leader + first + cost.all_reduce(network, load.ranks, values) + work
 
     def _sizes(self, load: Load) -> tuple[int, int, int]:
         """Bytes handed to each round: energies, places, values."""

@@ -6,6 +6,7 @@ log2(n/k) bits a place, where entropy needs about 1.44 + log2(n/k). Many places 
 element.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -55,6 +56,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
     return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
 
 
+@lru_cache(maxsize=4096)
 def _layout(count: int, numel: int) -> _Layout:
     """The smallest: every rank works it out alike from the two counts."""
     if not 0 <= count <= numel:

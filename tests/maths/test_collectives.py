@@ -11,6 +11,7 @@ from maths.aggregator_checks import BUCKETS, bucket, gradient, made, steps, worl
 from maths.checks import vector
 from torch import Tensor
 
+from gravac import kernels
 from gravac.aggregators import Aggregator, OneShot, build
 from gravac.collectives import ALONE, COLLECTIVES, Load, Network, Ways, choose, cost, known
 from gravac.collectives.shards import Shards
@@ -98,7 +99,8 @@ def test_the_owner_takes_over_what_it_does_not_tell() -> None:
     """Two ranks, one element a shard told: what the loser sent is the owner's to send next time."""
     n, cf = 40, 20.0
     shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
-    home = [shards.places(torch.arange(shards.rows), owner).tolist() for owner in range(2)]
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    home = [shards.places(rows, owner).tolist() for owner in range(2)]
     a, b, c, d = home[0][3], home[0][5], home[1][2], home[1][7]
     xs = [torch.zeros(n), torch.zeros(n)]
     xs[0][a], xs[0][c] = 5.0, 1.0
@@ -199,15 +201,15 @@ def test_the_gate_hears_of_what_counts_not_of_what_was_chosen(text: str) -> None
 @given(numel=st.integers(1, 500), ranks=st.integers(1, 9), seed=st.integers(0, 2**31 - 1))
 def test_every_element_has_one_owner(numel: int, ranks: int, seed: int) -> None:
     shards = Shards(numel, ranks, seed)
-    rows = torch.arange(shards.rows)
-    dealt = torch.cat([shards.places(rows, owner) for owner in range(ranks)])
-    assert sorted(dealt.tolist()) == list(range(shards.rows * ranks))
-    assert shards.rows * ranks - numel < ranks
-    places = torch.arange(numel)
-    for owner in range(ranks):
-        mine = places[shards.owners(places) == owner]
-        found = shards.places(mine // ranks, owner)
-        assert torch.equal(found, mine)
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    x = torch.arange(1.0, numel + 1)
+    read = [shards.read(x, rows, owner) for owner in range(ranks)]
+    values = torch.cat([values for _, values in read])
+    assert sorted(values[values > 0].tolist()) == x.tolist()
+    assert int((values == 0).sum()) == shards.rows * ranks - numel < ranks
+    for owner, (places, found) in enumerate(read):
+        assert torch.equal(places, shards.places(rows, owner))
+        assert torch.equal(x[places.long()][found > 0], found[found > 0])
 
 
 def clusters() -> Iterator[Tensor]:
@@ -222,7 +224,7 @@ def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
     for seed in range(3):
         shards = Shards(1 << 20, ranks, seed)
         for places in clusters():
-            counts = torch.bincount(shards.owners(places), minlength=ranks)
+            counts = kernels.deal(places.int(), ranks, shards.seed)[1]
             fair = places.numel() / ranks
             assert float((counts - fair).abs().max()) < 5 * math.sqrt(fair)
 
@@ -235,20 +237,22 @@ def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
 )
 def test_division(chosen: set[int], ranks: int, more: int, seed: int) -> None:
     """As many rows for each owner: the largest where there are too many, others only where there are too few."""
-    places = torch.tensor(sorted(chosen))
-    sizes = vector("gauss", 100, seed)[places]
+    places = torch.tensor(sorted(chosen), dtype=torch.int32)
+    x = vector("gauss", 100, seed)
     shards = Shards(100, ranks, seed)
     count = min(shards.rows, -(-len(chosen) // ranks) + more)
-    for owner, rows in enumerate(shards.divide(places, sizes, count)):
+    order, counts = kernels.deal(places, ranks, seed)
+    owned = places[order.long()].split(counts.tolist())
+    for owner, rows in enumerate(shards.divide(places, x, count)):
         assert rows.numel() == count == len(set(rows.tolist()))
         assert rows.tolist() == sorted(rows.tolist())
         assert 0 <= int(rows.min()) <= int(rows.max()) < shards.rows
-        mine = shards.owners(places) == owner
-        taken = torch.isin(places[mine] // ranks, rows)
-        if int(mine.sum()) <= count:
-            assert bool(taken.all())
+        mine, kept = set(owned[owner].tolist()), set(shards.places(rows, owner).tolist())
+        if len(mine) <= count:
+            assert mine <= kept
         else:
-            assert float(sizes[mine][taken].abs().min()) >= float(sizes[mine][~taken].abs().max())
+            assert kept < mine
+            assert min(abs(float(x[at])) for at in kept) >= max(abs(float(x[at])) for at in mine - kept)
 
 
 def test_the_figures_of_ar_topk() -> None:
@@ -284,61 +288,69 @@ def test_trees() -> None:
     network=NETWORKS,
     numel=st.integers(1, 10**8),
     cf=st.floats(1, 1000),
-    name=st.sampled_from(["topk", "topk+bf16", "dgc"]),
-)
-def test_two_ranks_gather(network: Network, numel: int, cf: float, name: str) -> None:
-    """As they always did, so there is nothing to measure; but for payloads larger than the tensor."""
-    one = load(name, numel, cf, 2)
-    assert choose(network, one).name == "gather" or one.wire_bytes > 4 * numel
-
-
-@given(
-    network=NETWORKS,
-    numel=st.integers(1, 10**8),
-    cf=st.floats(1, 1000),
     ranks=st.integers(2, 5000),
     name=st.sampled_from(sorted(COMPRESSORS)),
 )
 @settings(max_examples=50)
-def test_the_choice_is_never_much_slower_than_the_best(
+def test_a_choice_is_the_quickest_that_tells_as_much_or_twice_as_quick(
     network: Network, numel: int, cf: float, ranks: int, name: str
 ) -> None:
     one = load(name, numel, cf, ranks)
     choice = choose(network, one)
-    assert COLLECTIVES[choice.name].fits(one.codec)
+    chosen = COLLECTIVES[choice.name]
+    assert chosen.fits(one.codec)
     assert choice == choose(network, one)
-    assert choice.predicted[choice.name] <= min(choice.predicted.values()) / 0.8 / 0.8
+    took = choice.predicted[choice.name]
+    for other, seconds in choice.predicted.items():
+        if COLLECTIVES[other].whole == chosen.whole:
+            assert took <= seconds
+        elif chosen.whole:
+            assert took <= 2 * seconds
+        else:
+            assert 2 * took <= seconds
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "cf", "latency", "chosen"),
+    ("name", "numel", "ranks", "cf", "speed", "chosen"),
     [
-        ("topk", 4, 100.0, 1e-3, "gather"),  # small messages: latency counts
-        ("topk", 16, 10.0, 1e-5, "reduce-scatter"),
-        ("topk", 16, 1.5, 1e-5, "reduce-scatter"),
-        ("dgc", 64, 10.0, 1e-5, "all-reduce"),  # sizes vary: only a gather would do else
-        ("dgc", 4, 10.0, 1e-5, "gather"),
-        ("qsgd", 32, 4.0, 1e-5, "all-reduce"),
+        ("topk", 6_500_000, 3, 100.0, 125e6, "gather"),
+        ("topk", 6_500_000, 8, 100.0, 125e6, "shared"),
+        ("topk", 6_500_000, 16, 10.0, 12.5e6, "reduce-scatter"),
+        ("topk", 1000, 16, 10.0, 125e6, "all-reduce"),  # small: fewest messages to handle
+        ("topk+bf16", 6_500_000, 8, 100.0, 12.5e6, "reduce-scatter"),
+        ("topk+bf16", 6_500_000, 8, 100.0, 1.25e9, "gather"),  # handling it would take longer than the wire
+        ("dgc", 6_500_000, 64, 10.0, 125e6, "all-reduce"),  # sizes vary: only a gather would do else
+        ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
+        ("qsgd", 6_500_000, 16, 4.0, 125e6, "all-reduce"),
     ],
 )
-def test_choices(name: str, ranks: int, cf: float, latency: float, chosen: str) -> None:
-    network = Network(latency_seconds=latency, bytes_per_second=125e6)
-    assert choose(network, load(name, 1 << 20, cf, ranks)).name == chosen
+def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, chosen: str) -> None:
+    network = Network(latency_seconds=1e-4, bytes_per_second=speed)
+    assert choose(network, load(name, numel, cf, ranks)).name == chosen
 
 
 def test_who_chooses_and_what_is_said() -> None:
-    network = Network(latency_seconds=1e-5, bytes_per_second=125e6)
+    network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
     ways = Ways(ALONE, "auto", network)
-    assert ways.of(load(cf=10.0, ranks=16)).name == "reduce-scatter"
+    assert ways.whole
+    assert ways.of(load(cf=10.0, ranks=16)).name == "shared"
+    assert not ways.whole
     assert ways.of(load(cf=10.0, ranks=16)) is ways.of(load(cf=20.0, ranks=16))
     assert ways.of(load("randomk", ranks=16)).name == "all-reduce"
-    assert ways.of(load(numel=1000, ranks=3)).name == "gather"
+    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "gather"
     assert ways.notes() == [
-        "Collectives at CF 10 for 0.01 ms and 125 MB/s: reduce-scatter for 1,048,576 elements.",
-        "Collectives at CF 20 for 0.01 ms and 125 MB/s: reduce-scatter for 1,048,576 elements.",
-        "Collectives at CF 100 for 0.01 ms and 125 MB/s: gather for 1,000 elements.",
+        "Collectives at CF 10 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements; gather for 60,000 elements.",
+        "Collectives at CF 20 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements.",
     ]
     assert ways.notes() == []
+    ways.use(Network(latency_seconds=1e-5, bytes_per_second=1e11))
+    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "all-reduce"
+
+
+def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
+    """Whatever the network, so there is nothing to measure; a collective that was named is taken."""
+    network = Network(latency_seconds=0.0, bytes_per_second=1e3)
+    assert Ways(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
     assert Ways(ALONE, "auto").of(load(cf=10.0, ranks=16)).name == "gather"
     assert Ways(ALONE, "shared").of(load(cf=10.0, ranks=2)).name == "shared"
 

@@ -31,7 +31,7 @@ def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_
     assert first["switched"][1] == "10.0"
     for job in ("linked", "resumed"):
         (said,) = [note for note in notes(tmp_path, job) if note.startswith("Collectives at CF 10")]
-        assert "for 0 ms and 1.25e+03 MB/s: reduce-scatter for" in said
+        assert "for 0 ms and 1.25e+03 MB/s: all-reduce for" in said
     measured = notes(tmp_path, "measured")
     assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
     assert sum("collective auto -> shared." in note for note in measured) == 1
