@@ -14,6 +14,7 @@ import pytest
 from catalogue_page import page as catalogue_page
 from controller.builders import Trainer, spec
 from controller.process import Controller
+from metrics_page import page as metrics_page
 from settings_page import page as settings_page
 
 from gravac.protocol import JobAnswer, WindowAnswer
@@ -100,6 +101,11 @@ def test_settings_page_is_fresh() -> None:
     assert written == settings_page(), "python tests/settings_page.py > docs/settings.md"
 
 
+def test_metrics_page_is_fresh() -> None:
+    written = (ROOT / "docs/metrics.md").read_text()
+    assert written == metrics_page(), "python tests/metrics_page.py > docs/metrics.md"
+
+
 def test_catalogue_page_is_fresh_and_its_links_land() -> None:
     written = (ROOT / "docs/catalogue.md").read_text()
     assert written == catalogue_page(), "python tests/catalogue_page.py > docs/catalogue.md"
@@ -125,7 +131,8 @@ def test_promises_are_all_there() -> None:
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     """A controller with three windows of ``my-job``."""
-    running = Controller(tmp_path_factory.mktemp("rest") / "runs")
+    folder = tmp_path_factory.mktemp("rest")
+    running = Controller(folder / "runs", env={"GRAVAC_CONTROLLER_CONTROL_TOKEN": CONTROL_TOKEN})
     try:
         answer = running.ask("POST", "/v1/jobs", spec("my-job"))
         decision = JobAnswer.model_validate_json(answer.body).decision
@@ -139,6 +146,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
 
 
 REST = ROOT / "docs/api.md"
+CONTROL_TOKEN = "an-operators-token-0123456789abc"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
@@ -147,7 +155,7 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     for name, body in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", REST.read_text(), re.DOTALL):
         (tmp_path / name).write_text(body)
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "window.json"}
-    environment = {**os.environ, "URL": controller.url, "JOB": "my-job"}
+    environment = {**os.environ, "URL": controller.url, "JOB": "my-job", "CONTROL_TOKEN": CONTROL_TOKEN}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     ran = 0
     for line in commands(REST):
@@ -166,6 +174,16 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(REST, "python")
+    assert "http://127.0.0.1:8756" in example
+    exec(example.replace("http://127.0.0.1:8756", controller.url), {})
+    told = capsys.readouterr().out
+    assert "my-job CF" in told
+    assert "First 2 dense windows" in told
+
+
+@pytest.mark.alone
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10
@@ -173,6 +191,6 @@ def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
         for method in methods:
             shown = re.escape(path).replace(r"\{job\}", r"(\$JOB|made-by-hand)") + r'["?\s]'
             lines = [line for line in commands(REST) if re.search(shown, line + " ")]
-            if method == "post":
-                lines = [line for line in lines if " -d " in line]
+            if method in ("post", "put"):
+                lines = [line for line in lines if " -d " in line and ("-X PUT" in line) == (method == "put")]
             assert lines, f"{method} {path} has no command in docs/api.md"

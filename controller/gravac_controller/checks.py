@@ -6,7 +6,7 @@ from gravac.protocol import Event, JobSpec, WindowReport
 from gravac_controller.problems import ApiError
 from gravac_controller.views import Fault
 
-OURS = ("registered", "restarted", "gap")
+OURS = ("registered", "restarted", "gap", "override")
 """Kinds of events that the controller writes into a journal. A forged gap would hide missing windows."""
 
 

@@ -3,6 +3,7 @@
 from functools import cache
 
 from gravac.fold import JobFold
+from gravac.orders import Order
 from gravac.protocol import (
     End,
     Environment,
@@ -24,6 +25,7 @@ from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView, Health, JobList, Page, Problem
 
 REGISTERED = 1793200000.0
+ADDRESS = "127.0.0.1:8756"
 PHASES = PhaseSeconds(data_wait=0.1, compute=4.0, compress=0.4, communicate=2.9, decompress=0.1)
 
 SPEC = JobSpec(
@@ -94,6 +96,7 @@ WINDOW = WindowReport(
         for rank in range(2)
     ),
 )
+ORDER = Order(action="pin", cf=20.0, actor="alice", note="comparing with last week")
 EVENT = Event(kind="note", window=0, message="a new learning rate")
 END = End(incarnation="start-1", windows=1, steps=50, message="finished")
 PROBLEM = Problem(
@@ -129,6 +132,7 @@ def answers() -> dict[str, Record]:
         "GET /v1/jobs/{job}/ranks": present.ranks(live),
         "POST /v1/jobs/{job}/events": event,
         "POST /v1/jobs/{job}/end": summary.model_copy(update={"state": "ended"}),
+        "GET /v1/jobs/{job}/override": present.override(live),
         "GET /healthz": health,
         "GET /readyz": health,
     }

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from time import time as unix_now
 
 from gravac import derived
+from gravac.orders import Override
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traceline import TraceRecord
+from gravac_controller.from_records import decision_view, told, window_view
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
@@ -53,11 +55,15 @@ class LiveJob:
         self.last_report_time: float | None = None
         self.ended = False
         self.end_message = ""
+        self.override: Override | None = None
+        self.ordered: Override | None = None
         self.latest: WindowView | None = None
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
         self.totals = Totals()
         self.decisions_by_rule: Counter[str] = Counter()
+        self.events_by_kind: Counter[str] = Counter()
+        self.missing_windows = 0
         self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
         self.decisions: deque[DecisionView] = deque(
@@ -68,6 +74,7 @@ class LiveJob:
         self._complete_from = 0
         self._undecided = False
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._changed = asyncio.Event()
 
     # -- from the journal -------------------------------------------------------------------------------------
@@ -83,12 +90,18 @@ class LiveJob:
             case Decision():
                 self._apply_decision(line, time, record)
             case Event():
-                view = EventView(time=time, event=record)
-                self.events.append(view)
-                self._remember(Moment(line, event=view, time=time))
+                self._apply_event(line, EventView(time=time, event=record))
+            case Override():
+                self.ordered = record
+                self._apply_event(line, EventView(time=time, event=told(record)))
             case End():
                 self.ended, self.end_message = True, record.message
                 self._remember(Moment(line, end=record.message, time=time))
+
+    def _apply_event(self, line: int, view: EventView) -> None:
+        self.events.append(view)
+        self.events_by_kind[view.event.kind] += 1
+        self._remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
         if self.spec is None:
@@ -101,6 +114,8 @@ class LiveJob:
         if self.latest is not None:
             self.windows.append(self._without_many_ranks(self.latest))
         spec, _ = self.known()
+        expected = spec.first_window if self.latest is None else self.latest.report.window + 1
+        self.missing_windows += max(0, report.window - expected)
         self.latest = window_view(time, report, spec.world_size)
         if derived.mostly_dense(report):
             self._measure_diversity(self.latest)
@@ -110,11 +125,14 @@ class LiveJob:
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if report.phase == "warmup":
-            self._dense_medians.extend(
-                level.step_seconds_median
-                for level in report.levels
-                if level.cf == 1 and level.step_seconds_median is not None
-            )
+            self._measure_baseline(report)
+
+    def _measure_baseline(self, report: WindowReport) -> None:
+        for level in report.levels:
+            if level.cf == 1 and level.step_seconds_median is not None:
+                self._dense_medians.append(level.step_seconds_median)
+            if level.cf == 1 and level.exposed_seconds_median is not None:
+                self._dense_exposed.append(level.exposed_seconds_median)
 
     def _measure_diversity(self, view: WindowView) -> None:
         window = view.report.window
@@ -131,6 +149,7 @@ class LiveJob:
         self.decisions.append(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
+            self.ordered = None
             self._remember(Moment(line, window=self.latest, decision=view, time=time))
 
     def _remember(self, moment: Moment) -> None:
@@ -165,6 +184,10 @@ class LiveJob:
             return view
         return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
 
+    def in_force(self, override: Override | None) -> None:
+        """Say which order the fold obeys; null while the policy decides."""
+        self.override = override
+
     # -- for readers ------------------------------------------------------------------------------------------
 
     def known(self) -> tuple[JobSpec, Decision]:
@@ -174,9 +197,19 @@ class LiveJob:
         return self.spec, self.decision
 
     @property
+    def control_enabled(self) -> bool:
+        """Whether operators may steer over HTTP."""
+        return self._settings.control_token is not None
+
+    @property
     def baseline_step_seconds(self) -> float | None:
         """Median of the dense step medians of the warm-up windows, in seconds; null before there is one."""
         return statistics.median(self._dense_medians) if self._dense_medians else None
+
+    @property
+    def baseline_exposed_seconds(self) -> float | None:
+        """Median part of a dense step in the warm-up that waited for the network, in seconds; null while unknown."""
+        return statistics.median(self._dense_exposed) if self._dense_exposed else None
 
     def state(self) -> State:
         """Whether the job runs, is silent for too long, or has ended."""
@@ -186,6 +219,10 @@ class LiveJob:
         window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
         limit = max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
         return "stale" if unix_now() - last > limit else "running"
+
+    def silent_seconds(self) -> float:
+        """Seconds since the last registration or window: each is decided on."""
+        return unix_now() - self.decided_time
 
     def all_windows(self) -> Iterator[WindowView]:
         """The windows in memory, oldest first."""
@@ -213,33 +250,3 @@ class LiveJob:
         """Wake everyone who waits for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def window_view(time: float, report: WindowReport, world_size: int) -> WindowView:
-    """A report with all that follows from it. ``world_size``: ranks of the incarnation that sent it."""
-    return WindowView(
-        time=time,
-        report=report,
-        gain=derived.gain(report),
-        gain_minimum=derived.gain_minimum(report),
-        gain_candidate=derived.gain_candidate(report),
-        owed_steps=derived.owed_steps(report),
-        residual_ratio=derived.residual_ratio(report),
-        step_seconds=derived.step_seconds(report),
-        samples_per_second=derived.samples_per_second(report),
-        useful_samples_per_second=derived.useful_samples_per_second(report),
-        wire_cf=derived.wire_cf(report),
-        global_batch_samples=derived.global_batch_samples(report),
-        gradient_diversity=derived.gradient_diversity(report, world_size),
-        batch_bound_samples=derived.batch_bound_samples(report, world_size),
-    )
-
-
-def decision_view(time: float, decision: Decision, before: Decision | None) -> DecisionView:
-    """A decision and how it differs from the one before."""
-    return DecisionView(
-        time=time,
-        decision=decision,
-        changed=before is None or before.epoch != decision.epoch,
-        cf_before=None if before is None else before.cf_candidate,
-    )

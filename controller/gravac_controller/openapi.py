@@ -11,11 +11,12 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from gravac.orders import Order
 from gravac.protocol import End, Event, JobSpec, Record, WindowReport
 from gravac_controller import examples
 from gravac_controller.views import EndView, EventDelta, JobDelta, Problem, Snapshot, WindowDelta
 
-BODIES: tuple[type[Record], ...] = (JobSpec, WindowReport, Event, End)
+BODIES: tuple[type[Record], ...] = (JobSpec, WindowReport, Event, End, Order)
 MESSAGES: tuple[type[Record], ...] = (Snapshot, WindowDelta, EventDelta, EndView, JobDelta, Problem)
 TAGS = [
     {"name": "jobs", "description": "Looking. Nothing here changes anything."},
@@ -24,6 +25,11 @@ TAGS = [
         "description": "What the agent in the trainer sends. Each request may be repeated until it is answered, "
         "which counts once.",
     },
+    {
+        "name": "operators",
+        "description": "Steering. Off unless the controller was started with a control token.",
+    },
+    {"name": "metrics", "description": "What Prometheus scrapes, and how it finds it."},
     {"name": "service", "description": "The controller itself."},
 ]
 MEANING: Mapping[int, str] = {
@@ -33,9 +39,11 @@ MEANING: Mapping[int, str] = {
     404: "No such job.",
     408: "The body did not arrive in time.",
     409: "It contradicts what is known; detail says how.",
+    412: "The epoch has moved on since it was looked at; the ETag is the one now.",
     413: "The body is too large.",
     415: "The body is not declared as application/json.",
     422: "Not valid; errors name the fields.",
+    428: "If-Match is missing.",
     429: "Too much for now, or too many jobs; see Retry-After.",
     500: "A fault of the controller; its log has the details.",
     503: "Cannot now; try again later.",

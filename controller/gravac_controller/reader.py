@@ -20,7 +20,7 @@ from gravac_controller.filters import (
     WindowFilter,
     WindowHead,
 )
-from gravac_controller.live import decision_view, window_view
+from gravac_controller.from_records import decision_view, window_view
 from gravac_controller.views import DecisionView, WindowView
 
 INDEX_EVERY = 100

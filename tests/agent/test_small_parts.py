@@ -9,11 +9,11 @@ from gravac.kernels import tally
 from gravac.spectrum import LADDER, Spectrum
 from gravac_agent import Link, SetupError
 from gravac_agent.clock import StepClock
-from gravac_agent.engine import Outcome
 from gravac_agent.intake import Intake
 from gravac_agent.link import Pacer, parse
 from gravac_agent.plan import Directive, Plan
 from gravac_agent.settings import load
+from gravac_agent.step import Outcome
 from gravac_agent.tick import StepSums, Tick
 from gravac_agent.window import Row, Window, build_report
 
@@ -56,7 +56,7 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
         7,
         "static:cf=25",
         False,
-        "topk",
+        "topk+bf16",
     )
     assert load(window=9).window == 9
 
