@@ -68,11 +68,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
     return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
 
 
-<<<<<<< HEAD
-@lru_cache(maxsize=4096)
-=======
 @lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
->>>>>>> main
 def _layout(count: int, numel: int) -> _Layout:
     """The smallest: every rank works it out alike from the two counts."""
     if not 0 <= count <= numel:
