@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gravac.collectives.base import Collective, Exchange
+from gravac.collectives import cost
+from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Work
+from gravac.collectives.cost import Network
 from gravac.compressors.base import Compressor, Key, Payload
 
 
@@ -15,12 +17,11 @@ class _Gathered:
     work: Work
     sent_bytes: int
     payload_bytes: int
-    compressor: Compressor
+    codec: Compressor
+    payload: Payload
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, world_size messages of equal length one after the other
     sizes: list[int]  # bytes that count of each message
-    numel: int
-    cf: float
     key: Key
     dtype: torch.dtype
     share: float
@@ -31,8 +32,8 @@ class _Gathered:
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             key = self.key._replace(rank=rank)
             message = messages[rank, :size]
-            payload = self.compressor.unpack(message, self.numel, self.cf, key, self.dtype)
-            self.compressor.decompress(payload, out, self.share)
+            payload = self.codec.unpack(message, self.payload.numel, self.payload.cf, key, self.dtype)
+            self.codec.decompress(payload, out, self.share)
 
 
 class Gather(Collective):
@@ -45,7 +46,13 @@ class Gather(Collective):
     source = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing"
 
     def exchange(
-        self, compressor: Compressor, payload: Payload, cf: float, key: Key, dtype: torch.dtype
+        self,
+        compressor: Compressor,
+        payload: Payload,
+        x: Tensor | None,
+        cf: float,
+        key: Key,
+        dtype: torch.dtype,
     ) -> Exchange:
         message, told = payload.pack(), 0
         sizes = [message.numel()] * self.world_size
@@ -57,22 +64,31 @@ class Gather(Collective):
         payload_bytes = message.numel() + told
         return _Gathered(
             work,
-            self.link_bytes(payload_bytes, self.world_size),
+            (self.world_size - 1) * payload_bytes,
             payload_bytes,
             compressor,
+            payload,
             message,
             arrived,
             sizes,
-            payload.numel,
-            cf,
             key,
             dtype,
             self.share,
         )
 
     @staticmethod
-    def link_bytes(payload_bytes: int, world_size: int) -> int:
-        return (world_size - 1) * payload_bytes
+    def fits(compressor: Compressor) -> bool:
+        return True
+
+    def payload_bytes(self, load: Load) -> int:
+        return load.wire_bytes
+
+    def link_bytes(self, load: Load) -> int:
+        return (load.ranks - 1) * load.wire_bytes
+
+    def seconds(self, network: Network, load: Load) -> float:
+        work = cost.handling(load.ranks, load.ranks * load.decoding)
+        return cost.all_gather(network, load.ranks, load.wire_bytes) + work
 
     def _sizes(self, message: Tensor) -> list[int]:
         """Every rank's payload bytes; waits for all of them."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "scatter", "bits", "places", "rounding", "feistel")
+_KERNELS = ("tally", "top", "scatter", "bits", "places", "rounding", "feistel", "dealing")
 """The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
 _chosen: Choice | None = None
 _active: Literal["cpu", "reference"] | None = None
