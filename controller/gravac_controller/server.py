@@ -16,7 +16,7 @@ import uvicorn
 from gravac_controller.app import create_app
 from gravac_controller.connections import SPARE_CONNECTIONS, bounded
 from gravac_controller.hosts import is_loopback, own_name
-from gravac_controller.listen import listen, url_of
+from gravac_controller.listen import listen, local_url, url_of
 from gravac_controller.services import Services
 from gravac_controller.settings import ControllerSettings
 
@@ -47,7 +47,12 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
         services.store.open()
         try:
             url = url_of(sock, own_name(settings.host))
-            server = _Server(services, sock, lambda: started(url, services))
+
+            def answering() -> None:
+                services.store.announce(local_url(sock), services.instance)
+                started(url, services)
+
+            server = _Server(services, sock, answering)
             if with_parent:
                 _watch_parent(server, settings.linger_seconds)
             server.run(sockets=[sock])
