@@ -21,8 +21,8 @@ from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
-BY_NAME = pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+BY_NAME = pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def commands(document: Path) -> Iterator[str]:
@@ -81,11 +81,14 @@ def test_commands_and_options_exist(document: Path) -> None:
 
 def check_gravac(words: list[str]) -> None:
     """The command exists, and so does every option given to it."""
-    group = click.Context(main)
-    command = main.get_command(group, words[0])
-    assert command is not None, f"gravac {words[0]}"
+    command: click.Command | None = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        command = command.get_command(click.Context(command), name)
+        assert command is not None, f"there is no `{name}`"
+    assert command is not None
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    for word in words[1:]:
+    for word in words:
         if word.startswith("--"):
             assert word.partition("=")[0] in known | {"--help"}, f"gravac {' '.join(words)}"
 
