@@ -1,16 +1,48 @@
 """The questions that follow: is accuracy at risk, where does the time go, is it worth it."""
 
 from grafana.model import Panel, Query, Row
-from grafana.panels import of_job, stat
+from grafana.panels import named, of_job, stat
+
+from gravac import risk
 
 RISK = Row(
     title="Is accuracy at risk?",
     panels=[
+        stat(
+            "Risk",
+            f"What is measured is information held back from the gradient, not accuracy. {risk.RULE}",
+            f"{of_job('gravac_risk_level')} == 1",
+            legend="{{level}}",
+            width=6,
+            overrides=[named("raised", "orange"), named("high", "red"), named("unknown", "text")],
+        ),
+        stat(
+            "Owed steps",
+            "Of progress, held back.",
+            of_job("gravac_owed_steps"),
+            width=6,
+            decimals=2,
+            minimum=None,
+        ),
+        stat(
+            "Non-finite steps",
+            "Of the last 15 minutes; they changed nothing.",
+            of_job("job_name:gravac_nonfinite_steps:ratio_rate15m"),
+            width=6,
+            unit="percentunit",
+            thresholds=[(None, "green"), (0.01, "red")],
+        ),
+        stat(
+            "Gain",
+            "Share of the gradient's energy that was sent, last window.",
+            of_job("gravac_gain_ratio"),
+            width=6,
+            unit="percentunit",
+        ),
         Panel(
             title="Gain",
             kind="timeseries",
-            about="Share of the gradient's energy that was sent, and the least a CF must keep (ε). What is measured is "
-            "information in the gradient, not accuracy.",
+            about="Share of the gradient's energy that was sent, and the least a CF must keep (ε).",
             queries=[
                 Query(expr=of_job("gravac_gain_ratio"), legend="gain"),
                 Query(expr=of_job("gravac_gain_threshold_ratio"), legend="ε"),
@@ -20,14 +52,14 @@ RISK = Row(
         Panel(
             title="Owed",
             kind="timeseries",
-            about="Steps of progress held back, and the residual's norm per gradient's. Above one owed step training "
-            "lost 15 % and more in our measurements.",
+            about="Steps of progress held back, and the residual's norm per gradient's. The lines are where owed steps "
+            "count as raised and as high.",
             queries=[
                 Query(expr=of_job("gravac_owed_steps"), legend="owed steps"),
                 Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
             ],
             minimum=None,
-            thresholds=[(None, "green"), (1, "red")],
+            thresholds=[(None, "green"), (risk.OWED_RAISED, "orange"), (risk.OWED_HIGH, "red")],
             custom={"thresholdsStyle": {"mode": "dashed"}},
         ),
         Panel(

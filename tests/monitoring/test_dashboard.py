@@ -104,4 +104,4 @@ def test_overrides_name_a_series_that_is_drawn() -> None:
         legends = {target["legendFormat"] for target in panel.get("targets", ())}
         for override in panel.get("fieldConfig", {}).get("overrides", ()):
             name = override["matcher"]["options"]
-            assert name in legends or legends in ({"{{state}}"}, {"{{phase}}"}), panel["title"]
+            assert name in legends or legends in ({"{{state}}"}, {"{{phase}}"}, {"{{level}}"}), panel["title"]
