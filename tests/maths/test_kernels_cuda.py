@@ -1,0 +1,58 @@
+"""Triton's kernels: on a GPU where there is one, else in Triton's interpreter; and that they compile, GPU or not.
+
+Each in a process of its own: torch imports Triton as it likes, and kernels are made for a GPU or for the interpreter
+once and for all.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed (Linux on x86-64 only)"
+)
+
+
+def python(*arguments: str, cache: Path, **environment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "TRITON_CACHE_DIR": str(cache),
+            **environment,
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stdout[-8000:] + done.stderr[-4000:]
+
+
+@needs_triton
+def test_the_same_results(tmp_path: Path) -> None:
+    """``cuda_kernels.py``; where it fails, run that file as here to see more."""
+    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+    python(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/maths/cuda_kernels.py",
+        cache=tmp_path,
+        **interpreted,
+    )
+
+
+@needs_triton
+def test_they_compile_without_a_gpu(tmp_path: Path) -> None:
+    """Takes some seconds, and is all there is to say so on a machine without one."""
+    python("tests/maths/compile_kernels.py", cache=tmp_path)
