@@ -63,17 +63,17 @@ def _draw(
     words: tl.tensor,
     counts: tl.tensor,
     numel: tl.int64,
-    candidates: tl.int64,
     rounds: tl.int32,
     lower: tl.int32,
     upper: tl.int32,
     SIZE: tl.constexpr,
 ) -> None:
-    """A bit for each candidate whose image is below ``numel``."""
+    """A bit for each candidate whose image is below ``numel``. Those beyond the network's range come after all that are
+    wanted."""
     begin, row, lane = begin_of(SIZE * 32), tl.arange(0, SIZE), tl.arange(0, 32)
     place = begin + row[:, None] * 32 + lane[None, :]
     image = _permuted(place.to(tl.uint32), keys, rounds, lower, upper)
-    found = (image.to(tl.int64) < numel) & (place < candidates)
+    found = image.to(tl.int64) < numel
     word = tl.sum(found.to(tl.int32) << lane[None, :], 1)
     tl.store(words + begin // 32 + row, word)
     tl.store(counts + tl.program_id(0), tl.sum(ones(word)))
@@ -118,7 +118,7 @@ def distinct(numel: int, count: int, keys: Tensor, lower: int, upper: int, candi
     counts = torch.empty(programs, dtype=torch.int32, device=keys.device)
     out = torch.full((count,), -1, dtype=torch.int32, device=keys.device)
     shape = (keys.numel(), lower, upper)
-    launch(_draw, programs, keys, words, counts, numel, candidates, *shape, SIZE=WORDS)
+    launch(_draw, programs, keys, words, counts, numel, *shape, SIZE=WORDS)
     upto = counts.cumsum(0, dtype=torch.int32)
     launch(_keep, programs, keys, words, upto, out, count, *shape, SIZE=WORDS)
     return out
