@@ -138,6 +138,14 @@ def batch_bound_samples(report: WindowReport, world_size: int) -> float | None:
     return None if scale is None else 1.0 + scale
 
 
+def agent_cpu_ratio(report: WindowReport) -> float | None:
+    """CPU time of the agents' exchange threads per second of training, over the ranks that said so: its own cost."""
+    told = [
+        (row.agent_cpu_seconds, row.step_seconds) for row in report.ranks if row.agent_cpu_seconds is not None
+    ]
+    return ratio(sum(cpu for cpu, _ in told), sum(seconds for _, seconds in told))
+
+
 def _raw_squares(report: WindowReport, world_size: int) -> tuple[float, float] | None:
     """Sums over plainly dense steps of (mean over ranks of ||g||^2, ||mean over ranks of g||^2)."""
     sums = total_sums(report)

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from gravac import steering
+from gravac.orders import Override
 from gravac.policies import build
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer, WindowReport
@@ -40,6 +42,10 @@ class JobFold:
             self._state = self._read_state(spec.policy_state)
         self.start_decision = self._state.decision
         self._windows: OrderedDict[int, tuple[bytes, Decision]] = OrderedDict()
+        self.ordered: Override | None = None
+        """The order that the decision on the next window will obey."""
+        self.orders_waiting = 0
+        """How many orders came since the last decision; the newest counts."""
         self._forgotten_below = 0  # windows below this were folded or skipped so long ago that we cannot tell
 
     @property
@@ -51,6 +57,16 @@ class JobFold:
     def policy_state(self) -> str:
         """The policy's state as JSON: hand it to a later ``JobSpec.policy_state`` to go on from here."""
         return self._state.model_dump_json()
+
+    @property
+    def override(self) -> Override | None:
+        """The operator's order in force; null while the policy decides."""
+        return self._state.override
+
+    def order(self, override: Override) -> None:
+        """Take an order in; the decision on the next window obeys it."""
+        self.ordered = override
+        self.orders_waiting += 1
 
     def judge(self, report: WindowReport) -> Judgement:
         """What ``report`` is to this job. Changes nothing."""
@@ -70,8 +86,9 @@ class JobFold:
         judgement = self.judge(report)
         if judgement not in ("new", "gap"):
             raise ValueError(f"window {report.window} of job {report.job!r} cannot be folded: {judgement}")
-        verdict = self.policy.decide(self._state, report)
+        verdict = steering.decide(self.policy, self._state, self.ordered, report)
         self._state = verdict.state
+        self.ordered, self.orders_waiting = None, 0
         self.next_window = report.window + 1
         self._windows[report.window] = (_fingerprint(report), verdict.decision)
         if len(self._windows) > REMEMBERED_WINDOWS:

@@ -1,13 +1,15 @@
 """Follow a journal line by line: fold it, decide each window again, and compare with what was recorded.
 
 The order of lines in a journal: the job and the decision it begins with; then per window its report and its
-decision, side by side; anywhere between, events and ends; a job line again when the trainer started anew.
+decision, side by side; anywhere between, events, operators' orders and ends; a job line again when the trainer
+started anew.
 A gap in the windows is announced by a ``gap`` event before the window that follows it.
 """
 
 from dataclasses import dataclass
 
 from gravac.fold import JobFold
+from gravac.orders import Override
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
 from gravac.traceline import Line
@@ -83,7 +85,9 @@ class Follower:
             return self._window(record, line)
         if isinstance(record, Decision):
             return self._decision(record, line)
-        if isinstance(record, Event) and record.kind == "gap":
+        if isinstance(record, Override):
+            self._folding().order(record)
+        elif isinstance(record, Event) and record.kind == "gap":
             self._gap_announced = True
         return []
 

@@ -1,4 +1,5 @@
-"""Every record that crosses a process, once: REST bodies, journal lines and trace lines are these models.
+"""Every record that crosses a process, once: REST bodies, journal lines and trace lines are these models (and the
+orders of operators, ``gravac.orders``).
 
 Strict (no coercion), frozen, no unknown fields, no NaN or infinity. Unknown values are ``null``, never 0.
 Parse wire text with ``Model.model_validate_json``; write it with ``model_dump_json``: both are
@@ -48,6 +49,9 @@ Rule = Literal[
     "reexplore",  # step time or gain drifted: measure again
     "fixed",  # static and dense policies
     "unusable",  # the window holds no step of the decision in force
+    "pinned",  # an operator ordered this CF, or dense
+    "paused",  # an operator paused exploring
+    "resumed",  # an operator gave the decision back to the policy
 ]
 """Which rule of the policy fired. Also the ``reason`` label of the decisions metric."""
 
@@ -173,6 +177,7 @@ class RankRow(Record):
     nonfinite_steps: Count
     failed_steps: Count
     memory_bytes: Bytes  # held by the error memory
+    agent_cpu_seconds: Seconds | None = None  # CPU time of the thread that encodes, sends and decodes
 
 
 class SmoothedGain(Record):
@@ -180,6 +185,19 @@ class SmoothedGain(Record):
 
     cf: CompressionFactor
     gain: Ratio
+
+
+class GainCurve(Record):
+    """What the largest n/CF elements of each bucket would have kept, over ``steps`` steps and all ranks.
+
+    ``gains[i]``: at least the gain at CF 10^(i/20), so CFs 1 to 1000; null when there was nothing to send. ``own``: the
+    job's codec sends just these elements, so this is its own curve; else it is Top-k's. It holds for the residual of
+    those steps.
+    """
+
+    steps: Count
+    own: bool
+    gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]
 
 
 class WindowReport(Record):
@@ -204,6 +222,7 @@ class WindowReport(Record):
     gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]
     phases: PhaseSeconds  # mean over ranks
     ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]
+    curve: GainCurve | None = None  # null: no step of the window was surveyed
 
 
 class Candidate(Record):
@@ -220,7 +239,8 @@ class Candidate(Record):
 class Decision(Record):
     """What all ranks do next, and why. ``window`` -1: the decision the job began with.
 
-    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes, else it stays. The ranks send
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes or an operator's order begins or ends,
+    else it stays. The ranks send
     ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
     """
 
@@ -238,7 +258,9 @@ class Decision(Record):
 class Event(Record):
     """Something that happened to a job besides its windows, for people and for the fault list."""
 
-    kind: Literal["registered", "restarted", "gap", "fallback", "recovered", "nonfinite", "failed", "note"]
+    kind: Literal[
+        "registered", "restarted", "gap", "override", "fallback", "recovered", "nonfinite", "failed", "note"
+    ]
     window: Count | None
     message: Text
 

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from gravac.orders import Override
 from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
 from gravac.validation import first_problem
 
-TraceRecord = JobSpec | WindowReport | Decision | Event | End
+TraceRecord = JobSpec | WindowReport | Decision | Override | Event | End
 KINDS: dict[str, type[TraceRecord]] = {
     "job": JobSpec,
     "window": WindowReport,
     "decision": Decision,
+    "override": Override,
     "event": Event,
     "end": End,
 }

@@ -35,7 +35,7 @@ def blocks(document: Path, language: str) -> list[str]:
 
 
 def test_there_are_documents() -> None:
-    assert {"README.md", "ARCHITECTURE.md", "rest.md", "settings.md", "catalogue.md", "promises.md"} <= {
+    assert {"README.md", "ARCHITECTURE.md", "api.md", "settings.md", "catalogue.md", "promises.md"} <= {
         p.name for p in PAGES
     }
 
@@ -125,7 +125,8 @@ def test_promises_are_all_there() -> None:
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
     """A controller with three windows of ``my-job``."""
-    running = Controller(tmp_path_factory.mktemp("rest") / "runs")
+    folder = tmp_path_factory.mktemp("rest")
+    running = Controller(folder / "runs", env={"GRAVAC_CONTROLLER_CONTROL_TOKEN": CONTROL_TOKEN})
     try:
         answer = running.ask("POST", "/v1/jobs", spec("my-job"))
         decision = JobAnswer.model_validate_json(answer.body).decision
@@ -138,7 +139,8 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]
         running.stop()
 
 
-REST = ROOT / "docs/rest.md"
+REST = ROOT / "docs/api.md"
+CONTROL_TOKEN = "an-operators-token-0123456789abc"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
@@ -147,7 +149,7 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     for name, body in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", REST.read_text(), re.DOTALL):
         (tmp_path / name).write_text(body)
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "window.json"}
-    environment = {**os.environ, "URL": controller.url, "JOB": "my-job"}
+    environment = {**os.environ, "URL": controller.url, "JOB": "my-job", "CONTROL_TOKEN": CONTROL_TOKEN}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     ran = 0
     for line in commands(REST):
@@ -166,6 +168,16 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
+def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks(REST, "python")
+    assert "http://127.0.0.1:8756" in example
+    exec(example.replace("http://127.0.0.1:8756", controller.url), {})
+    told = capsys.readouterr().out
+    assert "my-job CF" in told
+    assert "First 2 dense windows" in told
+
+
+@pytest.mark.alone
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10
@@ -173,6 +185,6 @@ def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
         for method in methods:
             shown = re.escape(path).replace(r"\{job\}", r"(\$JOB|made-by-hand)") + r'["?\s]'
             lines = [line for line in commands(REST) if re.search(shown, line + " ")]
-            if method == "post":
-                lines = [line for line in lines if " -d " in line]
-            assert lines, f"{method} {path} has no command in docs/rest.md"
+            if method in ("post", "put"):
+                lines = [line for line in lines if " -d " in line and ("-X PUT" in line) == (method == "put")]
+            assert lines, f"{method} {path} has no command in docs/api.md"

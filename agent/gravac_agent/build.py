@@ -141,6 +141,7 @@ def assemble(
         tick_group=tick_group,
         codec=TickCodec(rank, world_size),
         announce=loop.announce,
+        surveyed=loop.surveyed,
         seed=settings.seed,
     )
     engine.begin(loop.plan, 0)

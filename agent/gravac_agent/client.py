@@ -7,6 +7,9 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
+TRY_LATER = (408, 429)
+"""Refusals that say nothing against the request: too slow, too many at once."""
+
 
 class Unreachable(Exception):
     """No answer within the deadline: the controller is away. Try again later."""
@@ -48,8 +51,8 @@ def post(url: str, path: str, body: str, *, seconds: float, token: str | None) -
     finally:
         timer.cancel()
         connection.close()
-    if response.status >= 500:
-        raise Unreachable(f"{url} answered {response.status}")
+    if response.status >= 500 or response.status in TRY_LATER:
+        raise Unreachable(f"{url} answered {response.status}: {_detail(answer)}")
     if response.status >= 400:
         raise Refused(response.status, _detail(answer))
     return answer

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from gravac_agent.engine import Outcome
+from gravac_agent.step import Outcome
 
 
 @dataclass(frozen=True, slots=True)

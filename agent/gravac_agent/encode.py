@@ -7,11 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
+from gravac import kernels
 from gravac.aggregators import Aggregator, Draft, Flight
 from gravac.compressors import Key
-from gravac.kernels import energy, inner
 from gravac.memories import Bucket, Memory
+from gravac_agent import offer
+from gravac_agent.offer import Offer
 from gravac_agent.plan import Plan
+from gravac_agent.survey import NOTHING, Survey
 from gravac_agent.tick import StepSums
 
 log = logging.getLogger("gravac.agent")
@@ -28,27 +31,31 @@ class Encoder:
     aggregator: Aggregator
     memory: Memory
 
-    def start(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums) -> Flight | None:
+    def start(
+        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NOTHING
+    ) -> Flight | None:
         """``gradient`` (flat, DDP's own buffer) changes only when None is returned: it then holds gradient + residual.
 
         Whatever goes wrong before sending, the ranks exchange what every other rank expects: a failure sends nothing
         and keeps all in the memory, a non-finite bucket sends NaN so that every rank (and a GradScaler) sees it.
         May wait for other ranks. Raises only what a collective raised.
         """
+        offered, finite = None, True
         try:
-            draft, finite = self._prepare(plan, bucket, gradient, key, sums)
+            offered, draft = self._prepare(plan, bucket, gradient, key, sums, survey)
+            finite = offered is not None
         except Exception:
             log.exception(
                 "compressing bucket %d failed; sending nothing from this rank in this step", bucket.number
             )
             sums.failed = 1
-            draft, finite = (None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, 0.0)), True
+            draft = None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, 0.0)
         if draft is None:
             return None
         flight = draft.send(plan.cf)
         if finite:
             try:
-                self._keep(bucket, gradient, flight, sums)
+                self._keep(bucket, gradient, flight, offered, sums)
             except Exception:  # what was owed stays owed
                 log.exception("the error memory failed on bucket %d", bucket.number)
                 sums.failed = 1
@@ -70,45 +77,65 @@ class Encoder:
         return idle and not self.memory.owes(bucket)
 
     def _prepare(
-        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums
-    ) -> tuple[Draft | None, bool]:
-        """The draft to send, None when the dense bucket goes out, which then holds all there is to send; and whether
-        what there was to compress was finite."""
-        gradient_sq = energy(gradient)
-        if not math.isfinite(gradient_sq):
-            sums.nonfinite = 1
+        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+    ) -> tuple[Offer | None, Draft | None]:
+        """The draft to send, None when the dense bucket goes out, which then holds all there is to send; and what there
+        was to send, None when it was not finite."""
         if self.passes_through(plan, bucket):
-            _count(sums, gradient_sq, gradient_sq, gradient_sq, gradient_sq)
-            sums.sent_sq += gradient_sq
-            return None, True
-        compensated = self.memory.compensate(bucket, gradient, whole=plan.cf == 1.0)
-        compensated_sq = energy(compensated)
-        if not math.isfinite(compensated_sq):
+            counted = kernels.tally(gradient) if survey.wanted else None
+            sq = kernels.energy(gradient) if counted is None else counted.energy
+            sums.nonfinite = 1 if not math.isfinite(sq) else sums.nonfinite
+            _count(sums, sq, sq, sq, sq)
+            sums.sent_sq += sq
+            survey.take(counted)
+            return None, None
+        count = survey.wanted or (bool(plan.measured) and self.aggregator.counts(gradient))
+        offered = offer.make(self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count)
+        if not (math.isfinite(offered.gradient_sq) and math.isfinite(offered.sq)):
             sums.nonfinite = 1
+        if not math.isfinite(offered.sq):
             # Dense: the gradient is non-finite itself, or about to be summed with those that are.
-            return (None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)), False
-        draft, kept = None, [compensated_sq]
+            return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
+        survey.take(offered.counted)
+        draft, kept = None, [offered.sq]
         if plan.measured:
-            draft = self.aggregator.prepare(bucket, compensated, plan.measured, key, gradient.dtype)
+            draft = self.aggregator.prepare(
+                bucket, offered.x, plan.measured, key, gradient.dtype, offered.counted
+            )
             kept = [draft.kept_energy(cf) for cf in plan.measured]
-        _count(sums, gradient_sq, compensated_sq, kept[0], kept[-1])
+        _count(sums, offered.gradient_sq, offered.sq, kept[0], kept[-1])
         if plan.cf > 1.0:
-            return draft, True
-        sums.sent_sq += compensated_sq
-        self._remember(self.memory.update(bucket, _NO_CODEC, None), gradient, sums)
-        gradient.copy_(compensated)
-        return None, True
-
-    def _keep(self, bucket: Bucket, gradient: Tensor, flight: Flight, sums: StepSums) -> None:
-        """What this rank is deemed to have sent leaves its memory; the transfer goes on meanwhile."""
-        sums.sent_sq += flight.codec.energy(flight.payload)
-        self._remember(self.memory.update(bucket, flight.codec, flight.payload), gradient, sums)
-
-    def _remember(self, residual: Tensor | None, gradient: Tensor, sums: StepSums) -> None:
+            return offered, draft
+        sums.sent_sq += offered.sq
+        residual = self.memory.update(bucket, _NO_CODEC, None)
         if residual is not None:
-            share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
-            sums.residual_sq += energy(residual) * share**2
-            sums.residual_dot_gradient += inner(residual, gradient) * share
+            self._owe(kernels.energy(residual), kernels.inner(residual, gradient), sums)
+        gradient.copy_(offered.x)
+        return offered, None
+
+    def _keep(
+        self, bucket: Bucket, gradient: Tensor, flight: Flight, offered: Offer | None, sums: StepSums
+    ) -> None:
+        """What this rank is deemed to have sent leaves its memory; the transfer goes on meanwhile. ``offered``: None
+        when preparing failed."""
+        codec, payload = flight.codec, flight.payload
+        sent_sq = codec.energy(payload)
+        sums.sent_sq += sent_sq
+        if offered is None or not offered.plain or payload.support is None:
+            residual = self.memory.update(bucket, codec, payload)
+            if residual is not None:
+                self._owe(kernels.energy(residual), kernels.inner(residual, gradient), sums)
+            return
+        # With e = p - s: ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖², ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩; s has few elements.
+        owed_sq = offered.sq - 2.0 * codec.inner(payload, offered.x) + sent_sq
+        owed_dot = offered.dot(gradient) - codec.inner(payload, gradient)
+        if self.memory.update(bucket, codec, payload) is not None:
+            self._owe(max(0.0, owed_sq), owed_dot, sums)
+
+    def _owe(self, sq: float, dot_gradient: float, sums: StepSums) -> None:
+        share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
+        sums.residual_sq += sq * share**2
+        sums.residual_dot_gradient += dot_gradient * share
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator.blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)

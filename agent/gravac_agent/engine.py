@@ -12,14 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import AllReduce, Work
+from gravac.collectives import AllReduce
 from gravac.compressors import Key
 from gravac.kernels import energy
 from gravac.memories import Bucket
@@ -27,67 +25,11 @@ from gravac_agent.encode import Encoder
 from gravac_agent.link import Pacer
 from gravac_agent.metered import Metered
 from gravac_agent.plan import Directive, Plan
-from gravac_agent.tick import StepSums, Tick, TickCodec
+from gravac_agent.step import Outcome, Sending, Step, Task, Transfer
+from gravac_agent.survey import Survey
+from gravac_agent.tick import TickCodec
 
 log = logging.getLogger("gravac.agent")
-Activity = Literal["compress", "communicate", "decompress"]
-
-
-@dataclass(slots=True)
-class _Task:
-    bucket: Bucket
-    buffer: Tensor
-    last: bool
-    future: torch.futures.Future[Tensor]
-
-
-class Transfer(Protocol):
-    """What the engine needs of an aggregation or of a dense all-reduce in flight."""
-
-    @property
-    def work(self) -> Work: ...
-    @property
-    def sent_bytes(self) -> int: ...
-    @property
-    def payload_bytes(self) -> int: ...
-    def mean_into(self, out: Tensor) -> None: ...
-
-
-@dataclass(slots=True)
-class _Flight:
-    task: _Task
-    exchange: Transfer
-    raw: bool = False  # the mean will be that of the raw gradients
-    over_at: float | None = None  # monotonic; None: still on the real network
-    error: Exception | None = None
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one step did on this rank, and the tick all ranks share."""
-
-    tick: Tick
-    last_submit_at: float
-    """Monotonic seconds: when backward handed over its last bucket."""
-    activity: list[tuple[Activity, float, float]]
-    dense_bytes: int
-    payload_bytes: int
-    mean_sq: float | None
-    """‖mean over ranks of the raw gradients‖², where the step was plainly dense; the same on all ranks."""
-
-
-@dataclass(slots=True)
-class _Step:
-    plan: Plan
-    number: int
-    sums: StepSums = field(default_factory=StepSums)
-    last_submit_at: float = 0.0
-    activity: list[tuple[Activity, float, float]] = field(default_factory=list)
-    dense_bytes: int = 0
-    payload_bytes: int = 0
-    mean_sq: float | None = 0.0
-    tick: Tensor | None = None
-    tick_work: dist.Work | None = None
 
 
 class Engine:
@@ -103,17 +45,19 @@ class Engine:
         tick_group: dist.ProcessGroup,
         codec: TickCodec,
         announce: Callable[[], tuple[Directive, tuple[int, int, int]]],
+        surveyed: Callable[[int], bool],
         seed: int,
     ) -> None:
+        self._surveyed = surveyed
         self.encoder = encoder
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._tick_group, self._codec, self._announce = tick_group, codec, announce
         self._seed, self._rank = seed, codec.rank
-        self._inbox: queue.SimpleQueue[_Task | _Flight | Callable[[], None] | None] = queue.SimpleQueue()
-        self._flights: deque[_Flight] = deque()
-        self._waiting: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Task | Sending | Callable[[], None] | None] = queue.SimpleQueue()
+        self._flights: deque[Sending] = deque()
+        self._waiting: queue.SimpleQueue[Sending | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[Outcome | Exception] = queue.SimpleQueue()
-        self._step: _Step | None = None
+        self._step: Step | None = None
         self._threads = (
             threading.Thread(target=self._run, name="gravac-exchange", daemon=True),
             threading.Thread(target=self._wait, name="gravac-wait", daemon=True),
@@ -123,14 +67,14 @@ class Engine:
 
     def begin(self, plan: Plan, number: int) -> None:
         """Fix the plan of the next step. Call after the previous outcome was taken."""
-        self._step = _Step(plan, number)
+        self._step = Step(plan, number, survey=Survey(self._surveyed(number)))
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """Queue one bucket; the future holds its mean over ranks, written into ``buffer``."""
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if last and self._step is not None:
             self._step.last_submit_at = time.monotonic()
-        self._inbox.put(_Task(bucket, buffer, last, future))
+        self._inbox.put(Task(bucket, buffer, last, future))
         return future
 
     def outcome(self) -> Outcome:
@@ -154,18 +98,19 @@ class Engine:
         while True:
             waiting_since = time.monotonic()
             item = self._take()
+            cpu = time.thread_time()
             if self._flights and self._step is not None:
                 self._step.activity.append(("communicate", waiting_since, time.monotonic()))
-            if isinstance(item, _Task):
+            if isinstance(item, Task):
                 self._start(item)
-            elif isinstance(item, _Flight):
+            elif isinstance(item, Sending):
                 item.over_at = self._pacer.deadline(time.monotonic(), item.exchange.sent_bytes)
             elif callable(item):
                 item()
             elif item is None:
                 self._waiting.put(None)
                 return
-            self._land()
+            self._land(cpu)
 
     def _wait(self) -> None:
         while (flight := self._waiting.get()) is not None:
@@ -175,7 +120,7 @@ class Engine:
                 flight.error = error
             self._inbox.put(flight)
 
-    def _take(self) -> _Task | _Flight | Callable[[], None] | str | None:
+    def _take(self) -> Task | Sending | Callable[[], None] | str | None:
         """The next thing to do; ``"land"`` when the oldest paced transfer is over first."""
         over_at = self._flights[0].over_at if self._flights else None
         if over_at is None:
@@ -185,7 +130,7 @@ class Engine:
         except queue.Empty:
             return "land"
 
-    def _start(self, task: _Task) -> None:
+    def _start(self, task: Task) -> None:
         """Encode a bucket and issue its collective; after the last bucket, issue the tick."""
         step = self._step
         assert step is not None
@@ -194,13 +139,13 @@ class Engine:
             key = Key(self._seed, step.number, task.bucket.number, self._rank)
             raw = self.encoder.passes_through(step.plan, task.bucket)
             exchange: Transfer | None = self.encoder.start(
-                step.plan, task.bucket, task.buffer, key, step.sums
+                step.plan, task.bucket, task.buffer, key, step.sums, step.survey
             )
             if exchange is None:
                 exchange = self._dense.reduce_in_place(task.buffer)
             step.payload_bytes += exchange.payload_bytes
             step.dense_bytes += task.buffer.nbytes
-            flight = _Flight(task, exchange, raw)
+            flight = Sending(task, exchange, raw)
             self._flights.append(flight)
             self._waiting.put(flight)
             if task.last:
@@ -215,12 +160,13 @@ class Engine:
             begun = wait_ended
         step.activity.append(("compress", begun, time.monotonic()))
 
-    def _land(self) -> None:
-        """Decode every transfer that is over, oldest first."""
+    def _land(self, cpu: float) -> None:
+        """Decode every transfer that is over, oldest first. ``cpu``: thread time up to which all is counted."""
+        step = self._step
         while self._flights:
             flight = self._flights[0]
             if flight.over_at is None or flight.over_at > time.monotonic():
-                return
+                break
             self._flights.popleft()
             if flight.error is not None:
                 self._fail(flight.task, flight.error)
@@ -232,19 +178,22 @@ class Engine:
             except Exception as error:
                 self._fail(flight.task, error)
                 continue
-            step = self._step
             assert step is not None
             step.activity.append(("decompress", begun, time.monotonic()))
             flight.task.future.set_result(flight.task.buffer)
             if flight.task.last:
+                step.cpu_seconds += time.thread_time() - cpu
                 self._end(step)
+                return
+        if step is not None:
+            step.cpu_seconds += time.thread_time() - cpu
 
-    def _count_mean(self, flight: _Flight) -> None:
+    def _count_mean(self, flight: Sending) -> None:
         step = self._step
         if step is not None and step.mean_sq is not None:
             step.mean_sq = step.mean_sq + energy(flight.task.buffer) if flight.raw else None
 
-    def _end(self, step: _Step) -> None:
+    def _end(self, step: Step) -> None:
         try:
             assert step.tick is not None
             assert step.tick_work is not None
@@ -257,11 +206,18 @@ class Engine:
             return
         self._outcomes.put(
             Outcome(
-                tick, step.last_submit_at, step.activity, step.dense_bytes, step.payload_bytes, step.mean_sq
+                tick,
+                step.last_submit_at,
+                step.activity,
+                step.dense_bytes,
+                step.payload_bytes,
+                step.mean_sq,
+                step.survey.curve,
+                step.cpu_seconds,
             )
         )
 
-    def _fail(self, task: _Task, error: Exception) -> None:
+    def _fail(self, task: Task, error: Exception) -> None:
         log.error("collective of bucket %d failed: %s", task.bucket.number, error)
         task.future.set_exception(error)  # type: ignore[arg-type]
         self._outcomes.put(error)

@@ -15,6 +15,7 @@ from gravac_agent.encode import Encoder
 from gravac_agent.engine import Engine
 from gravac_agent.errors import AgreementError
 from gravac_agent.plan import Directive, Plan, next_plan
+from gravac_agent.survey import surveyed
 from gravac_agent.window import ROW_SIZE, Row, Window, build_report
 
 log = logging.getLogger("gravac.agent")
@@ -93,6 +94,9 @@ class StepLoop:
         lap = self.clock.lap(outcome)
         self.window.add(self.plan, sums, lap, outcome.dense_bytes, outcome.payload_bytes, settled)
         self.window.add_mean(self.plan, sums, outcome.mean_sq)
+        self.window.row.agent_cpu += outcome.cpu_seconds
+        if counts:
+            self.window.survey(outcome.curve)
         self.dense_bytes += outcome.dense_bytes
         self.payload_bytes += outcome.payload_bytes
         if not tick.agreed:
@@ -103,6 +107,10 @@ class StepLoop:
         self._advance(tick.directive)
         engine.begin(self.plan, self.step)
         return counts
+
+    def surveyed(self, step: int) -> bool:
+        """Whether ``step``, the next to begin, draws the curve of gain against CF."""
+        return surveyed((step - self.window.first_step) % self._window_steps, self._window_steps)
 
     @property
     def full(self) -> bool:
@@ -131,12 +139,13 @@ class StepLoop:
 
     def _gather(self, window: Window, gains: dict[float, float]) -> None:
         try:
-            mine = torch.tensor(window.row.values(), dtype=torch.float64)
-            rows = [torch.empty(ROW_SIZE, dtype=torch.float64) for _ in range(self._group.size())]
+            mine = torch.cat((torch.tensor(window.row.values(), dtype=torch.float64), window.curve_sums()))
+            rows = [torch.empty_like(mine) for _ in range(self._group.size())]
             dist.all_gather(rows, mine, group=self._group)
             if self._desk is not None:
-                everyone = [Row(*row.tolist()) for row in rows]
-                self._desk.put(build_report(window, everyone, gains, self._job, self._incarnation))
+                everyone = [Row(*row[:ROW_SIZE].tolist()) for row in rows]
+                curve = window.curve_of(rows, own=self._encoder.aggregator.keeps_largest)
+                self._desk.put(build_report(window, everyone, gains, curve, self._job, self._incarnation))
         except Exception:  # a report is worth less than the training
             log.exception("window %d could not be reported", window.number)
 

@@ -141,7 +141,11 @@ class RemoteDesk:
             spec = spec.model_copy(update={"policy_state": self.policy_state})
             if first is not None:
                 spec = spec.model_copy(update={"first_window": first + (self._offset or 0)})
-        answer = JobAnswer.model_validate_json(self._post("/v1/jobs", spec.model_dump_json()))
+        try:
+            body = self._post("/v1/jobs", spec.model_dump_json())
+        except Refused as refused:  # nothing can be sent without: ask again, ever less often
+            raise Unreachable(f"{self.url} answered {refused}") from None
+        answer = JobAnswer.model_validate_json(body)
         if self._offset is None:
             self._offset = answer.next_window - spec.first_window
         self._registered, self._warned = True, False

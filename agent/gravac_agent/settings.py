@@ -46,8 +46,9 @@ class AgentSettings(BaseSettings):
 
     enabled: bool = Field(True, description="False: plain DDP, nothing is registered, nothing is started.")
     compressor: Annotated[str, AfterValidator(_known_compressor)] = Field(
-        "topk",
-        description="Codec or aggregator: a name, or name:setting=value,setting=value. `gravac codecs` lists them.",
+        "topk+bf16",
+        description="Codec or aggregator: a name, or name:setting=value,setting=value. `gravac codecs` lists them. The "
+        "default sends 16-bit values, so that CF 10 is 15 on the wire; what rounding leaves stays owed.",
     )
     memory: Annotated[str, AfterValidator(_known_memory)] = Field(
         "residual", description="Error memory: a name, or name:setting=value,setting=value."

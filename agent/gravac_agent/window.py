@@ -1,10 +1,15 @@
 """What a rank collects over a window, and the report rank 0 makes of everybody's."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from statistics import median
 
+import torch
+from torch import Tensor
+
 from gravac.protocol import (
+    GainCurve,
     GainSums,
     LevelSums,
     PhaseSeconds,
@@ -12,6 +17,7 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
+from gravac.spectrum import LADDER, Curve
 from gravac_agent.clock import Lap
 from gravac_agent.plan import Plan
 from gravac_agent.tick import StepSums
@@ -36,6 +42,7 @@ class Row:
     payload_bytes: float = 0
     loss_sum: float = 0.0
     loss_count: float = 0
+    agent_cpu: float = 0.0
 
     def values(self) -> list[float]:
         return [float(value) for value in astuple(self)]
@@ -76,6 +83,8 @@ class Window:
     row: Row = field(default_factory=Row)
     levels: dict[tuple[int, float], _Level] = field(default_factory=dict)
     last_plan: Plan | None = None
+    curve: Curve | None = None
+    curve_steps: int = 0
 
     def add(self, plan: Plan, sums: StepSums, lap: Lap, dense: int, payload: int, settled: bool) -> None:
         """One finished step; ``sums`` are over ranks, the rest is this rank's."""
@@ -108,6 +117,26 @@ class Window:
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq
 
+    def survey(self, curve: Curve | None) -> None:
+        """A finite step's curve, on this rank."""
+        if curve is not None:
+            self.curve = curve if self.curve is None else self.curve + curve
+            self.curve_steps += 1
+
+    def curve_sums(self) -> Tensor:
+        """This rank's share of the window's curve, zeros when it has none: all ranks gather it."""
+        return torch.zeros(len(LADDER) + 1, dtype=torch.float64) if self.curve is None else self.curve.sums()
+
+    def curve_of(self, rows: Sequence[Tensor], own: bool) -> GainCurve | None:
+        """The curve of all ranks; ``rows``: what they gathered, ``curve_sums`` last. None: nothing was surveyed."""
+        if self.curve is None:
+            return None
+        total = torch.stack([row[ROW_SIZE:] for row in rows]).sum(0)
+        gains = self.curve.summed(total).gains()
+        # Rounded down: a gain said is one that is kept.
+        rounded = tuple(None if gain is None else math.floor(gain * 1e6) / 1e6 for gain in gains)
+        return GainCurve(steps=self.curve_steps, own=own, gains=rounded)
+
     def log_loss(self, loss: float | None) -> None:
         if loss is None:
             return
@@ -116,7 +145,12 @@ class Window:
 
 
 def build_report(
-    window: Window, rows: Sequence[Row], gains: dict[float, float], job: str, incarnation: str
+    window: Window,
+    rows: Sequence[Row],
+    gains: dict[float, float],
+    curve: GainCurve | None,
+    job: str,
+    incarnation: str,
 ) -> WindowReport:
     """Rank 0's report of a window with at least one step. Energies are over ranks already; rows come from all ranks."""
     plan = window.last_plan
@@ -145,6 +179,7 @@ def build_report(
         gains=tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items()),
         phases=total.phases(1 / ranks),
         ranks=tuple(_rank(rank, row) for rank, row in enumerate(rows[:1024])),
+        curve=curve,
     )
 
 
@@ -185,4 +220,5 @@ def _rank(rank: int, row: Row) -> RankRow:
         nonfinite_steps=int(row.nonfinite),
         failed_steps=int(row.failed),
         memory_bytes=int(row.memory_bytes),
+        agent_cpu_seconds=row.agent_cpu,
     )

@@ -5,8 +5,10 @@ from starlette.types import ASGIApp
 
 from gravac import __version__
 from gravac_controller import openapi, problems
-from gravac_controller.guard import Guard, own_name
+from gravac_controller.guard import Guard
+from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
+from gravac_controller.routes_control import control_routes
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
 from gravac_controller.services import Services
@@ -26,18 +28,21 @@ def create_app(services: Services) -> ASGIApp:
         docs_url=None,  # FastAPI's own page loads scripts from a CDN; see docs_page
         redoc_url=None,
         redirect_slashes=False,
-        responses=openapi.problem_answers(),
+        responses=openapi.EVERYWHERE,
     )
     problems.install(app, services.refuse)
     openapi.install(app)
     app.include_router(read_routes(services))
     app.include_router(agent_routes(services))
+    app.include_router(control_routes(services))
     app.include_router(service_routes(services))
     mount_pages(app)
     settings = services.settings
     return Guard(
         app,
         allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
-        token=None if settings.token is None else settings.token.get_secret_value(),
+        access=settings.access(),
+        reads_per_second=settings.max_reads_per_second,
+        changes_per_second=settings.max_changes_per_second,
         refused=services.refuse,
     )

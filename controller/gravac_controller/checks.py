@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
-from gravac.protocol import JobSpec, WindowReport
+from gravac.protocol import Event, JobSpec, WindowReport
 from gravac_controller.problems import ApiError
 from gravac_controller.views import Fault
+
+OURS = ("registered", "restarted", "gap", "override")
+"""Kinds of events that the controller writes into a journal. A forged gap would hide missing windows."""
 
 
 def check_name(name: str) -> None:
@@ -19,6 +22,13 @@ def check_same_job(path_job: str, body_job: str) -> None:
     if path_job != body_job:
         fault = Fault(field="job", message=f"the body says {body_job!r}, the path {path_job!r}")
         raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+
+
+def check_event(event: Event) -> None:
+    """Agents tell of themselves; what the controller notes of itself is not theirs to say. Raises ApiError 422."""
+    if event.kind in OURS:
+        message = f"{event.kind!r} is noted by the controller itself"
+        raise ApiError(422, f"kind: {message}", errors=(Fault(field="kind", message=message),))
 
 
 def check_report(report: WindowReport, spec: JobSpec) -> None:

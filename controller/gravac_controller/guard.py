@@ -1,70 +1,79 @@
-"""What stands before every route: Host allow-list, cross-site check, token, headers, and no raw 500.
+"""What stands before every route: Host allow-list, cross-site check, token, rates, headers, and no raw 500.
 
 Host is checked apart from Origin because under DNS rebinding the two agree. There is no CORS: no other origin may
 read an answer.
 """
 
-import hmac
-import ipaddress
 import logging
-import socket
+import math
+import time
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gravac_controller.access import CHALLENGE, ROLE, Access, Role
+from gravac_controller.headers import HEADERS
+from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, problem_response
+from gravac_controller.rates import Rates
 
-HEADERS = {
-    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+OPEN_PATH = "/healthz"
+"""Answered without a token and at any rate, for whoever watches over the process."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class Guard:
-    """ASGI middleware around the whole application. ``refused`` is told the reason of each refusal."""
+    """ASGI middleware around the whole application. ``refused`` is told the reason of each refusal.
+
+    ``reads_per_second``: for each client's address. ``changes_per_second``: for each job.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         allowed_hosts: Iterable[str],
-        token: str | None,
+        access: Access,
+        reads_per_second: float,
+        changes_per_second: float,
         refused: Callable[[str], None],
     ) -> None:
         self.app = app
         self._hosts = frozenset(canonical_host(host) for host in allowed_hosts)
-        self._token = None if token is None else token.encode()
+        self._access = access
+        self._reads = Rates(reads_per_second, time.monotonic)
+        self._changes = Rates(changes_per_second, time.monotonic)
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
+        started, head = False, scope["method"] == "HEAD"
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 MutableHeaders(scope=message).update(HEADERS)
+            elif head:
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            self._check(scope["method"], Headers(scope=scope))
+            role = self._check(scope)
         except ApiError as error:
             self._refused(error.reason)
             answer = problem_response(error.status, error.detail, headers=error.headers)
             await answer(scope, receive, send_with_headers)
             return
+        inner = {**scope, ROLE: role, "method": "GET" if head else scope["method"], "gravac.head": head}
         try:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(inner, receive, send_with_headers)
         except Exception:
             logger.exception("unexpected error in %s %r", scope["method"], scope["path"])
             if started:
@@ -72,70 +81,57 @@ class Guard:
             detail = "an error of the controller, not of the request; its log has the details"
             await problem_response(500, detail)(scope, receive, send_with_headers)
 
-    def _check(self, method: str, headers: Headers) -> None:
+    def _check(self, scope: Scope) -> Role:
+        """The role of whoever asks. Raises ApiError 400, 401, 403, 429."""
+        headers, path = Headers(scope=scope), scope["path"]
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or _host_of(hosts[0]) not in self._hosts:
+        if len(hosts) != 1 or host_of(hosts[0]) not in self._hosts:
             raise ApiError(
                 400,
                 "this Host is not served here; if it is a name of this machine, start the controller with "
                 "--allowed-host NAME",
                 reason="foreign_host",
             )
-        if method in SAFE_METHODS:
-            return
-        bearer = _bearer(headers)
-        authorised = self._token is not None and hmac.compare_digest(bearer, self._token)
-        if not authorised and _cross_site(headers, hosts[0]):
+        role, safe = self._access.role(headers), scope["method"] in SAFE_METHODS
+        if safe and path == OPEN_PATH:
+            return role
+        if not safe and not self._access.shown(headers) and _cross_site(headers, hosts[0]):
             raise ApiError(403, "this request comes from a page of another site", reason="cross_site")
-        if self._token is not None and not authorised:
+        if role < (Role.VIEWER if safe else Role.AGENT):
+            raise _unauthorised(safe)
+        self._pace(scope, safe)
+        return role
+
+    def _pace(self, scope: Scope, safe: bool) -> None:
+        if safe:
+            client = scope.get("client")
+            wait = self._reads.take(client[0] if client else "")
+        else:
+            wait = self._changes.take(_job_of(scope["path"]))
+        if wait:
             raise ApiError(
-                401,
-                "posting needs the controller's token: send Authorization: Bearer TOKEN (agents take it from "
-                "GRAVAC_TOKEN)",
-                reason="unauthorized",
-                headers={"www-authenticate": "Bearer"},
+                429,
+                f"too many requests; try again in {wait:.1f} s",
+                reason="too_often",
+                headers={"retry-after": str(math.ceil(wait))},
             )
 
 
-def canonical_host(host: str) -> str:
-    """A host name or address in one form: lower case, no brackets, no final dot, addresses as ipaddress has them."""
-    bare = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
-    try:
-        return str(ipaddress.ip_address(bare))
-    except ValueError:
-        return bare
+def _unauthorised(safe: bool) -> ApiError:
+    if safe:
+        detail = (
+            "looking needs the controller's token: as the password your browser asks for (any name), or as "
+            "Authorization: Bearer TOKEN"
+        )
+        return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": CHALLENGE})
+    detail = "this needs the controller's token: send Authorization: Bearer TOKEN (agents take it from GRAVAC_TOKEN)"
+    return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": "Bearer"})
 
 
-def is_loopback(host: str) -> bool:
-    """Whether listening on ``host`` reaches only this machine."""
-    bare = canonical_host(host)
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return bare == "localhost"
-
-
-def own_name(host: str) -> str:
-    """The name under which a server listening on ``host`` is called: this machine's where it listens everywhere."""
-    bare = canonical_host(host)
-    return socket.gethostname() if bare in ("0.0.0.0", "::") else bare
-
-
-def _host_of(header: str) -> str | None:
-    """The host in a Host header, canonical; null for anything that is not host or host:port."""
-    try:
-        parts = urlsplit(f"//{header}")
-        _ = parts.port
-    except ValueError:
-        return None
-    if parts.netloc != header or "@" in header or not parts.hostname:
-        return None
-    return canonical_host(parts.hostname)
-
-
-def _bearer(headers: Headers) -> bytes:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+def _job_of(path: str) -> str:
+    """The job whose part of the API a path is in; "" for everything else."""
+    parts = path.split("/", 4)
+    return parts[3] if len(parts) > 4 and parts[1:3] == ["v1", "jobs"] else ""
 
 
 def _cross_site(headers: Headers, host: str) -> bool:

@@ -6,6 +6,7 @@ the disk refuses, the sender is asked to try again and all is rebuilt from the j
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import anyio.to_thread
 
 from gravac.fold import JobFold
 from gravac.follow import Difference, Follower
+from gravac.orders import Order, Override
 from gravac.protocol import (
     End,
     Event,
@@ -22,6 +24,7 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.trace import Line, TraceRecord, TraceWriter
+from gravac_controller import refusals
 from gravac_controller.checks import check_report
 from gravac_controller.live import LiveJob
 from gravac_controller.problems import ApiError
@@ -30,6 +33,8 @@ from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView
 
 JOURNAL = "journal.jsonl"
+
+logger = logging.getLogger("gravac.controller")
 
 
 class Job:
@@ -74,6 +79,7 @@ class Job:
             writer.close()
             raise
         self._writer, self._fold, self._out_of_step = writer, fold, False
+        live.in_force(None if fold is None else fold.override)
         previous, self.live = self.live, live
         previous.notify()
         if fold is None or live.ended:
@@ -116,7 +122,7 @@ class Job:
             if judgement == "duplicate":
                 return fold.answer()
             if judgement == "wrong_incarnation":
-                raise self._wrong_incarnation(report.incarnation)
+                raise refusals.wrong_incarnation(report.incarnation)
             if judgement == "conflict":
                 raise ApiError(
                     409,
@@ -125,7 +131,7 @@ class Job:
                     reason="conflict",
                 )
             if self.live.ended:
-                raise self._has_ended(report.incarnation)
+                raise refusals.has_ended(report.incarnation)
             records: list[TraceRecord] = []
             if judgement == "gap":
                 records.append(_gap(fold.next_window, report.window))
@@ -148,11 +154,44 @@ class Job:
         """Journal the end of the incarnation; again (a retry) changes nothing. Raises ApiError 409, 503."""
         async with self._turn():
             if end.incarnation != self._known().spec.incarnation:
-                raise self._wrong_incarnation(end.incarnation)
+                raise refusals.wrong_incarnation(end.incarnation)
             if self.live.ended:
                 return
             await self._write(end)
             self.close()
+
+    # -- what operators ask -----------------------------------------------------------------------------------
+
+    @property
+    def override_tag(self) -> str:
+        """What an operator must have seen to give an order: the epoch, and how many orders wait for the next window."""
+        fold = self._known()
+        return (
+            f"{fold.decision.epoch}+{fold.orders_waiting}"
+            if fold.orders_waiting
+            else f"{fold.decision.epoch}"
+        )
+
+    async def order(self, order: Order, seen: str) -> None:
+        """Journal an order, which the decision on the next window obeys. ``seen``: the tag that the operator saw.
+
+        Raises ApiError 409 when the job has ended, 412 when things have moved on, 503. To resume where nothing is
+        overridden changes nothing.
+        """
+        async with self._turn():
+            fold = self._known()
+            if seen != self.override_tag:
+                raise refusals.stale(self.override_tag, seen)
+            if self.live.ended:
+                raise ApiError(409, "the job has ended: no window follows that could obey", reason="ended")
+            if order.action == "resume" and fold.override is None and fold.ordered is None:
+                return
+            override = Override(**order.model_dump(), epoch=fold.decision.epoch)
+            fold.order(override)
+            await self._write(override)
+            logger.warning(
+                "job %s, epoch %d: %s", fold.spec.job, override.epoch, self.live.events[-1].event.message
+            )
 
     # -- steps of these ---------------------------------------------------------------------------------------
 
@@ -173,7 +212,7 @@ class Job:
     async def _resume(self, fold: JobFold, spec: JobSpec) -> None:
         same = spec.incarnation == fold.spec.incarnation
         if same and self.live.ended:
-            raise self._has_ended(spec.incarnation)
+            raise refusals.has_ended(spec.incarnation)
         before, next_window = fold.decision, fold.next_window
         old_spec = fold.spec
         try:
@@ -202,7 +241,7 @@ class Job:
                 try:
                     await anyio.to_thread.run_sync(self.load)
                 except (OSError, ValueError) as error:
-                    raise _unwritable(error) from error
+                    raise refusals.unwritable(error) from error
             yield
 
     async def _write(self, *records: TraceRecord) -> None:
@@ -211,10 +250,11 @@ class Job:
         try:
             lines = await anyio.to_thread.run_sync(self._append, records)
         except (OSError, ValueError) as error:
-            raise _unwritable(error) from error
+            raise refusals.unwritable(error) from error
         self._out_of_step = False
         for line in lines:
             self.live.apply(line.number, line.time, line.record)
+        self.live.in_force(self._known().override)
         self.live.notify()
 
     def _append(self, records: tuple[TraceRecord, ...]) -> tuple[Line, ...]:
@@ -227,34 +267,9 @@ class Job:
             raise ApiError(404, "no such job; register it with POST /v1/jobs", reason="unknown_job")
         return self._fold
 
-    def _wrong_incarnation(self, given: str) -> ApiError:
-        return ApiError(
-            409,
-            f"incarnation {given!r} is not the registered one; another start of this trainer has taken over, or "
-            "this one must register first",
-            reason="wrong_incarnation",
-        )
-
-    def _has_ended(self, incarnation: str) -> ApiError:
-        return ApiError(
-            409,
-            f"incarnation {incarnation!r} has ended; a restarted trainer needs a new incarnation",
-            reason="ended",
-        )
-
 
 def _gap(expected: int, came: int) -> Event:
     return Event(kind="gap", window=came, message=f"windows {expected} to {came - 1} never arrived")
-
-
-def _unwritable(error: Exception) -> ApiError:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ApiError(
-        503,
-        f"the journal cannot be written ({why}); nothing was taken, try again later",
-        reason="journal",
-        headers={"retry-after": "5"},
-    )
 
 
 def _bare(spec: JobSpec) -> JobSpec:

@@ -40,6 +40,13 @@ def url_of(sock: socket.socket, host: str) -> str:
     return f"http://{shown}:{sock.getsockname()[1]}"
 
 
+def local_url(sock: socket.socket) -> str:
+    """Where this machine reaches the socket: by loopback where it listens everywhere."""
+    address = sock.getsockname()[0]
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    return url_of(sock, loopback)
+
+
 def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return (

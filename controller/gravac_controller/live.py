@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from time import time as unix_now
 
 from gravac import derived
+from gravac.orders import Override
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traceline import TraceRecord
+from gravac_controller.from_records import decision_view, told, window_view
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
@@ -53,6 +55,8 @@ class LiveJob:
         self.last_report_time: float | None = None
         self.ended = False
         self.end_message = ""
+        self.override: Override | None = None
+        self.ordered: Override | None = None
         self.latest: WindowView | None = None
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
@@ -83,12 +87,17 @@ class LiveJob:
             case Decision():
                 self._apply_decision(line, time, record)
             case Event():
-                view = EventView(time=time, event=record)
-                self.events.append(view)
-                self._remember(Moment(line, event=view, time=time))
+                self._apply_event(line, EventView(time=time, event=record))
+            case Override():
+                self.ordered = record
+                self._apply_event(line, EventView(time=time, event=told(record)))
             case End():
                 self.ended, self.end_message = True, record.message
                 self._remember(Moment(line, end=record.message, time=time))
+
+    def _apply_event(self, line: int, view: EventView) -> None:
+        self.events.append(view)
+        self._remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
         if self.spec is None:
@@ -131,6 +140,7 @@ class LiveJob:
         self.decisions.append(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
+            self.ordered = None
             self._remember(Moment(line, window=self.latest, decision=view, time=time))
 
     def _remember(self, moment: Moment) -> None:
@@ -165,6 +175,10 @@ class LiveJob:
             return view
         return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
 
+    def in_force(self, override: Override | None) -> None:
+        """Say which order the fold obeys; null while the policy decides."""
+        self.override = override
+
     # -- for readers ------------------------------------------------------------------------------------------
 
     def known(self) -> tuple[JobSpec, Decision]:
@@ -172,6 +186,11 @@ class LiveJob:
         assert self.spec is not None
         assert self.decision is not None
         return self.spec, self.decision
+
+    @property
+    def control_enabled(self) -> bool:
+        """Whether operators may steer over HTTP."""
+        return self._settings.control_token is not None
 
     @property
     def baseline_step_seconds(self) -> float | None:
@@ -213,33 +232,3 @@ class LiveJob:
         """Wake everyone who waits for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-
-def window_view(time: float, report: WindowReport, world_size: int) -> WindowView:
-    """A report with all that follows from it. ``world_size``: ranks of the incarnation that sent it."""
-    return WindowView(
-        time=time,
-        report=report,
-        gain=derived.gain(report),
-        gain_minimum=derived.gain_minimum(report),
-        gain_candidate=derived.gain_candidate(report),
-        owed_steps=derived.owed_steps(report),
-        residual_ratio=derived.residual_ratio(report),
-        step_seconds=derived.step_seconds(report),
-        samples_per_second=derived.samples_per_second(report),
-        useful_samples_per_second=derived.useful_samples_per_second(report),
-        wire_cf=derived.wire_cf(report),
-        global_batch_samples=derived.global_batch_samples(report),
-        gradient_diversity=derived.gradient_diversity(report, world_size),
-        batch_bound_samples=derived.batch_bound_samples(report, world_size),
-    )
-
-
-def decision_view(time: float, decision: Decision, before: Decision | None) -> DecisionView:
-    """A decision and how it differs from the one before."""
-    return DecisionView(
-        time=time,
-        decision=decision,
-        changed=before is None or before.epoch != decision.epoch,
-        cf_before=None if before is None else before.cf_candidate,
-    )

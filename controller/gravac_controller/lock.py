@@ -1,6 +1,7 @@
-"""One controller per data folder: a lock that the kernel drops when its holder dies."""
+"""One controller per data folder: a lock that the kernel drops when its holder dies, and a note of where it answers."""
 
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Self
@@ -32,8 +33,9 @@ class DataDirLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
+            holder = read_note(self.path)
+            pid = "unknown" if holder is None else holder.get("pid", "unknown")
             raise DataDirError(
                 f"the data folder {self.path.parent} is in use by another controller (pid {pid}); use that one, "
                 "stop it, or give another folder with --data-dir"
@@ -41,13 +43,28 @@ class DataDirLock:
         except OSError as error:
             os.close(fd)
             raise DataDirError(f"cannot lock {self.path}: {error.strerror}") from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
+        self.note()
         return self
+
+    def note(self, **facts: str) -> None:
+        """Write down our pid and these facts, for those who look for a running controller."""
+        if self._fd is not None:
+            line = json.dumps({"pid": os.getpid(), **facts}) + "\n"
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, line.encode(), 0)
 
     def release(self) -> None:
         """Give the folder back; the file stays, since removing it would race with the next controller."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def read_note(path: Path) -> dict[str, object] | None:
+    """What the last holder of a lock wrote down; null for anything else. It may be dead: ask it."""
+    try:
+        found = json.loads(path.read_bytes()[:4096])
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

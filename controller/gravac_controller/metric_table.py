@@ -10,6 +10,7 @@ from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from gravac import derived
 from gravac.protocol import Candidate, Decision, JobSpec, Rule
 from gravac_controller.live import PHASES
 from gravac_controller.views import LastKnown, RankView, State, Totals, WindowView
@@ -32,6 +33,7 @@ class JobPicture:
     baseline_step_seconds: float | None
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    overridden: bool
     ranks: tuple[RankView, ...]
 
 
@@ -146,6 +148,9 @@ TABLE: tuple[Row, ...] = (
         ("reason",),
     ),
     _gauge(
+        "gravac_override_active", "1 while an operator's order is obeyed.", lambda job: float(job.overridden)
+    ),
+    _gauge(
         "gravac_last_decision_timestamp_seconds",
         "When the last decision was made, Unix time.",
         lambda job: job.decided_time,
@@ -219,6 +224,11 @@ TABLE: tuple[Row, ...] = (
         "gravac_error_memory_bytes",
         "Held by the error memories of the ranks reported.",
         lambda w: sum(row.memory_bytes for row in w.report.ranks),
+    ),
+    _window_gauge(
+        "gravac_agent_cpu_ratio",
+        "CPU time of the agents' exchange threads per second of training, last window: what the agent itself costs.",
+        lambda w: derived.agent_cpu_ratio(w.report),
     ),
     _window_gauge(
         "gravac_fallback_active",

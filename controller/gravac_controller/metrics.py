@@ -22,13 +22,18 @@ from gravac_controller.present import ranks
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REFUSALS = (
     "conflict",
+    "control_off",
     "cross_site",
     "ended",
     "foreign_host",
     "invalid",
     "journal",
+    "no_epoch",
+    "stale_epoch",
     "too_large",
     "too_many_jobs",
+    "too_many_streams",
+    "too_often",
     "unauthorized",
     "unknown_job",
     "unreadable",
@@ -75,6 +80,7 @@ def _picture(job: LiveJob, max_ranks: int) -> JobPicture:
         baseline_step_seconds=job.baseline_step_seconds,
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
+        overridden=job.override is not None,
         ranks=ranks(job).ranks if spec.world_size <= max_ranks else (),
     )
 

@@ -1,67 +1,86 @@
 """Pages of windows and decisions: from memory where it holds them, else from the journal on disk."""
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import anyio.to_thread
 
+from gravac_controller.cursor import Cursor, cut
+from gravac_controller.filters import (
+    EVERY_DECISION,
+    EVERY_WINDOW,
+    DecisionFilter,
+    WindowFilter,
+    WindowHead,
+)
 from gravac_controller.job import Job
 from gravac_controller.problems import ApiError
 from gravac_controller.views import DecisionView, Page, WindowView
 
 V = TypeVar("V", WindowView, DecisionView)
+Found = Iterable[tuple[int, V | None]]
 
 
-async def windows(job: Job, after: int | None, limit: int) -> Page[WindowView]:
-    """Up to ``limit`` windows numbered above ``after`` (null: from the first). Raises ApiError 503."""
-    recent = _recent(list(job.live.all_windows()), job.live.totals.windows, after, limit)
-    if recent is not None:
-        return recent
+async def windows(
+    job: Job, after: Cursor | None, limit: int, wanted: WindowFilter = EVERY_WINDOW
+) -> Page[WindowView]:
+    """Up to ``limit`` windows behind ``after`` (null: from the first). Raises ApiError 503."""
+    known = list(job.live.all_windows())
+    if _complete(known, job.live.totals.windows, after):
+        return _page(_known_windows(known, after, wanted), after, limit)
     size = job.journal_bytes
-
-    def from_disk() -> Page[WindowView]:
-        return _page(job.reader.windows(-1 if after is None else after, size), limit)
-
-    try:
-        return await anyio.to_thread.run_sync(from_disk)
-    except (OSError, ValueError) as error:
-        raise _unreadable(error) from error
+    floor = -1 if after is None else after.floor
+    return await _from_disk(lambda: _page(job.reader.windows(floor, size, wanted), after, limit))
 
 
-async def decisions(job: Job, after: int | None, limit: int) -> Page[DecisionView]:
-    """Up to ``limit`` decisions of windows above ``after`` (null: from the first). Raises ApiError 503."""
-    recent = _recent(list(job.live.decisions), job.live.decisions_by_rule.total(), after, limit)
-    if recent is not None:
-        return recent
+async def decisions(
+    job: Job, after: Cursor | None, limit: int, wanted: DecisionFilter = EVERY_DECISION
+) -> Page[DecisionView]:
+    """Up to ``limit`` decisions behind ``after`` (null: from the first). Raises ApiError 503."""
+    known = list(job.live.decisions)
+    if _complete(known, job.live.decisions_by_rule.total(), after):
+        return _page(_known_decisions(known, after, wanted), after, limit)
     size = job.journal_bytes
+    floor = None if after is None else after.floor
+    return await _from_disk(lambda: _page(job.reader.decisions(floor, size, wanted), after, limit))
 
-    def from_disk() -> Page[DecisionView]:
-        return _page(job.reader.decisions(after, size), limit)
 
+def _complete(known: Sequence[V], total: int, after: Cursor | None) -> bool:
+    """Whether memory holds everything behind ``after``."""
+    if len(known) == total:
+        return True
+    return bool(known) and after is not None and after.floor >= _number(known[0])
+
+
+def _known_windows(
+    known: Sequence[WindowView], after: Cursor | None, wanted: WindowFilter
+) -> Iterator[tuple[int, WindowView | None]]:
+    for view in known:
+        if after is None or view.report.window > after.floor:
+            kept = wanted.keeps(WindowHead.of_report(view.report))
+            yield view.report.window, view if kept else None
+
+
+def _known_decisions(
+    known: Sequence[DecisionView], after: Cursor | None, wanted: DecisionFilter
+) -> Iterator[tuple[int, DecisionView | None]]:
+    for view in known:
+        if after is None or view.decision.window > after.floor:
+            kept = wanted.keeps(view.decision, view.changed)
+            yield view.decision.window, view if kept else None
+
+
+def _page(found: Found[V], after: Cursor | None, limit: int) -> Page[V]:
+    items, more = cut(found, after, limit)
+    return Page(items=items, next=None if more is None else str(more))
+
+
+async def _from_disk(read: Callable[[], Page[V]]) -> Page[V]:
     try:
-        return await anyio.to_thread.run_sync(from_disk)
+        return await anyio.to_thread.run_sync(read)
     except (OSError, ValueError) as error:
-        raise _unreadable(error) from error
-
-
-def _recent(known: Sequence[V], total: int, after: int | None, limit: int) -> Page[V] | None:
-    """The page from what memory holds, or null when it begins before that."""
-    if len(known) < total and (not known or after is None or after < _number(known[0])):
-        return None
-    return _page((view for view in known if after is None or _number(view) > after), limit)
-
-
-def _page(found: Iterable[V], limit: int) -> Page[V]:
-    items = list(islice(found, limit + 1))
-    more = len(items) > limit
-    items = items[:limit]
-    return Page(items=tuple(items), next=str(_number(items[-1])) if more else None)
+        raise ApiError(503, f"the journal cannot be read: {error}", reason="journal") from error
 
 
 def _number(view: WindowView | DecisionView) -> int:
     return view.report.window if isinstance(view, WindowView) else view.decision.window
-
-
-def _unreadable(error: Exception) -> ApiError:
-    return ApiError(503, f"the journal cannot be read: {error}", reason="journal")

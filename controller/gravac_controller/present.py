@@ -11,6 +11,7 @@ from gravac_controller.views import (
     CandidatesView,
     JobSummary,
     JobView,
+    OverrideView,
     RanksView,
     RankView,
     Snapshot,
@@ -50,6 +51,9 @@ def job_view(job: LiveJob) -> JobView:
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
         events=tuple(job.events),
+        control_enabled=job.control_enabled,
+        override=job.override,
+        override_waiting=job.ordered,
     )
 
 
@@ -58,6 +62,18 @@ def snapshot(job: LiveJob) -> Snapshot:
     windows = tuple(job.all_windows())[-SNAPSHOT_WINDOWS:]
     decisions = tuple(islice(reversed(job.decisions), SNAPSHOT_DECISIONS))[::-1]
     return Snapshot(job=job_view(job), windows=windows, decisions=decisions)
+
+
+def override(job: LiveJob) -> OverrideView:
+    """The order in force and the one that waits."""
+    spec, decision = job.known()
+    return OverrideView(
+        job=spec.job,
+        epoch=decision.epoch,
+        control_enabled=job.control_enabled,
+        in_force=job.override,
+        waiting=job.ordered,
+    )
 
 
 def candidates(job: LiveJob) -> CandidatesView:

@@ -77,12 +77,12 @@ def validation_error(error: ValidationError | RequestValidationError) -> ApiErro
 def install(app: FastAPI, refused: Callable[[str], None]) -> None:
     """Give ``app`` the one error shape for its own errors, Starlette's and validation's.
 
-    ``refused`` is told the reason of each refused POST.
+    ``refused`` is told the reason of each refused change.
     """
 
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        if request.method == "POST":
+        if request.method not in ("GET", "HEAD"):
             refused(error.reason)
         return problem_response(error.status, error.detail, error.errors, error.headers)
 

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traceline import decode
-from gravac_controller.live import decision_view, window_view
+from gravac_controller.filters import (
+    EVERY_DECISION,
+    EVERY_WINDOW,
+    DecisionFilter,
+    WindowFilter,
+    WindowHead,
+)
+from gravac_controller.from_records import decision_view, window_view
 from gravac_controller.views import DecisionView, WindowView
 
 INDEX_EVERY = 100
@@ -44,21 +51,31 @@ class JournalReader:
         self._since = 0
         self._indexing = threading.Lock()
 
-    def windows(self, after: int, end: int) -> Iterator[WindowView]:
-        """Windows numbered above ``after``, reading up to byte ``end``. Raises OSError, TraceError."""
+    def windows(
+        self, after: int, end: int, wanted: WindowFilter = EVERY_WINDOW
+    ) -> Iterator[tuple[int, WindowView | None]]:
+        """Number and view of each window above ``after``, reading up to byte ``end``; null for those not wanted.
+
+        Raises OSError, TraceError.
+        """
         start = self._place(after, end)
         world_size = start.world_size
         for line, raw in self._lines(start, end):
-            match = _WINDOW.match(raw)
-            if _JOB.match(raw):
-                world_size = self._world_size(raw, line)
-            elif match is not None and int(match[1]) > after:
+            head = WindowHead.of_line(raw)
+            if head is None:
+                if _JOB.match(raw):
+                    world_size = self._world_size(raw, line)
+            elif head.window > after and not wanted.keeps(head):
+                yield head.window, None
+            elif head.window > after:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, WindowReport)
-                yield window_view(found.time, found.record, world_size)
+                yield head.window, window_view(found.time, found.record, world_size)
 
-    def decisions(self, after: int | None, end: int) -> Iterator[DecisionView]:
-        """Decisions of windows numbered above ``after`` (null: all), up to byte ``end``. Raises as ``windows``."""
+    def decisions(
+        self, after: int | None, end: int, wanted: DecisionFilter = EVERY_DECISION
+    ) -> Iterator[tuple[int, DecisionView | None]]:
+        """The same of the decisions of windows above ``after`` (null: all)."""
         before: Decision | None = None
         start = self._place(-1 if after is None else after, end)
         for line, raw in self._lines(start, end):
@@ -66,7 +83,8 @@ class JournalReader:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, Decision)
                 if after is None or found.record.window > after:
-                    yield decision_view(found.time, found.record, before)
+                    view = decision_view(found.time, found.record, before)
+                    yield found.record.window, view if wanted.keeps(view.decision, view.changed) else None
                 before = found.record
 
     def _place(self, window: int, end: int) -> Place:

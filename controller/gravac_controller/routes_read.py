@@ -2,14 +2,31 @@
 
 from collections.abc import Iterator
 from pathlib import Path as FilePath
-from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from gravac.protocol import Record
 from gravac_controller import pages, present
+from gravac_controller.answers import NOT_MODIFIED, tagged
+from gravac_controller.cursor import Cursor
+from gravac_controller.filters import DecisionFilter, WindowFilter
+from gravac_controller.openapi import problems
+from gravac_controller.parameters import (
+    After,
+    AfterName,
+    Changed,
+    Epoch,
+    FromStep,
+    JobName,
+    LastEventId,
+    Limit,
+    OfPhase,
+    OfRule,
+    OfState,
+    ToStep,
+)
+from gravac_controller.problems import ApiError
 from gravac_controller.services import Services
 from gravac_controller.stream import EventStream
 from gravac_controller.views import (
@@ -23,18 +40,9 @@ from gravac_controller.views import (
     WindowView,
 )
 
-JobName = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the job.")]
-Limit = Annotated[int, Query(ge=1, le=1000, description="Most items on the page.")]
-AfterWindow = Annotated[
-    int | None,
-    Query(ge=-1, le=2**53, description="Only windows after this one: the ``next`` of the page before."),
-]
 COPY_BYTES = 65536
-
-
-def json_answer(record: Record) -> Response:
-    """A record as JSON, written by pydantic (deterministic, no NaN)."""
-    return Response(record.model_dump_json(), media_type="application/json")
+OF_A_JOB = NOT_MODIFIED | problems(404, 409)
+FROM_DISK = OF_A_JOB | problems(503)
 
 
 def read_routes(services: Services) -> APIRouter:
@@ -42,62 +50,123 @@ def read_routes(services: Services) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["jobs"])
     store = services.store
 
-    @router.get("/jobs", response_model=JobList, summary="All jobs, by name")
+    @router.get("/jobs", response_model=JobList, responses=NOT_MODIFIED, summary="All jobs, by name")
     async def jobs(
-        limit: Limit = 100,
-        after: Annotated[
-            str | None,
-            Query(max_length=64, description="Only names after this one: ``next`` of the page before."),
-        ] = None,
+        request: Request, limit: Limit = 100, after: AfterName = None, state: OfState = None
     ) -> Response:
-        names = [name for name in sorted(store.jobs) if after is None or name > after]
+        """A line each, with state, phase and CF. `unreadable` names journals that cannot be served, and why."""
+        names = sorted(name for name in store.jobs if after is None or name > after)
+        if state is not None:
+            names = [name for name in names if store.jobs[name].live.state() == state]
         shown = names[:limit]
         items = tuple(present.summary(store.jobs[name].live) for name in shown)
         unreadable = tuple(UnreadableJob(job=job, reason=why) for job, why in store.unreadable.items())
         more = shown[-1] if len(names) > limit else None
-        return json_answer(JobList(items=items, next=more, unreadable=unreadable))
+        return tagged(request, JobList(items=items, next=more, unreadable=unreadable))
 
-    @router.get("/jobs/{job}", response_model=JobView, summary="One job: state, decision in force and why")
-    async def job_view(job: JobName) -> Response:
-        return json_answer(present.job_view(store.get(job).live))
+    @router.get(
+        "/jobs/{job}",
+        response_model=JobView,
+        responses=OF_A_JOB,
+        summary="One job: state, decision in force and why",
+    )
+    async def job_view(request: Request, job: JobName) -> Response:
+        """With the last window, totals over all windows, and the last 100 events."""
+        return tagged(request, present.job_view(store.get(job).live))
 
-    @router.get("/jobs/{job}/windows", response_model=Page[WindowView], summary="Windows, oldest first")
-    async def windows(job: JobName, limit: Limit = 100, after: AfterWindow = None) -> Response:
-        return json_answer(await pages.windows(store.get(job), after, limit))
+    @router.get(
+        "/jobs/{job}/windows",
+        response_model=Page[WindowView],
+        responses=FROM_DISK,
+        summary="Windows, oldest first",
+    )
+    async def windows(
+        request: Request,
+        job: JobName,
+        limit: Limit = 100,
+        after: After = None,
+        from_step: FromStep = None,
+        to_step: ToStep = None,
+        epoch: Epoch = None,
+        phase: OfPhase = None,
+    ) -> Response:
+        """As reported, with what follows from them: gain, owed steps, T_sys, T_comp, wire CF.
 
-    @router.get("/jobs/{job}/decisions", response_model=Page[DecisionView], summary="Decisions, oldest first")
-    async def decisions(job: JobName, limit: Limit = 100, after: AfterWindow = None) -> Response:
-        return json_answer(await pages.decisions(store.get(job), after, limit))
+        A page that a filter leaves little of may be short, or empty, and still have a `next`.
+        """
+        wanted = WindowFilter(from_step, to_step, epoch, phase)
+        return tagged(request, await pages.windows(store.get(job), _cursor(after), limit, wanted))
 
-    @router.get("/jobs/{job}/candidates", response_model=CandidatesView, summary="What is known of each CF")
-    async def candidates(job: JobName) -> Response:
-        return json_answer(present.candidates(store.get(job).live))
+    @router.get(
+        "/jobs/{job}/decisions",
+        response_model=Page[DecisionView],
+        responses=FROM_DISK,
+        summary="Decisions, oldest first",
+    )
+    async def decisions(
+        request: Request,
+        job: JobName,
+        limit: Limit = 100,
+        after: After = None,
+        phase: OfPhase = None,
+        rule: OfRule = None,
+        epoch: Epoch = None,
+        changed: Changed = None,
+    ) -> Response:
+        """One a window, each with its reason as a sentence and the candidates as they stood."""
+        wanted = DecisionFilter(phase, rule, epoch, changed)
+        return tagged(request, await pages.decisions(store.get(job), _cursor(after), limit, wanted))
 
-    @router.get("/jobs/{job}/ranks", response_model=RanksView, summary="Each rank in the last window")
-    async def ranks(job: JobName) -> Response:
-        return json_answer(present.ranks(store.get(job).live))
+    @router.get(
+        "/jobs/{job}/candidates",
+        response_model=CandidatesView,
+        responses=OF_A_JOB,
+        summary="What is known of each CF",
+    )
+    async def candidates(request: Request, job: JobName) -> Response:
+        """The ladder as of the decision in force: gain, T_sys, T_comp and a verdict for each rung."""
+        return tagged(request, present.candidates(store.get(job).live))
+
+    @router.get(
+        "/jobs/{job}/ranks",
+        response_model=RanksView,
+        responses=OF_A_JOB,
+        summary="Each rank in the last window",
+    )
+    async def ranks(request: Request, job: JobName) -> Response:
+        """Step time, phases, and speed relative to the fastest rank, by each rank's own work."""
+        return tagged(request, present.ranks(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/events",
         summary="Live: a snapshot, then what happens (server-sent events)",
         response_class=EventStream,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Messages: see Snapshot."}},
+        responses=problems(404, 409, 503)
+        | {200: {"content": {"text/event-stream": {}}, "description": "Messages: see Snapshot."}},
     )
-    async def events(
-        job: JobName,
-        last_event_id: Annotated[
-            str | None, Header(description="Id of the last message seen: only what came later is sent.")
-        ] = None,
-    ) -> Response:
-        return EventStream(services.streams, store.get(job), _line(last_event_id))
+    async def events(job: JobName, last_event_id: LastEventId = None) -> Response:
+        """Messages: `snapshot`, `window`, `event`, `end`, `job`; their data are the schemas Snapshot, WindowDelta,
+        EventDelta, EndView, JobDelta. The stream has no end; come back with the last id to miss nothing."""
+        known = store.get(job)
+        if services.streams.full:
+            raise ApiError(
+                503,
+                f"{services.streams.open} event streams are open, which is the limit; close some, or raise "
+                "GRAVAC_CONTROLLER_MAX_STREAMS",
+                reason="too_many_streams",
+                headers={"retry-after": "10"},
+            )
+        return EventStream(services.streams, known, _line(last_event_id))
 
     @router.get(
         "/jobs/{job}/trace",
         summary="Download the journal: replay it with `gravac replay`",
         response_class=StreamingResponse,
-        responses={200: {"content": {"application/x-ndjson": {}}, "description": "The journal so far."}},
+        responses=problems(404, 409)
+        | {200: {"content": {"application/x-ndjson": {}}, "description": "The journal so far."}},
     )
     async def trace(job: JobName) -> Response:
+        """One JSON object a line, each sealed with a digest over the one before."""
         known = store.get(job)
         size = known.journal_bytes
         return StreamingResponse(
@@ -110,6 +179,10 @@ def read_routes(services: Services) -> APIRouter:
         )
 
     return router
+
+
+def _cursor(text: str | None) -> Cursor | None:
+    return None if text is None else Cursor.parse(text)
 
 
 def _line(last_event_id: str | None) -> int | None:

@@ -9,13 +9,14 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from gravac_controller import metrics
-from gravac_controller.docs_page import docs_page
+from gravac_controller.answers import json_answer
+from gravac_controller.docs_page import STYLE, docs_page
 from gravac_controller.problems import ApiError
-from gravac_controller.routes_read import json_answer
 from gravac_controller.services import Services
 from gravac_controller.views import Health
 
 STATIC = Path(__file__).parent / "static"
+DOCS_STYLE = Path(__file__).parent / "docs.css"
 
 
 def service_routes(services: Services) -> APIRouter:
@@ -62,6 +63,10 @@ def mount_pages(app: FastAPI) -> None:
         if not index.is_file():
             raise ApiError(404, "the live page is not part of this installation; the API is under /v1/jobs")
         return FileResponse(index)
+
+    @app.get(STYLE, include_in_schema=False)
+    async def docs_style() -> Response:
+        return FileResponse(DOCS_STYLE)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

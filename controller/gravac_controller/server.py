@@ -14,8 +14,9 @@ from types import FrameType
 import uvicorn
 
 from gravac_controller.app import create_app
-from gravac_controller.guard import is_loopback, own_name
-from gravac_controller.listen import listen, url_of
+from gravac_controller.connections import SPARE_CONNECTIONS, bounded
+from gravac_controller.hosts import is_loopback, own_name
+from gravac_controller.listen import listen, local_url, url_of
 from gravac_controller.services import Services
 from gravac_controller.settings import ControllerSettings
 
@@ -26,7 +27,7 @@ logger = logging.getLogger("gravac.controller")
 
 
 class UnsafeError(Exception):
-    """These settings would let anybody on the network post; the message says what to do."""
+    """These settings would let anybody on the network look and post; the message says what to do."""
 
 
 def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[str, Services], None]) -> None:
@@ -37,16 +38,21 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
     """
     if settings.token is None and not is_loopback(settings.host):
         raise UnsafeError(
-            f"--host {settings.host} can be reached from other machines, so agents must show a token: set "
-            "GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
+            f"--host {settings.host} can be reached from other machines, so agents and readers must show a "
+            "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
-    _allow_files(settings.max_jobs + settings.max_connections + SPARE_FILES)
+    _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         services = Services.of(settings)
         services.store.open()
         try:
             url = url_of(sock, own_name(settings.host))
-            server = _Server(services, sock, lambda: started(url, services))
+
+            def answering() -> None:
+                services.store.announce(local_url(sock), services.instance)
+                started(url, services)
+
+            server = _Server(services, sock, answering)
             if with_parent:
                 _watch_parent(server, settings.linger_seconds)
             server.run(sockets=[sock])
@@ -61,7 +67,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(services),
-                http="h11",
+                http=bounded(services.settings.max_connections, services.settings.request_seconds),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -70,7 +76,6 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=1,
-                limit_concurrency=services.settings.max_connections,
             )
         )
         self._services, self._on_started = services, started

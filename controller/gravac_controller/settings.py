@@ -1,12 +1,17 @@
 """Settings of the controller. Each can be set by an environment variable ``GRAVAC_CONTROLLER_<NAME>``.
 
-The token is ``GRAVAC_TOKEN``, shared with the agents, or a file; never an argument, so that no process list shows it.
+The agents' token is ``GRAVAC_TOKEN``, shared with them, or a file; tokens are never arguments, so that no process list
+shows them.
 """
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from gravac_controller.access import Access
+from gravac_controller.hosts import is_loopback
 
 DEFAULT_PORT = 8756
 SNAPSHOT_WINDOWS = 600
@@ -47,9 +52,25 @@ class ControllerSettings(BaseSettings):
     token: SecretStr | None = Field(
         default=None,
         validation_alias="GRAVAC_TOKEN",
-        description="What agents must show to post; null: posting needs no token (loopback only).",
+        description="What agents must show to report, and opens everything there is to look at; null: reporting needs "
+        "no token (loopback only).",
+    )
+    control_token: SecretStr | None = Field(
+        default=None,
+        description="What operators must show to pin a CF, go dense, pause or resume; null: nothing can be steered "
+        "over HTTP. Another than the agents' token.",
+    )
+    look_needs_token: bool | None = Field(
+        default=None,
+        description="Whether looking (page, API, metrics) needs one of the tokens; null: where the address is not "
+        "loopback.",
     )
     max_body_bytes: int = Field(default=262_144, ge=1024, description="Largest request body, in bytes.")
+    request_seconds: float = Field(
+        default=20.0,
+        gt=0,
+        description="Longest time that the head of a request, and then its body, may take to arrive, in seconds.",
+    )
     max_jobs: int = Field(default=1000, ge=1, description="Jobs held at once; more are refused with 429.")
     history_windows: int = Field(
         default=1000,
@@ -65,8 +86,24 @@ class ControllerSettings(BaseSettings):
     metrics_max_ranks: int = Field(
         default=256, ge=0, description="Jobs of more ranks have no per-rank series in /metrics."
     )
-    max_connections: int = Field(
-        default=512, ge=1, description="Connections and running requests at once; more are answered 503."
+    max_connections: int = Field(default=512, ge=1, description="Connections at once; more are answered 503.")
+    max_streams: int = Field(
+        default=256,
+        ge=1,
+        description="Event streams at once, which are what an open page costs; more are answered 503, so that agents "
+        "find a free connection.",
+    )
+    max_reads_per_second: float = Field(
+        default=1000.0,
+        ge=1,
+        description="Requests a second that one client's address may look with, on average over 10 seconds; more are "
+        "answered 429.",
+    )
+    max_changes_per_second: float = Field(
+        default=100.0,
+        ge=1,
+        description="Requests a second that may change one job, on average over 10 seconds; more are answered 429, "
+        "and agents try again later.",
     )
     stream_interval_seconds: float = Field(
         default=0.5,
@@ -91,7 +128,7 @@ class ControllerSettings(BaseSettings):
         default=0.0, ge=0, description="With --with-parent: seconds to go on after the parent has gone."
     )
 
-    @field_validator("token")
+    @field_validator("token", "control_token")
     @classmethod
     def _token_is_long(cls, token: SecretStr | None) -> SecretStr | None:
         if token is None:
@@ -103,3 +140,20 @@ class ControllerSettings(BaseSettings):
                 "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         return token
+
+    @model_validator(mode="after")
+    def _two_roles(self) -> Self:
+        if self.look_needs_token and self.token is None:
+            raise ValueError("look_needs_token: needs GRAVAC_TOKEN, without which anybody may even report")
+        if self.token is not None and self.token == self.control_token:
+            raise ValueError("control_token: must be another than GRAVAC_TOKEN, which every agent holds")
+        return self
+
+    def access(self) -> Access:
+        """Who may do what, from the tokens and the address."""
+        beyond = not is_loopback(self.host) if self.look_needs_token is None else self.look_needs_token
+        return Access(
+            agent_token=None if self.token is None else self.token.get_secret_value(),
+            control_token=None if self.control_token is None else self.control_token.get_secret_value(),
+            open_to_look=not beyond,
+        )

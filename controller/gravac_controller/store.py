@@ -34,6 +34,10 @@ class Store:
             if not name.startswith(".") and self.settings.job in (None, name):
                 self._load(name, path.parent)
 
+    def announce(self, url: str, instance: str) -> None:
+        """Leave word in the folder of where this controller answers, for the command line to find."""
+        self._folder_lock.note(url=url, instance=instance)
+
     def close(self) -> None:
         """Close every journal and free the folder."""
         for job in self.jobs.values():

@@ -39,6 +39,11 @@ class Streams:
         self._deltas: dict[tuple[object, ...], bytes] = {}
         self._snapshots: dict[tuple[object, ...], bytes] = {}
 
+    @property
+    def full(self) -> bool:
+        """Whether another stream would be one too many."""
+        return self.open >= self.settings.max_streams
+
     def stop(self) -> None:
         """End every stream: the server shuts down."""
         self.stopping.set()
@@ -95,7 +100,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until one of the three ends it; a reader that takes nothing for too long counts as gone."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if scope["method"] == "HEAD":
+        if scope.get("gravac.head"):
             await send({"type": "http.response.body", "body": b""})
             return
         self._streams.open += 1

@@ -11,6 +11,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from gravac.orders import Override
 from gravac.protocol import (
     Candidate,
     Choice,
@@ -144,7 +145,27 @@ class JobView(JobSummary):
         "latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
-    control_enabled: Literal[False] = Field(default=False, description="Whether HTTP may override decisions.")
+    control_enabled: bool = Field(
+        description="Whether operators may steer over HTTP, with the control token."
+    )
+    override: Override | None = Field(
+        description="The operator's order in force; null while the policy decides."
+    )
+    override_waiting: Override | None = Field(
+        description="An order that the decision on the next window will obey; null when there is none."
+    )
+
+
+class OverrideView(Record):
+    """Who decides. Its ETag is the epoch, with ``+1`` (``+2``, …) while that many orders wait for the next window."""
+
+    job: Name
+    epoch: Count = Field(description="Of the decision in force: what If-Match must name.")
+    control_enabled: bool
+    in_force: Override | None = Field(description="The order obeyed; null while the policy decides.")
+    waiting: Override | None = Field(
+        description="The order that the decision on the next window will obey. One to resume ends the one in force."
+    )
 
 
 class CandidatesView(Record):
@@ -261,6 +282,7 @@ __all__ = [
     "JobSummary",
     "JobView",
     "LastKnown",
+    "OverrideView",
     "Page",
     "Problem",
     "RankView",

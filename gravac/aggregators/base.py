@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gravac.collectives.communicator import Communicator, Work, communicator
 from gravac.compressors.base import Compressor, Key, Payload
+from gravac.kernels import Tally
 
 
 class Tensors(Protocol):
@@ -76,9 +77,25 @@ class Aggregator(ABC):
 
     @abstractmethod
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> Draft:
-        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as."""
+        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as.
+        ``counted``: the histogram of ``x``, where it is known."""
+
+    @property
+    def keeps_largest(self) -> bool:
+        """Sends exactly the largest n/CF elements: the curve of gain against CF (``gravac.spectrum``) is its own."""
+        return False
+
+    def counts(self, gradient: Tensor) -> bool:
+        """Whether ``prepare`` would count a tensor like this one, so that whoever adds it up had better do it."""
+        return False
 
     @abstractmethod
     def blank(

@@ -11,7 +11,7 @@ from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.scaledsign import ScaledSign
-from gravac.kernels import pack
+from gravac.kernels import Tally, pack
 
 
 @dataclass(slots=True)
@@ -71,7 +71,13 @@ class MajorityVote(Aggregator):
     conserves = False
 
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> _Draft:
         return _Draft(self.communicator, x, key, dtype, abstains=False)
 

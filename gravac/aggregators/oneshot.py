@@ -7,10 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gravac import kernels
 from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
 from gravac.collectives import Collective, Communicator, Exchange, choose
 from gravac.collectives.communicator import Work
 from gravac.compressors.base import Compressor, Key, Payload
+from gravac.kernels import Tally
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class _Draft:
 class OneShot(Aggregator):
     """Compress, exchange, decode. Linear codecs are all-reduced, the others gathered.
 
-    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C), else both come from ``x``.
+    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C).
     """
 
     def __init__(self, compressor: Compressor, group: dist.ProcessGroup | Communicator) -> None:
@@ -60,17 +62,24 @@ class OneShot(Aggregator):
         self._fitted: dict[tuple[tuple[int, ...], ...], Compressor] = {}
 
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> _Draft:
-        codec, payloads = self.codec_for(tensors), dict[float, Payload]()
-        for cf in cfs:
-            weaker = next(iter(payloads.values()), None)
-            payloads[cf] = (
-                codec.narrow(weaker, cf)
-                if weaker is not None and codec.traits.nested
-                else codec.compress(x, cf, key, dtype)
-            )
-        return _Draft(codec, self.collective, payloads, x, key, dtype)
+        codec = self.codec_for(tensors)
+        payloads = codec.levels(x, cfs, key, dtype, counted)
+        return _Draft(codec, self.collective, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
+
+    @property
+    def keeps_largest(self) -> bool:
+        return self.compressor.counts
+
+    def counts(self, gradient: Tensor) -> bool:
+        return self.compressor.counts and kernels.compiled(gradient)
 
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float

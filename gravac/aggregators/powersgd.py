@@ -13,7 +13,7 @@ from gravac.collectives import Communicator, Done, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.matrices import Geometry, Group, geometry
-from gravac.kernels import energy
+from gravac.kernels import Tally, energy
 
 _DENSE = Dense()
 
@@ -91,7 +91,13 @@ class PowerSGD(Aggregator):
         return geometry(shapes_of(tensors), cf, self.saving, self.rank)
 
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> _Draft:
         return _Draft(self, tensors, x, key)
 

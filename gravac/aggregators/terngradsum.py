@@ -12,7 +12,7 @@ from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
-from gravac.kernels import pack
+from gravac.kernels import Tally, pack
 
 
 @dataclass(slots=True)
@@ -72,7 +72,13 @@ class TernGradSum(Aggregator):
         self._codec = TernGrad() if clip is None else ClippedTernGrad(clip=clip)
 
     def prepare(
-        self, tensors: Tensors, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        counted: Tally | None = None,
     ) -> _Draft:
         return _Draft(self._codec.fitted(shapes_of(tensors)), self.communicator, x, key, dtype)
 

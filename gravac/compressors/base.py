@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Part, Payload, Traits
+from gravac.kernels import Tally
 
 
 class Compressor(ABC):
@@ -22,6 +23,8 @@ class Compressor(ABC):
     source: str
     """Paper and section the formulas come from."""
     traits: Traits
+    counts: bool = False
+    """Chooses by the histogram of magnitudes, so ``levels`` is quicker when given one."""
     examples: tuple[str, ...] = ()
     """Settings, as ``build`` reads them, that the property suite runs besides the defaults."""
 
@@ -32,6 +35,17 @@ class Compressor(ABC):
     @abstractmethod
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         """Compress ``x`` of shape ``(n,)``; values travel as ``dtype``. ``x`` is not changed."""
+
+    def levels(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+    ) -> list[Payload]:
+        """Payloads of ``x`` at each of ``cfs``, weakest first: each made of the one before where the codec is nested
+        (multi-level compression, GraVAC §III-C), else of ``x``. ``counted``: histogram of ``x``, where known."""
+        payloads: list[Payload] = []
+        for cf in cfs:
+            nested = bool(payloads) and self.traits.nested
+            payloads.append(self.narrow(payloads[-1], cf) if nested else self.compress(x, cf, key, dtype))
+        return payloads
 
     @abstractmethod
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:

@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
+from gravac import kernels
 from gravac.compressors.base import Bound, Key, kept
-from gravac.compressors.hardthreshold import above
-from gravac.compressors.selector import PLAIN, Indexed
-from gravac.kernels import select_top
+from gravac.compressors.selector import PLAIN
+from gravac.compressors.survivors import Passed, Survivors, Thresholded
 
 _ROUNDS = 10
 
 
-class DGC(Indexed):
+class DGC(Thresholded):
     """Threshold = the sample's k/n quantile of ``|x|``; lowered by a fifth while it lets less than 0.8 k through.
 
     More than k: Top-k among those ("hierarchical"). So it sends between 0.8 k and k elements, and exactly the largest
@@ -29,22 +26,18 @@ class DGC(Indexed):
             raise ValueError(f"dgc: sample={sample} must be a share of the elements in (0, 1]")
         self.sample = sample
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        n, k = x.numel(), kept(x.numel(), cf)
-        magnitudes = x.abs()
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        n = survivors.x.numel()
+        k = kept(n, cf)
         stride = max(1, int(n / max(self.sample * n, 2 * cf)))  # the sample must hold a few of those to find
-        sampled = magnitudes[key.own_seed() % stride :: stride]
+        sampled = survivors.sample(key.own_seed() % stride, stride)
         count = min(sampled.numel(), max(1, round(sampled.numel() * k / n)))
-        level = float(torch.topk(sampled.float(), count).values[-1])
-        selected = above(magnitudes, level)
+        level = float(kernels.take_top(sampled, count)[1].abs().amin())
         for _ in range(_ROUNDS):
-            if selected.numel() >= 0.8 * k:
+            if survivors.above(level).count >= 0.8 * k:
                 break
             level *= 0.8
-            selected = above(magnitudes, level)
-        if selected.numel() > k:
-            selected = selected[select_top(magnitudes[selected], k)]
-        return selected
+        return survivors.above(level).largest(k)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(

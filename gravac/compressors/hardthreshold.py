@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, kept
-from gravac.compressors.selector import PLAIN, Indexed
-from gravac.kernels import select_top
+from gravac.compressors.selector import PLAIN
+from gravac.compressors.survivors import Passed, Survivors, Thresholded
+from gravac.kernels import take_above, take_top
 
 
-class HardThreshold(Indexed):
+class HardThreshold(Thresholded):
     """``|x| >= threshold`` (in gradient units); without one, λ = 1 / (2 √k) with k = n / CF.
 
     An *absolute* compressor, ``||x - C(x)||² <= n λ²`` whatever x is: over a whole run it has the smallest total
@@ -32,12 +33,12 @@ class HardThreshold(Indexed):
         """λ in force."""
         return 0.5 / math.sqrt(kept(numel, cf)) if self.threshold is None else self.threshold
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return above(x, self.level(x.numel(), cf))
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        return survivors.above(self.level(survivors.x.numel(), cf))
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.support is not None
-        chosen = above(payload.values, self.level(payload.numel, cf))
+        chosen = take_above(payload.values.float(), self.level(payload.numel, cf))[0].long()
         parts = tuple(part[chosen] for part in payload.parts)
         return Payload(parts, payload.support[chosen], payload.numel, cf, payload.key)
 
@@ -68,16 +69,16 @@ class WarmedThreshold(HardThreshold):
         self._learnt: dict[str, tuple[int, float]] = {}  # place: steps seen, sum of their k-th magnitudes
         self._drafts: dict[str, float] = {}
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        place = f"{key.bucket}/{x.numel()}/{cf!r}"
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        n = survivors.x.numel()
+        place = f"{key.bucket}/{n}/{cf!r}"
         seen, total = self._learnt.get(place, (0, 0.0))
         if seen >= self.steps:
-            return above(x, total / seen)
-        top = select_top(x, kept(x.numel(), cf))
-        level = float(x[top].abs().min())
+            return survivors.above(total / seen)
+        level = float(take_top(survivors.x, kept(n, cf))[1].abs().amin())
         if math.isfinite(level):
             self._drafts[place] = level
-        return above(x, level)
+        return survivors.above(level)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         return super(HardThreshold, self).narrow(payload, cf)
@@ -109,8 +110,3 @@ class WarmedThreshold(HardThreshold):
                 raise ValueError(f"{self.name}: state of {place!r} must be two numbers, got {value!r:.80}")
         self._learnt = {place: (int(value[0]), float(value[1])) for place, value in state.items()}
         self._drafts.clear()
-
-
-def above(x: Tensor, level: float) -> Tensor:
-    """Positions where ``|x| >= level``, and of NaNs, which are never dropped."""
-    return (~(x.abs() < level)).nonzero().squeeze(1)

@@ -88,9 +88,9 @@ class Bound:
 class Payload:
     """One rank's compressed tensor.
 
-    ``parts`` travel (their bytes are the payload bytes); ``support`` (int64 indices, or None for "everywhere") is
-    where the values belong, and travels only if it is among the parts too. ``numel``: elements of the original.
-    ``cf`` and ``key``: what it was compressed with; every rank knows them.
+    ``parts`` travel (their bytes are the payload bytes); ``support`` (int32 or int64 indices, or None for
+    "everywhere") is where the values belong, and travels only if it is among the parts too. ``numel``: elements of the
+    original. ``cf`` and ``key``: what it was compressed with; every rank knows them.
     """
 
     parts: tuple[Tensor, ...]

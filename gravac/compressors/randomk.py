@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
 from gravac.compressors.selector import PLAIN, Selector
+from gravac.kernels import distinct
 
 
 class SharedDraw(Selector):
@@ -27,7 +28,10 @@ class SharedDraw(Selector):
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         support = self.draw(x.numel(), cf, key, x.device)
-        return Payload((travelling(x[support], dtype),), support, x.numel(), cf, key)
+        values = x.index_select(0, support)
+        return Payload(
+            (values if values.dtype == dtype else travelling(values, dtype),), support, x.numel(), cf, key
+        )
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         return Payload(parts, self.draw(numel, cf, key, parts[0].device), numel, cf, key)
@@ -48,9 +52,7 @@ class RandomK(SharedDraw):
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
-        generator.manual_seed(key.shared_seed())
-        return torch.randperm(numel, generator=generator)[: kept(numel, cf)].to(device)
+        return distinct(numel, kept(numel, cf), key.shared_seed(), device).long()
 
 
 class UnbiasedRandomK(RandomK):

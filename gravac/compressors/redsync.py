@@ -2,34 +2,25 @@
 
 from dataclasses import replace
 
-from torch import Tensor
-
 from gravac.compressors.base import Bound, Key, kept
-from gravac.compressors.hardthreshold import above
-from gravac.compressors.selector import PLAIN, Indexed
+from gravac.compressors.selector import PLAIN
+from gravac.compressors.survivors import Passed, Survivors, Thresholded
 from gravac.compressors.topk import TopK
-from gravac.kernels import select_top
 
 _SOURCE = "Fang et al. 2019, RedSync"
 
 
 class TrimmedTopK(TopK):
-    """Lower the threshold from the maximum in fifths until k elements pass, then Top-k among those: Top-k exactly."""
+    """Published as: lower the threshold from the maximum in fifths until k elements pass, then Top-k among those.
+
+    That is Top-k exactly, ties included, so it is found the way Top-k is, which is faster.
+    """
 
     name = "redsync-trimmed"
     source = f"{_SOURCE}, trimmed top-k"
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        k, magnitudes = kept(x.numel(), cf), x.float().abs()
-        mean, top = float(magnitudes.mean()), float(magnitudes.max())
-        share, survivors = 0.8, above(magnitudes, mean + 0.8 * (top - mean))
-        while survivors.numel() < k:
-            share -= 0.2
-            survivors = above(magnitudes, max(0.0, mean + share * (top - mean)))
-        return survivors[select_top(magnitudes[survivors], k)]
 
-
-class RedSync(Indexed):
+class RedSync(Thresholded):
     """Bisect for a threshold that lets k to 2k elements pass, and send what passes.
 
     Where counts jump past that, the 2k largest go. It never looks below the mean, so for a CF under about 3 it sends
@@ -46,13 +37,12 @@ class RedSync(Indexed):
             raise ValueError(f"redsync: tolerance={tolerance} must be between 0 and 1")
         self.tolerance = tolerance
 
-    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        k, magnitudes = kept(x.numel(), cf), x.float().abs()
-        mean, top = float(magnitudes.mean()), float(magnitudes.max())
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        k, mean, top = kept(survivors.x.numel(), cf), survivors.mean(), survivors.top
         low, high = 0.0, 1.0
         while high - low > self.tolerance:
             middle = (low + high) / 2
-            count = above(magnitudes, mean + middle * (top - mean)).numel()
+            count = survivors.count(mean + middle * (top - mean))
             if k <= count <= 2 * k:
                 low = middle
                 break
@@ -60,8 +50,7 @@ class RedSync(Indexed):
                 high = middle
             else:
                 low = middle
-        found = above(magnitudes, min(top, mean + low * (top - mean)))
-        return found if found.numel() <= 2 * k else found[select_top(magnitudes[found], 2 * k)]
+        return survivors.above(min(top, mean + low * (top - mean))).largest(2 * k)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1.0 / numel)  # the largest elements, at least one

@@ -29,14 +29,14 @@ class Selector(Compressor):
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         assert payload.support is not None
-        out.index_add_(0, payload.support, payload.values.to(out.dtype), alpha=scale * self.weight(payload))
+        kernels.scatter_add(out, payload.support, payload.values, scale * self.weight(payload))
 
     def energy(self, payload: Payload) -> float:
         return self.weight(payload) ** 2 * kernels.energy(payload.values)
 
     def inner(self, payload: Payload, x: Tensor) -> float:
         assert payload.support is not None
-        return self.weight(payload) * kernels.inner(payload.values, x[payload.support])
+        return self.weight(payload) * kernels.inner_at(x, payload.support, payload.values)
 
     def reached(self, numel: int, cf: float) -> float:
         return numel / kept(numel, cf)
@@ -54,7 +54,7 @@ class Indexed(Selector):
 
     @abstractmethod
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        """Positions to send of ``x``, int64, ascending."""
+        """Positions to send of ``x``, int32 or int64, ascending."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
         return packed_pairs(kept(numel, cf), numel, dtype) if self.traits.fixed_size else None
@@ -71,7 +71,7 @@ class Indexed(Selector):
         places = parts[1]
         if self.traits.fixed_size:
             places = kernels.unpack_positions(places, kept(numel, cf), numel)
-        return Payload(parts, places.long(), numel, cf, key)
+        return Payload(parts, places, numel, cf, key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         if self.traits.fixed_size:
@@ -104,10 +104,9 @@ class Indexed(Selector):
         return self._payload(payload.values[chosen], payload.support[chosen], payload.numel, cf, key)
 
     def _payload(self, values: Tensor, support: Tensor, numel: int, cf: float, key: Key) -> Payload:
-        places = support.int()
-        if self.traits.fixed_size:
-            places = kernels.pack_positions(places, numel)
-        return Payload((values, places), support.long(), numel, cf, key)
+        support = support.int()
+        places = kernels.pack_positions(support, numel) if self.traits.fixed_size else support
+        return Payload((values, places), support, numel, cf, key)
 
 
 def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[Part, ...]:

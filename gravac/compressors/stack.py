@@ -1,15 +1,18 @@
 """A selector whose values travel quantised: few elements, few bits each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
 from gravac.compressors.integers import Int8
 from gravac.compressors.quantiser import ROUNDED, Quantiser
 from gravac.compressors.selector import Selector
 from gravac.compressors.topk import TopK
+from gravac.kernels import Tally
 
 
 class Stack(Compressor):
@@ -33,6 +36,7 @@ class Stack(Compressor):
         self.selector, self.quantiser = selector, quantiser
         self.name = f"{selector.name}+{quantiser.name}"
         self.source = f"{selector.source}; {quantiser.source}"
+        self.counts = selector.counts
         self.traits: Traits = replace(
             ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantiser.traits.homogeneous
         )
@@ -45,9 +49,18 @@ class Stack(Compressor):
         return *values, *places[1:]
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        chosen = self.selector.compress(x, cf, key, torch.float32)
+        return self._rounded(self.selector.compress(x, cf, key, torch.float32), key, dtype)
+
+    def levels(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+    ) -> list[Payload]:
+        """Rounding comes last, so that the selector's levels stay nested."""
+        chosen = self.selector.levels(x, cfs, key, torch.float32, counted)
+        return [self._rounded(payload, key, dtype) for payload in chosen]
+
+    def _rounded(self, chosen: Payload, key: Key, dtype: torch.dtype) -> Payload:
         values = self.quantiser.compress(chosen.values, 1.0, key, dtype)
-        return Payload((*values.parts, *chosen.parts[1:]), chosen.support, x.numel(), cf, key)
+        return Payload((*values.parts, *chosen.parts[1:]), chosen.support, chosen.numel, chosen.cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
@@ -60,7 +73,14 @@ class Stack(Compressor):
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         assert payload.support is not None
-        out.index_add_(0, payload.support, self._values(payload).to(out.dtype), alpha=scale)
+        kernels.scatter_add(out, payload.support, self._values(payload), scale)
+
+    def energy(self, payload: Payload) -> float:
+        return kernels.energy(self._values(payload))
+
+    def inner(self, payload: Payload, x: Tensor) -> float:
+        assert payload.support is not None
+        return kernels.inner_at(x, payload.support, self._values(payload))
 
     def _values(self, payload: Payload) -> Tensor:
         assert payload.key is not None

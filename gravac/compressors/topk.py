@@ -1,11 +1,13 @@
 """Exact Top-k: keep the k elements of largest magnitude."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, kept, travelling
 from gravac.compressors.selector import PLAIN, Indexed
-from gravac.kernels import select_top, take_top
+from gravac.kernels import Tally, select_top, take_top
 
 
 class TopK(Indexed):
@@ -19,13 +21,23 @@ class TopK(Indexed):
     name = "topk"
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
     traits = PLAIN
+    counts = True
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        if x.dtype != torch.float32:
-            return super().compress(x, cf, key, dtype)
-        places, values = take_top(x.contiguous(), kept(x.numel(), cf))  # both in one pass
-        values = values if dtype == torch.float32 else travelling(values, dtype)
-        return self._payload(values, places, x.numel(), cf, key)
+        return self.levels(x, (cf,), key, dtype)[0]
+
+    def levels(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+    ) -> list[Payload]:
+        """One histogram serves all levels, and each takes its elements out of those of the one before."""
+        numel, taken, payloads = x.numel(), x.float().contiguous(), []
+        home: Tensor | None = None
+        for cf in cfs:
+            places, taken = take_top(taken, kept(numel, cf), counted)
+            home = places if home is None else home[places]
+            values = taken if dtype == torch.float32 else travelling(taken, dtype)
+            payloads.append(self._payload(values, home, numel, cf, key))
+        return payloads
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
         return select_top(x, kept(x.numel(), cf))

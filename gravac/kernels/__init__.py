@@ -1,6 +1,7 @@
 """The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
 
-from gravac.kernels.backend import active, use, warm
+from gravac.kernels.above import count_above, take_above
+from gravac.kernels.backend import active, compiled, on_gpu, use, warm
 from gravac.kernels.draws import distinct
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
@@ -17,7 +18,7 @@ from gravac.kernels.rounding import (
     stochastic_round,
 )
 from gravac.kernels.runs import add_run, run_places, run_start, take_run
-from gravac.kernels.scatter import scatter_add
+from gravac.kernels.scatter import inner_at, scatter_add
 from gravac.kernels.selection import select_top, take_top
 
 __all__ = [
@@ -26,11 +27,15 @@ __all__ = [
     "active",
     "add_run",
     "blocked",
+    "compiled",
+    "count_above",
     "dequantise",
     "distinct",
     "energy",
     "inner",
+    "inner_at",
     "noise",
+    "on_gpu",
     "pack",
     "pack_positions",
     "pack_trits",
@@ -45,6 +50,7 @@ __all__ = [
     "scatter_add",
     "select_top",
     "stochastic_round",
+    "take_above",
     "take_run",
     "take_top",
     "tally",

@@ -6,6 +6,7 @@ log2(n/k) bits a place, where entropy needs about 1.44 + log2(n/k). Many places 
 element.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,12 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
             raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
     if not low:
         return _set_ones(indices, ones)
+    if backend.compiled(indices):
+        from gravac.kernels.cpu.places import write
+
+        packed = torch.zeros(position_bytes(indices.numel(), numel), dtype=torch.uint8)
+        write(indices.int().numpy(), low, packed_bytes(indices.numel(), low), packed.numpy())
+        return packed
     upper = (indices >> low) + _order(indices)
     return torch.cat((pack_wide((indices & ((1 << low) - 1)).int(), low), _set_ones(upper, ones)))
 
@@ -64,10 +71,17 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         from gravac.kernels.cuda.bits import find_ones
 
         return find_ones(packed[size:], count, low, packed[:size])
+    if low and backend.compiled(packed):
+        from gravac.kernels.cpu.places import read
+
+        indices = torch.empty(count, dtype=torch.int32)
+        found = read(packed.numpy(), low, size, indices.numpy())
+        return _all(indices, found, count)
     places = _find_ones(packed[size:], count)
     return ((places - _order(places)) << low) | unpack_wide(packed[:size], count, low) if low else places
 
 
+@lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
 def _layout(count: int, numel: int) -> _Layout:
     """The smallest: every rank works it out alike from the two counts."""
     if not 0 <= count <= numel:
@@ -105,6 +119,10 @@ def _find_ones(packed: Tensor, count: int) -> Tensor:
     else:
         places = unpack(packed, 8 * packed.numel(), 1).nonzero().squeeze(1).int()
         found = places.numel()
+    return _all(places, found, count)
+
+
+def _all(places: Tensor, found: int, count: int) -> Tensor:
     if found != count:
         raise ValueError(f"{found} places found in a payload of {count}: it is damaged")
     return places

@@ -1,4 +1,4 @@
-"""Payloads added up where they belong."""
+"""Few elements of a tensor at their places: added up where they belong, or multiplied with what lies there."""
 
 import torch
 from torch import Tensor
@@ -41,3 +41,15 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
             f"indices reach from {low} to {high}, outside 0..{out.numel() - 1}: the payload is damaged or of another "
             "bucket"
         )
+
+
+def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> float:
+    """Σ values · x[indices] in float64: the inner product with a tensor that is zero elsewhere.
+
+    ``x`` of shape ``(n,)``, ``indices`` (int32 or int64, inside 0..n-1) and ``values`` of shape ``(k,)``.
+    """
+    if indices.dtype == torch.int32 and x.dtype == torch.float32 and backend.compiled(x, indices, values):
+        from gravac.kernels.cpu.scatter import inner_at as compiled
+
+        return float(compiled(x.detach().numpy(), indices.numpy(), values.detach().float().numpy()))
+    return float(torch.dot(x[indices].double(), values.double()))

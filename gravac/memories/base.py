@@ -31,6 +31,16 @@ class Bucket(NamedTuple):
     """Of each parameter; empty when unknown."""
 
 
+class Terms(NamedTuple):
+    """p = gradient + ``share`` · ``owed``, still to be written to ``out``; all of shape ``(n,)``."""
+
+    owed: Tensor | None
+    """float32; None: nothing is owed, p is the gradient."""
+    share: float
+    out: Tensor
+    """float32; what is owed afterwards is left in it. It may be the gradient itself, which is then not written."""
+
+
 class Memory(ABC):
     """Error memory of one rank, keyed by parameter name. Settings come as keywords; a wrong one raises ValueError."""
 
@@ -64,6 +74,11 @@ class Memory(ABC):
         nothing is owed and nothing will be. ``whole``: offer all that is owed, for a step that sends all of p; a
         memory that usually holds a share back then owes nothing afterwards.
         """
+
+    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms | None:
+        """What ``compensate`` would add up, for a caller who does it in a pass of their own and then goes on as if
+        ``compensate`` had been called. None, and nothing happened: this memory needs more than one sum."""
+        return None
 
     @abstractmethod
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:

@@ -186,4 +186,4 @@ def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, veloci
         velocity.masked_fill_(p != before, 0.0)
     else:
         rest = torch.where(p[support] != before, 0.0, velocity[support])
-        velocity.index_copy_(0, support, rest)
+        velocity.index_copy_(0, support.long(), rest)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket
+from gravac.memories.base import Bucket, Terms
 from gravac.memories.grouped import Grouped
 
 
@@ -34,14 +34,13 @@ class ResidualMemory(Grouped[_Slot]):
     exact = True
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
+        owed, share, out = self.terms(bucket, gradient, whole=whole)
+        return out.copy_(gradient) if owed is None else torch.add(gradient, owed, alpha=share, out=out)
+
+    def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
         slot = self._slot(bucket, gradient.device)
-        share = 1.0 if whole else self.offered_share()
-        if slot.owing:
-            torch.add(gradient, slot.residual, alpha=share, out=slot.draft)
-        else:
-            slot.draft.copy_(gradient)
-        slot.offered = share
-        return slot.draft
+        slot.offered = 1.0 if whole else self.offered_share()
+        return Terms(slot.residual if slot.owing else None, slot.offered, slot.draft)
 
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)

@@ -5,15 +5,30 @@ the same decisions, byte for byte, on every platform (promise P7).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
+from pydantic import model_validator
+
+from gravac.orders import Override
 from gravac.protocol import Decision, PolicySpec, Record, WindowReport
 
 
 class PolicyState(Record):
-    """Base of every policy's state. ``decision`` is the one in force, so a state alone can resume a job."""
+    """Base of every policy's state. ``decision`` is the one in force, so a state alone can resume a job.
+
+    ``override``: the operator's order in force, null while the policy decides; ``suspended``: the policy's own decision
+    meanwhile. Both are ``gravac.steering``'s: no policy is asked while they are set.
+    """
 
     decision: Decision
+    override: Override | None = None
+    suspended: Decision | None = None
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.override is None) != (self.suspended is None):
+            raise ValueError("override and suspended go together: give both or neither")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,15 @@ Phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughou
 
 from gravac.policies import table
 from gravac.policies.base import Verdict
-from gravac.policies.measure import MOST, Measurement
+from gravac.policies.measure import MOST, Measurement, foreseen
 from gravac.policies.table import Table, useful
 from gravac.policies.turn import Turn
 from gravac.policies.wording import cf as name
 from gravac.policies.wording import kept, number, percent
 from gravac.protocol import Rule
+
+_CLEARLY = 0.9
+"""Share of ε below which a gain foreseen counts as too little: curves move a little from step to step."""
 
 
 def warmup(turn: Turn) -> Verdict:
@@ -37,10 +40,15 @@ def warmup(turn: Turn) -> Verdict:
         rows = table.mark(turn.table, 1.0, "chosen")
         return turn.go("no_headroom", reason, phase="hold", rows=rows, warmup_left=0)
     first = settings.rungs[1]
-    reason = (
+    room = (
         f"The dense baseline is {number(dense.samples_per_second)} samples/s, {_waiting(dense)}: "
-        f"there is room to gain. Try {name(first)}."
+        "there is room to gain."
     )
+    hopeless = _hopeless(turn, first)
+    if hopeless is not None:
+        rows = table.mark(turn.table, first, "too_strong", hopeless)
+        return finish(turn, "too_strong", f"{room} But {_unreachable(turn, first, hopeless)}", rows)
+    reason = f"{room} Try {name(first)}."
     rows = table.mark(turn.table, first, "trying")
     return turn.go(
         "explore",
@@ -87,6 +95,10 @@ def explore(turn: Turn) -> Verdict:
 def _climb(turn: Turn, rows: Table, evidence: str, pays: bool) -> Verdict:
     rungs, cf, minimum = turn.settings.rungs, turn.previous.cf_candidate, turn.previous.cf_minimum
     up = rungs[rungs.index(cf) + 1]
+    hopeless = _hopeless(turn, up)
+    if hopeless is not None:
+        why = f"{evidence}. {_unreachable(turn, up, hopeless)}"
+        return finish(turn, "too_strong", why, table.mark(rows, up, "too_strong", hopeless))
     link = ":" if pays else "; that does not pay yet, but a stronger CF may:"
     reason = f"{evidence}{link} try {name(up)}."
     if _equal_gain(turn, minimum, cf):
@@ -128,6 +140,19 @@ def finish(turn: Turn, rule: Rule, why: str, rows: Table) -> Verdict:
         extended=0,
         reference=None,
         drifting=0,
+    )
+
+
+def _hopeless(turn: Turn, cf: float) -> float | None:
+    """What a CF not tried yet would keep at most, when that is clearly below ε: then no window is spent on it."""
+    gain = foreseen(turn.report, cf)
+    return gain if gain is not None and gain < _CLEARLY * turn.settings.epsilon else None
+
+
+def _unreachable(turn: Turn, cf: float, gain: float) -> str:
+    return (
+        f"{name(cf)} would keep at most {kept(gain)}, below ε {kept(turn.settings.epsilon)}, "
+        "by the curve of this window: not tried."
     )
 
 

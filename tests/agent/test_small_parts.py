@@ -5,13 +5,15 @@ import time
 import pytest
 import torch
 
+from gravac.kernels import tally
+from gravac.spectrum import LADDER, Spectrum
 from gravac_agent import Link, SetupError
 from gravac_agent.clock import StepClock
-from gravac_agent.engine import Outcome
 from gravac_agent.intake import Intake
 from gravac_agent.link import Pacer, parse
 from gravac_agent.plan import Directive, Plan
 from gravac_agent.settings import load
+from gravac_agent.step import Outcome
 from gravac_agent.tick import StepSums, Tick
 from gravac_agent.window import Row, Window, build_report
 
@@ -54,7 +56,7 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
         7,
         "static:cf=25",
         False,
-        "topk",
+        "topk+bf16",
     )
     assert load(window=9).window == 9
 
@@ -88,7 +90,7 @@ def test_misspelt_variables_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 def outcome(last_submit_at: float, *activity: tuple[str, float, float]) -> Outcome:
     tick = Tick(StepSums(), PLAN.directive, True)
-    return Outcome(tick, last_submit_at, list(activity), 0, 0, None)  # type: ignore[arg-type]
+    return Outcome(tick, last_submit_at, list(activity), 0, 0, None, None, 0.0)  # type: ignore[arg-type]
 
 
 def test_phases_add_up_and_count_only_what_backward_does_not_hide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,7 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     window.log_loss(2.0)
     other = Row(*window.row.values())
     other.loss_sum, other.seconds = 4.0, 9.0
-    report = build_report(window, [window.row, other], {10.0: 0.5}, "job", "start")
+    report = build_report(window, [window.row, other], {10.0: 0.5}, None, "job", "start")
     assert (report.window, report.first_step, report.last_step, report.cf, report.epoch) == (
         4,
         200,
@@ -172,3 +174,30 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     assert (second.cf, second.steps, second.settled_steps, second.payload_bytes) == (10.0, 4, 3, 160)
     assert (second.sums.steps, second.sums.compensated_sq, second.sums.sent_sq) == (3, 12.0, 6.0)
     assert report.ranks[1].step_seconds == 9.0
+
+
+def test_the_curve_of_a_window_is_that_of_all_ranks_and_steps() -> None:
+    """Energies are added before they are divided: a rank with little gradient counts little."""
+    mine, theirs = Window(0, 0), Window(0, 0)
+    loud, quiet = torch.zeros(100), torch.full((100,), 1e-3)
+    loud[:10] = 5.0  # ten elements hold it all
+    for x in (loud, loud):
+        mine.survey(Spectrum.of(tally(x)).curve())
+    theirs.survey(Spectrum.of(tally(quiet)).curve())
+    rows = [
+        torch.cat((torch.tensor(w.row.values(), dtype=torch.float64), w.curve_sums())) for w in (mine, theirs)
+    ]
+    curve = mine.curve_of(rows, own=True)
+    assert curve is not None
+    assert (curve.steps, curve.own, curve.gains[0]) == (2, True, 1.0)
+    gain = curve.gains[LADDER.index(10.0)]
+    assert gain is not None
+    assert 0.999 < gain < 1.0
+    assert curve.gains[-1] == pytest.approx(0.1, abs=1e-5)  # one of ten equal ones
+    assert Window(0, 0).curve_of(rows, own=True) is None
+
+
+def test_a_rank_without_a_curve_adds_nothing_to_it() -> None:
+    window = Window(0, 0)
+    assert float(window.curve_sums().abs().sum()) == 0.0
+    assert len(window.curve_sums()) == len(LADDER) + 1

@@ -46,6 +46,7 @@ class Trainer:
                 nonfinite_steps=0,
                 failed_steps=0,
                 memory_bytes=4096 * (rank + 1),
+                agent_cpu_seconds=0.25 if rank == 0 else None,
             )
             for rank in range(self.world_size)
         )

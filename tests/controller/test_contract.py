@@ -15,7 +15,8 @@ ROUTES = {
     "GET /v1/jobs", "POST /v1/jobs", "GET /v1/jobs/{job}", "GET /v1/jobs/{job}/windows",
     "POST /v1/jobs/{job}/windows", "GET /v1/jobs/{job}/decisions", "GET /v1/jobs/{job}/candidates",
     "GET /v1/jobs/{job}/ranks", "GET /v1/jobs/{job}/events", "POST /v1/jobs/{job}/events",
-    "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end", "GET /healthz", "GET /readyz", "GET /metrics",
+    "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end", "GET /v1/jobs/{job}/override", "PUT /v1/jobs/{job}/override",
+    "GET /healthz", "GET /readyz", "GET /metrics",
 }  # fmt: skip
 
 
@@ -46,9 +47,37 @@ def test_every_route_is_described(app: InProcess) -> None:
     assert set(found) == ROUTES
     for route, operation in found.items():
         assert operation["summary"], route
-        assert {"4XX", "5XX"} <= set(operation["responses"]), route
-        if route.startswith("POST"):
+        assert operation["tags"], route
+        errors = {"400", "401", "403", "422", "429", "500", "503"}
+        if route.startswith(("POST", "PUT")):
             assert operation["requestBody"]["content"]["application/json"]["schema"]["$ref"], route
+            errors |= {"404", "408", "409", "413", "415"}
+        assert errors <= set(operation["responses"]), route
+        for status in errors:
+            assert "application/problem+json" in operation["responses"][status]["content"], (route, status)
+
+
+def test_examples_are_true(app: InProcess) -> None:
+    """What the document says goes in is taken, and what it says comes out is what comes out."""
+    found = dict(operations(document(app)))
+    for route in ("POST /v1/jobs", "POST /v1/jobs/{job}/windows", "POST /v1/jobs/{job}/events"):
+        content = found[route]["requestBody"]["content"]["application/json"]
+        answer = app.client.post(route.split()[1].format(job="my-job"), json=content["example"])
+        assert answer.status_code == 200, answer.text
+        shown = found[route]["responses"]["200"]["content"]["application/json"]["example"]
+        assert timeless(answer.json()) == timeless(shown), route
+    for route, operation in found.items():
+        content = operation["responses"].get("200", {}).get("content", {}).get("application/json")
+        if route.startswith("GET /v1") and content is not None:
+            answer = app.client.get(route.split()[1].format(job="my-job"))
+            assert timeless(answer.json()) == timeless(content["example"]), route
+
+
+def timeless(node: Any) -> Any:
+    """Without times, and without the event that registering leaves."""
+    if isinstance(node, dict):
+        return {key: timeless(value) for key, value in node.items() if "time" not in key and key != "events"}
+    return [timeless(one) for one in node] if isinstance(node, list) else node
 
 
 def test_every_reference_leads_somewhere(app: InProcess) -> None:
@@ -77,7 +106,12 @@ def test_the_docs_page_lists_all_and_loads_nothing(app: InProcess) -> None:
     assert answer.headers["content-type"].startswith("text/html")
     for route in ROUTES:
         assert route in answer.text
-    assert not re.search(r"<script|<link|<style|<img|style=|https?://", answer.text)
+    assert not re.search(r"<script|<style|<img|style=|https?://", answer.text)
+    (link,) = re.findall(r"<link[^>]*>", answer.text)
+    assert link == '<link rel="stylesheet" href="/docs.css">'
+    assert app.client.get("/docs.css").headers["content-type"].startswith("text/css")
+    anchors = set(re.findall(r'id="([^"]*)"', answer.text))
+    assert set(re.findall(r'href="#([^"]*)"', answer.text)) <= anchors
 
 
 def test_settings_say_what_they_are() -> None:

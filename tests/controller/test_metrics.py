@@ -58,6 +58,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_nonfinite_steps_total": 0,
         "gravac_failed_steps_total": 0,
         "gravac_error_memory_bytes": 4096 * 3,
+        "gravac_agent_cpu_ratio": 0.25 / 9.75,
         "gravac_fallback_active": 0,
     }
     assert {name: seen[name][()] for name in single} == pytest.approx(single)

@@ -106,9 +106,9 @@ class Constant(RandomK):
 class NoWrap(UnbiasedBlockRandomK):
     """The block never goes round the end: both ends are sent less often than the middle."""
 
-    def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        k = kept(numel, cf)
-        return torch.arange(k) + key.shared_seed() % (numel - k + 1)
+    @staticmethod
+    def start(numel: int, key: Key) -> int:
+        return key.shared_seed() % (numel - kept(numel, 4.0) + 1)
 
 
 class Redraw(Atomo):

@@ -11,6 +11,7 @@ from gravac.compressors.base import Compressor, kept
 from gravac.compressors.dgc import DGC
 from gravac.compressors.hardthreshold import WarmedThreshold
 from gravac.compressors.redsync import RedSync
+from gravac.compressors.survivors import Survivors, Thresholded
 from gravac.kernels import select_top
 
 TEN = 10_000
@@ -96,6 +97,33 @@ def test_thresholds_on_vectors_without_a_tail(name: str, kind: str) -> None:
     assert 1 <= count <= 200
     if kind == "one_hot":
         assert TEN // 2 in support(build(name), x, 100.0).tolist()
+
+
+@pytest.mark.parametrize("name", ["dgc", "redsync", "sidco", "hardthreshold", "hardthreshold-warmup"])
+@pytest.mark.parametrize("cfs", [(4.0, 300.0), (30.0, 33.0), (300.0, 4.0), (5.0, 5.0, 1000.0)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_levels_are_what_each_alone_would_be(name: str, cfs: tuple[float, ...], dtype: torch.dtype) -> None:
+    """Work that is shared between levels changes nothing; DGC's first threshold may miss, lower and higher."""
+    codec = build(name)
+    assert isinstance(codec, Thresholded)
+    for kind in ("gauss", "heavy", "constant"):
+        for step in range(3):
+            x, key = vector(kind, 3000, step).to(dtype), KEY._replace(step=step)
+            for payload, cf in zip(codec.levels(x, cfs, key, dtype), cfs, strict=True):
+                assert payload.cf == cf
+                assert torch.equal(payload.pack(), codec.compress(x, cf, key, dtype).pack())
+
+
+def test_a_stronger_level_is_found_among_the_survivors_of_the_weaker() -> None:
+    """Without looking at the tensor again: what it costs is the whole point."""
+    survivors = Survivors(vector("heavy", TEN))
+    weak = survivors.above(1.0)
+    survivors.x.fill_(torch.nan)
+    strong = survivors.above(3.0)
+    assert 0 < strong.count < weak.count
+    assert torch.equal(strong.places, weak.places[weak.values.abs() >= 3.0])
+    assert survivors.count(2.0) == int((weak.values.abs() >= 2.0).sum())
+    assert survivors.mean(1.0) == pytest.approx(float(weak.values.abs().mean()))
 
 
 def test_trimmed_redsync_is_topk_ties_included() -> None:

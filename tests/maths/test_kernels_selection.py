@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from maths.backends import LENGTHS, everywhere, on, vector
 
-from gravac.kernels import Tally, scatter_add, select_top, take_top, tally
+from gravac.kernels import Tally, count_above, scatter_add, select_top, take_above, take_top, tally
 
 
 def by_sorting(x: torch.Tensor, k: int) -> torch.Tensor:
@@ -96,6 +96,26 @@ def test_the_tally_of_another_tensor_is_refused_and_nothing_is_lost(name: str) -
 def test_an_impossible_k_is_refused(k: int) -> None:
     with pytest.raises(ValueError, match=rf"k={k} is outside 1\.\.10"):
         take_top(torch.ones(10), k)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+    level=st.one_of(
+        st.floats(0, 20, width=32), st.sampled_from([-1.0, torch.inf, torch.nan, 1e-45, 0.1, 1e300])
+    ),
+)
+def test_what_is_above_a_level(n: int, seed: int, kind: str, level: float) -> None:
+    """0.1 is no float32, and 1e300 none at all: levels are rounded alike everywhere. NaN always passes."""
+    x = vector(n, seed, kind)
+    expected = (~(x.abs() < torch.tensor(level))).nonzero().squeeze(1)
+    indices, values = everywhere(lambda: take_above(x, level))
+    assert indices.dtype == torch.int32
+    assert indices.tolist() == expected.tolist()
+    assert torch.equal(values.view(torch.int32), x[expected].view(torch.int32))
+    assert everywhere(lambda: count_above(x, level)) == expected.numel()
 
 
 def test_half_precision_is_selected_alike() -> None:

@@ -1,11 +1,13 @@
 """What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
 
 import hashlib
+import json
 import math
 import os
 import random
 import signal
 import time
+import urllib.request
 from typing import Any
 
 import torch
@@ -445,6 +447,42 @@ def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"parameters": fingerprint(module), "epochs": epochs}
 
 
+def steered(
+    rank: int, world: int, folder: str, token: str, orders: dict[str, dict[str, Any]], steps: int
+) -> dict[str, Any]:
+    """A job whose own controller is given ``orders`` (by step) over HTTP; what each step sent, and its epoch."""
+    os.environ["GRAVAC_CONTROLLER_CONTROL_TOKEN"] = token
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    sent: list[tuple[float, int]] = []
+    options: dict[str, Any] = {"policy": "static:cf=10", "window": 10, "settle_steps": 0}
+    with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
+        assert agent.wait_ready(60)
+        dist.barrier()
+        desk = agent._parts.desk if agent._parts else None
+        for step in range(steps):
+            if desk is not None and str(step) in orders:
+                _order(agent.url or "", token, orders[str(step)])
+            if step % 10 == 5:  # the decision on the last window is there before this one is over
+                until = time.monotonic() + 60
+                while desk is not None and desk._pending and time.monotonic() < until:  # type: ignore[attr-defined]
+                    time.sleep(0.01)
+                dist.barrier()
+            train(module, optimizer, rank, range(step, step + 1))
+            assert agent.state is not None
+            sent.append((agent.state.cf, agent.state.epoch))
+    return {"sent": sent, "parameters": fingerprint(module)}
+
+
+def _order(url: str, token: str, order: dict[str, Any]) -> None:
+    path = f"{url}/v1/jobs/steered/override"
+    with urllib.request.urlopen(path) as answer:
+        seen = answer.headers["ETag"]
+    headers = {"If-Match": seen, "Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(path, json.dumps(order).encode(), headers, method="PUT")
+    urllib.request.urlopen(request).close()
+
+
 class Branchy(nn.Module):
     """A net whose second branch is used on every third step only, and not at all on the last rank."""
 
@@ -683,3 +721,15 @@ def many_steps(
         "steps": loop.step,
         "saved": loop.dense_bytes / loop.payload_bytes,
     }
+
+
+def hashed(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """How this process hashes text, and whose child it is."""
+    return {"hash": hash("gradient"), "parent": os.getppid()}
+
+
+def one_fails(rank: int, world: int, folder: str) -> None:
+    """Rank 1 fails; rank 0 would wait for it for long."""
+    if rank == 1:
+        raise RuntimeError("deliberate")
+    time.sleep(60)

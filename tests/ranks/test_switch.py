@@ -29,7 +29,7 @@ def test_what_is_owed_comes_along(run_ranks: RunRanks, tmp_path: Path) -> None:
     assert min(one["owed"]) > 0.0
     lines = read(tmp_path / "switched" / "journal.jsonl")
     notes = [line.record.message for line in lines if isinstance(line.record, Event)]
-    assert sum("compressor topk -> qsgd" in note for note in notes) == 1
+    assert sum("compressor topk+bf16 -> qsgd" in note for note in notes) == 1
     assert (
         sum("memory partial:beta=0.3 -> residual, compressor qsgd -> powersgd:rank=1" in n for n in notes)
         == 1

@@ -15,7 +15,7 @@ from gravac_controller.bench import rate
 from gravac_controller.bench.train import Benchmark, run
 from gravac_controller.cli.wording import seconds, size
 
-METHODS = "none dense fp16 powersgd:1 agent/topk//static:cf=100"
+METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "dense", "fp16", "powersgd:", "agent")
 
 

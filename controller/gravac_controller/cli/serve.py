@@ -11,7 +11,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from gravac_controller.guard import is_loopback
+from gravac_controller.hosts import is_loopback
 from gravac_controller.listen import ListenError
 from gravac_controller.lock import DataDirError
 from gravac_controller.problems import faults_of
@@ -44,7 +44,13 @@ class CannotStart(click.ClickException):
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File with the token that agents must show to post; GRAVAC_TOKEN does the same.",
+    help="File with the token of agents and readers; GRAVAC_TOKEN does the same.",
+)
+@click.option(
+    "--control-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the token that operators must show to steer a job; GRAVAC_CONTROLLER_CONTROL_TOKEN does the same. "
+    "Without it nothing can be steered.",
 )
 @click.option(
     "--announce",
@@ -59,15 +65,19 @@ class CannotStart(click.ClickException):
     metavar="SECONDS",
     help="With --with-parent: end this much later.",
 )
-def serve(announce: bool, with_parent: bool, token_file: Path | None, **given: Any) -> None:
+def serve(
+    announce: bool, with_parent: bool, token_file: Path | None, control_token_file: Path | None, **given: Any
+) -> None:
     """Run the controller: decide for training jobs, journal and show what was decided.
 
     Training jobs start one by themselves; run this to serve several jobs from one place, or to look at old ones.
     All settings can also be given as GRAVAC_CONTROLLER_<NAME>, for example GRAVAC_CONTROLLER_MAX_JOBS=50.
     """
+    given["token"] = _read_token("--token-file", token_file)
+    given["control_token"] = _read_token("--control-token-file", control_token_file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        settings = _settings(token_file, given)
+        settings = _settings(given)
         run(
             settings,
             with_parent=with_parent,
@@ -77,13 +87,17 @@ def serve(announce: bool, with_parent: bool, token_file: Path | None, **given: A
         raise CannotStart(str(error)) from None
 
 
-def _settings(token_file: Path | None, given: dict[str, Any]) -> ControllerSettings:
+def _read_token(option: str, file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"{option} {file} cannot be read: {error}") from None
+
+
+def _settings(given: dict[str, Any]) -> ControllerSettings:
     chosen = {name: value for name, value in given.items() if value is not None and value != ()}
-    if token_file is not None:
-        try:
-            chosen["token"] = token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CannotStart(f"--token-file {token_file} cannot be read: {error}") from None
     try:
         return ControllerSettings(**chosen)
     except ValidationError as error:
@@ -103,7 +117,9 @@ def _tell(url: str, services: Services, announce: bool) -> None:
         tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{socket.gethostname()}"
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
     else:
-        lines.append("anyone who reaches this address can look; posting needs the token")
+        lines.append("looking needs the token too: in a browser any name, and the token as the password")
+    if settings.control_token is not None:
+        lines.append("control is on: whoever has the control token may pin a CF, go dense, pause and resume")
     for job, why in services.store.unreadable.items():
         lines.append(f"job {job} is not served: {why}")
     click.echo("\n".join(lines), err=announce)

@@ -1,44 +1,66 @@
-"""``gravac status``: what a running controller is doing."""
+"""``gravac status``: what controllers are doing, or what a trace tells."""
 
-import http.client
 import json
-from urllib.parse import quote, urlsplit
+from pathlib import Path
+from typing import Any
 
 import click
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from gravac.trace import TraceError
+from gravac_controller.cli.source import Nothing, Source, looking, sources, token_of
 from gravac_controller.cli.wording import factor, printable
-from gravac_controller.settings import DEFAULT_PORT
-from gravac_controller.views import JobList, JobView
-
-TIMEOUT_SECONDS = 5.0
-MAX_BYTES = 16_000_000
-DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+from gravac_controller.client import ControllerError
+from gravac_controller.views import JobView
 
 
 @click.command()
-@click.argument("url", required=False)
+@click.argument("source", required=False)
+@looking
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def status(url: str | None, as_json: bool) -> None:
-    """Show the jobs of the controller at URL, one line each, with the reason of the decision in force.
+def status(source: str | None, data_dir: Path, token_file: Path | None, as_json: bool) -> None:
+    """Show jobs, one line each, with the reason of the decision in force.
 
-    A training prints its controller's address when it starts; `gravac serve` listens on port 8756 unless told
-    otherwise, and that is where this looks without a URL. The same address in a browser is the live page.
+    SOURCE is a controller's address or a trace file. Without it: every controller that runs on the journals in the
+    current folder (./gravac-runs), else the one at port 8756. The same address in a browser is the live page.
 
     \b
-    Example:
+    Examples:
+      gravac status
       gravac status http://127.0.0.1:8756
+      gravac status gravac-runs/my-job/journal.jsonl
     """
-    address = _address(url or DEFAULT_URL)
-    jobs, unreadable = _jobs(address)
+    found = [_look(one) for one in sources(source, data_dir, token_of(token_file))]
     if as_json:
-        shown = [{**_summary(job), "reason": job.decision.reason, "rule": job.decision.rule} for job in jobs]
-        click.echo(json.dumps({"url": address, "jobs": shown, "unreadable": unreadable}))
+        shown = [
+            {"url": where, "jobs": [_facts(job) for job in jobs], "unreadable": unreadable}
+            for where, jobs, unreadable in found
+        ]
+        click.echo(json.dumps(shown[0] if len(shown) == 1 else {"controllers": shown}))
         return
-    if not jobs:
-        click.echo(f"The controller at {address} has no jobs yet.")
+    console = Console(highlight=False, markup=False)
+    for where, jobs, unreadable in found:
+        if not jobs:
+            click.echo(f"The controller at {where} has no jobs yet.")
+        elif source is None or len(found) > 1:
+            console.print(f"At {where}:")
+        if jobs:
+            console.print(_table(jobs))
+        for name, why in unreadable.items():
+            console.print(f"{name} is not served: {printable(why)}")
+
+
+def _look(source: Source) -> tuple[str, list[JobView], dict[str, str]]:
+    try:
+        return source.where, source.jobs(), source.unreadable()
+    except (ControllerError, TraceError) as error:
+        hint = ". A training prints its controller's address when it starts; `gravac serve` starts one that stays"
+        text = printable(str(error))
+        raise Nothing(text + (hint if "no controller answers" in text else "")) from None
+
+
+def _table(jobs: list[JobView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("Job", "State", "Ranks", "Step", "CF", "Phase"):
         table.add_column(name, no_wrap=True)
@@ -46,71 +68,11 @@ def status(url: str | None, as_json: bool) -> None:
     for job in jobs:
         numbers = (str(job.world_size), str(job.totals.steps), factor(job.cf))
         table.add_row(job.job, job.state, *numbers, job.phase, printable(job.decision.reason))
-    console = Console(highlight=False, markup=False)
-    if jobs:
-        console.print(table)
-    for name, why in unreadable.items():
-        console.print(f"{name} is not served: {printable(why)}")
+    return table
 
 
-def _jobs(address: str) -> tuple[list[JobView], dict[str, str]]:
-    views: list[JobView] = []
-    unreadable: dict[str, str] = {}
-    after = ""
-    try:
-        while True:
-            page = JobList.model_validate_json(_get(address, "/v1/jobs" + after))
-            unreadable.update({job.job: job.reason for job in page.unreadable})
-            answers = (_get(address, f"/v1/jobs/{quote(job.job)}") for job in page.items)
-            views.extend(JobView.model_validate_json(answer) for answer in answers)
-            if page.next is None:
-                return views, unreadable
-            after = f"?after={quote(page.next)}"
-    except ValidationError:
-        raise click.ClickException(
-            f"what answers at {address} is not a gravac controller of this version"
-        ) from None
-
-
-def _address(text: str) -> str:
-    """The address as scheme://host:port, whatever path came with it; http where no scheme was given."""
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        wrong = (
-            ""
-            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-            else "not an address"
-        )
-    except ValueError as error:
-        wrong = str(error)
-    if wrong:
-        raise click.UsageError(f"URL {text!r}: {wrong}; write for example {DEFAULT_URL}")
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _get(address: str, path: str) -> bytes:
-    parts = urlsplit(address)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
-    try:
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(MAX_BYTES)
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException) as error:
-        raise click.ClickException(
-            f"no controller answers at {address} ({error or type(error).__name__}). A training prints its "
-            "controller's address when it starts; `gravac serve` starts one that stays"
-        ) from None
-    if answer.status != 200:
-        raise click.ClickException(
-            f"{address}{path} answered {answer.status}: {printable(body[:300].decode(errors='replace'))}"
-        )
-    return body
-
-
-def _summary(job: JobView) -> dict[str, object]:
+def _facts(job: JobView) -> dict[str, Any]:
     names = ("job", "state", "policy", "compressor", "world_size", "epoch", "phase", "cf", "windows", "steps")
-    return {name: getattr(job, name) for name in names}
+    order = None if job.override is None else job.override.model_dump(mode="json")
+    facts = {name: getattr(job, name) for name in names}
+    return {**facts, "rule": job.decision.rule, "reason": job.decision.reason, "override": order}

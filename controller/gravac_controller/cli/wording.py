@@ -1,6 +1,7 @@
 """How the command line writes numbers and other people's text."""
 
 import os
+from datetime import datetime
 from pathlib import Path
 
 from gravac.protocol import LinkSpec
@@ -31,6 +32,11 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def clock(unix_seconds: float) -> str:
+    """A time of day, as it is here."""
+    return datetime.fromtimestamp(unix_seconds).strftime("%H:%M:%S")
 
 
 def number(value: float | None) -> str:

@@ -19,3 +19,15 @@ def scatter_add(
     for i in range(indices.size):
         out[np.uint64(np.uint32(indices[i]))] += values[i] * scale
     return True
+
+
+@jit("float64(float32[::1], int32[::1], float32[::1])")
+def inner_at(x: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32]) -> float:
+    """Sum of ``values · x[indices]``; NaN if an index is outside."""
+    total = 0.0
+    for i in range(indices.size):
+        place = np.uint64(np.uint32(indices[i]))
+        if place >= np.uint64(x.size):
+            return np.nan
+        total += np.float64(values[i]) * np.float64(x[place])
+    return total

@@ -44,8 +44,18 @@ def _lowest(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
+def _ones(typing: Any, word: Any) -> Any:
+    """How many bits are set."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), emit
+
+
 at_least: Any = intrinsic(_at_least)
 lowest: Any = intrinsic(_lowest)
+ones: Any = intrinsic(_ones)
 
 
 @jit("void(int32[::1], int32[::1], int32[::1], int64)")
@@ -145,3 +155,37 @@ def top(
         elif clear:
             bits[np.uint64(np.uint32(home))] = word
     return True
+
+
+@jit("int64(int32[::1], int32)")
+def count_above(bits: NDArray[np.int32], edge: int) -> int:
+    """How many magnitudes are at least ``edge``."""
+    count: Any = np.int64(0)
+    whole = bits.size & ~63
+    for begin in range(0, whole, 64):
+        count += ones(at_least(bits, begin, edge))
+    for i in range(whole, bits.size):
+        count += bits[i] & _MAGNITUDE >= edge
+    return count  # type: ignore[no-any-return]
+
+
+@jit("void(int32[::1], int32, int32[::1], int32[::1])")
+def take_above(
+    bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
+) -> None:
+    """Places of these, ascending, and what is there; ``indices`` and ``values`` have room for just so many."""
+    count: Any = np.uint64(0)
+    whole = bits.size & ~63
+    for begin in range(0, whole, 64):
+        mask: Any = at_least(bits, begin, edge)
+        while mask != np.uint64(0):
+            place = np.uint64(begin + lowest(mask))
+            mask &= mask - np.uint64(1)
+            indices[count] = np.int32(place)
+            values[count] = bits[place]
+            count += np.uint64(1)
+    for i in range(whole, bits.size):
+        if bits[i] & _MAGNITUDE >= edge:
+            indices[count] = np.int32(i)
+            values[count] = bits[i]
+            count += np.uint64(1)

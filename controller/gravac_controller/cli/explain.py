@@ -1,0 +1,178 @@
+"""``gravac explain``: why this CF, with what was measured, and what came of it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gravac.trace import TraceError
+from gravac_controller.cli.source import Nothing, Source, choose, looking, one_source, token_of
+from gravac_controller.cli.wording import clock, factor, number, printable, seconds
+from gravac_controller.client import ControllerError
+from gravac_controller.views import DecisionView, JobView, WindowView
+
+VERDICTS = {
+    "untried": "not tried",
+    "trying": "being measured",
+    "passed": "keeps enough",
+    "too_strong": "keeps too little",
+    "chosen": "chosen",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One epoch: the decision that began it, those that confirmed it, and the windows that ran under it."""
+
+    job: JobView
+    began: DecisionView
+    confirmed: tuple[DecisionView, ...]
+    windows: tuple[WindowView, ...]
+
+    def mean(self, name: str) -> float | None:
+        """Of a figure over the windows that have it."""
+        known = [value for view in self.windows if (value := getattr(view, name)) is not None]
+        return fmean(known) if known else None
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[EPOCH] [SOURCE]")
+@click.option("--job", help="Which job, where SOURCE has several.")
+@looking
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def explain(
+    words: tuple[str, ...], job: str | None, data_dir: Path, token_file: Path | None, as_json: bool
+) -> None:
+    """Say why a compression factor is in force: the rule that fired, its evidence, and how it went since.
+
+    EPOCH is the number of a decision; without it, the one in force. SOURCE is a controller's address or a trace file;
+    without it, the controller that runs on the journals in the current folder.
+
+    \b
+    Examples:
+      gravac explain
+      gravac explain 3 gravac-runs/my-job/journal.jsonl
+    """
+    epoch, text = _parse(words)
+    source = one_source(text, data_dir, token_of(token_file))
+    try:
+        chosen = choose(source.jobs(), job, source.where)
+        found = _collect(source, chosen, chosen.decision.epoch if epoch is None else epoch)
+    except (ControllerError, TraceError) as error:
+        raise Nothing(printable(str(error))) from None
+    if as_json:
+        click.echo(json.dumps(_facts(found)))
+    else:
+        _print(found)
+
+
+def _parse(words: tuple[str, ...]) -> tuple[int | None, str | None]:
+    """A number is the epoch, anything else the source, in any order."""
+    numbers = [word for word in words if word.isascii() and word.isdigit()]
+    others = [word for word in words if word not in numbers]
+    if len(numbers) > 1 or len(others) > 1:
+        raise click.UsageError(
+            f"give one EPOCH and one SOURCE at most, got {' '.join(map(printable, words))}"
+        )
+    return int(numbers[0]) if numbers else None, others[0] if others else None
+
+
+def _collect(source: Source, job: JobView, epoch: int) -> Explanation:
+    decisions = tuple(source.decisions(job.job, epoch=epoch))
+    if not decisions:
+        raise Nothing(
+            f"job {job.job} has no decision of epoch {epoch}; the one in force is {job.decision.epoch}"
+        )
+    return Explanation(job, decisions[0], decisions[1:], tuple(source.windows(job.job, epoch=epoch)))
+
+
+def _facts(found: Explanation) -> dict[str, Any]:
+    decision = found.began.decision
+    steps = [view.report for view in found.windows]
+    names = (
+        "gain",
+        "step_seconds",
+        "samples_per_second",
+        "useful_samples_per_second",
+        "wire_cf",
+        "owed_steps",
+    )
+    return {
+        "job": found.job.job,
+        "epoch": decision.epoch,
+        "in_force": decision.epoch == found.job.decision.epoch,
+        "time": found.began.time,
+        "cf_before": found.began.cf_before,
+        "decision": decision.model_dump(mode="json"),
+        "confirmed": len(found.confirmed),
+        "latest_reason": (found.confirmed or (found.began,))[-1].decision.reason,
+        "windows": len(steps),
+        "first_step": steps[0].first_step if steps else None,
+        "last_step": steps[-1].last_step if steps else None,
+        "baseline_step_seconds": found.job.baseline_step_seconds,
+        **{name: found.mean(name) for name in names},
+    }
+
+
+def _print(found: Explanation) -> None:
+    console = Console(highlight=False, markup=False)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=not console.is_terminal)
+
+    decision = found.began.decision
+    before = "" if found.began.cf_before is None else f"{factor(found.began.cf_before)} → "
+    holds = "in force" if decision.epoch == found.job.decision.epoch else "over"
+    when = "at the start" if decision.window < 0 else f"after window {decision.window}"
+    say(f"{found.job.job}, epoch {decision.epoch} ({holds}): CF {before}{factor(decision.cf_candidate)}")
+    say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}")
+    say(f"\n{printable(decision.reason)}\n")
+    if decision.cf_minimum != decision.cf_candidate:
+        say(
+            f"Each step sends CF {factor(decision.cf_candidate)} while its gain is at least "
+            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} while that one's is, else all."
+        )
+    if any(candidate.window is not None for candidate in decision.candidates):
+        console.print(_candidates(found))
+    say(_since(found))
+    if found.confirmed:
+        last = found.confirmed[-1].decision
+        times = _many(len(found.confirmed), "later window")
+        say(f"Confirmed after {times}, last after window {last.window}: {printable(last.reason)}")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _candidates(found: Explanation) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title="What was known", title_justify="left")
+    for name in ("CF", "Gain", "Samples/s", "Useful/s", "Window"):
+        table.add_column(name, justify="right")
+    table.add_column("Verdict")
+    for one in found.began.decision.candidates:
+        rates = number(one.samples_per_second), number(one.useful_samples_per_second)
+        window = "–" if one.window is None else str(one.window)
+        table.add_row(factor(one.cf), number(one.gain), *rates, window, VERDICTS[one.verdict])
+    return table
+
+
+def _since(found: Explanation) -> str:
+    if not found.windows:
+        return "No window has ended under it yet."
+    first, last = found.windows[0].report, found.windows[-1].report
+    text = (
+        f"Under it: {_many(len(found.windows), 'window')}, steps {first.first_step} to {last.last_step}, "
+        f"{seconds(found.mean('step_seconds'))} a step"
+    )
+    if found.job.baseline_step_seconds is not None:
+        text += f" (dense {seconds(found.job.baseline_step_seconds)})"
+    return (
+        f"{text}, gain {number(found.mean('gain'))}, owed steps {number(found.mean('owed_steps'))}, wire CF "
+        f"{number(found.mean('wire_cf'))}."
+    )

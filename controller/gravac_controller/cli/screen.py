@@ -1,0 +1,148 @@
+"""One job as a screen of a terminal, and one window as a line of text."""
+
+from rich import box
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from gravac_controller.cli.wording import clock, factor, number, printable, seconds, size
+from gravac_controller.live import PHASES
+from gravac_controller.present import rank_views
+from gravac_controller.views import DecisionView, JobView, WindowView
+
+BAR = 40
+SLOWEST = 5
+STATE_STYLE = {"running": "green", "stale": "yellow", "ended": "dim"}
+PHASE_STYLE = ("blue", "green", "magenta", "red", "cyan")
+
+
+def screen(
+    jobs: list[JobView], shown: JobView | None, decisions: list[DecisionView], note: str
+) -> RenderableType:
+    """All jobs in a table where there are several, and ``shown`` in full; ``note``: what is wrong, if anything."""
+    parts: list[RenderableType] = []
+    if note:
+        parts.append(Text(printable(note), style="bold red"))
+    if len(jobs) != 1:
+        parts.append(_list(jobs))
+    if shown is not None:
+        parts.append(_job(shown, decisions))
+    return Group(*parts)
+
+
+def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
+    """A window, and the sentence of the decision on it where that changed something."""
+    report = view.report
+    loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
+    text = (
+        f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  CF {factor(report.cf)} ({report.phase})  "
+        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  owed {number(view.owed_steps)}{loss}"
+    )
+    if after is not None and after.changed:
+        text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
+    return text
+
+
+def _list(jobs: list[JobView]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("Job", "State", "Phase"):
+        table.add_column(name, no_wrap=True)
+    for name in ("Ranks", "Step", "CF", "Step time", "Gain"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for job in jobs:
+        latest = job.latest
+        table.add_row(
+            job.job,
+            Text(job.state, style=STATE_STYLE[job.state]),
+            job.phase,
+            str(job.world_size),
+            str(job.totals.steps),
+            factor(job.cf),
+            seconds(None if latest is None else latest.step_seconds),
+            number(None if latest is None else latest.gain),
+        )
+    return table
+
+
+def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
+    title = Text.assemble(
+        (job.job, "bold"),
+        "  ",
+        (job.state, STATE_STYLE[job.state]),
+        f"  step {job.totals.steps}  {job.world_size} ranks  {job.spec.compressor}  {job.policy}",
+    )
+    order = job.override_waiting or job.override
+    by = (
+        ""
+        if order is None
+        else f"\n{order.actor} ordered: {order.action}{f' {order.cf:g}' if order.cf else ''}"
+    )
+    why = Text.assemble(
+        (f"CF {factor(job.cf)}", "bold cyan"),
+        f"  {job.phase}, epoch {job.epoch}\n",
+        printable(job.decision.reason),
+        (by, "yellow"),
+    )
+    parts: list[RenderableType] = [why, ""]
+    if job.latest is not None:
+        parts += [_figures(job, job.latest), "", _phases(job.latest), ""]
+        if len(job.latest.report.ranks) > 1:
+            parts += [_ranks(job.latest), ""]
+    parts.append(_decisions(decisions))
+    return Panel(Group(*parts), title=title, title_align="left", box=box.ROUNDED)
+
+
+def _figures(job: JobView, latest: WindowView) -> Columns:
+    totals, report = job.totals, latest.report
+    pairs = {
+        "step": f"{seconds(latest.step_seconds)} (dense {seconds(job.baseline_step_seconds)})",
+        "samples/s": number(latest.samples_per_second),
+        "gain": f"{number(latest.gain)} (ε {number(job.decision.epsilon)})",
+        "owed steps": number(latest.owed_steps),
+        "residual": number(latest.residual_ratio),
+        "wire CF": number(latest.wire_cf),
+        "sent": f"{size(totals.payload_bytes)} of {size(totals.dense_bytes)}",
+        "loss": number(report.loss),
+        "faults": f"{totals.nonfinite_steps} non-finite, {totals.failed_steps} failed",
+    }
+    return Columns(
+        [Text.assemble((f"{name} ", "dim"), value) for name, value in pairs.items()], padding=(0, 3)
+    )
+
+
+def _phases(latest: WindowView) -> Text:
+    """Where a step's time goes, as a bar."""
+    spent = [getattr(latest.report.phases, phase) for phase in PHASES]
+    whole = sum(spent) or 1.0
+    text = Text()
+    for share, style in zip(spent, PHASE_STYLE, strict=True):
+        text.append("█" * round(BAR * share / whole), style)
+    for phase, share, style in zip(PHASES, spent, PHASE_STYLE, strict=True):
+        text.append(f"  {phase.replace('_', ' ')} {100 * share / whole:.0f} %", style)
+    return text
+
+
+def _ranks(latest: WindowView) -> Table:
+    """The slowest by their own work: in the network all wait for each other."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("Rank", "Step", "Relative speed", "Memory"):
+        table.add_column(name, justify="right")
+    views = rank_views(latest.report.ranks)
+    for view in sorted(views, key=lambda one: one.relative_speed or 0)[:SLOWEST]:
+        speed = number(view.relative_speed)
+        table.add_row(str(view.row.rank), seconds(view.step_seconds), speed, size(view.row.memory_bytes))
+    return table
+
+
+def _decisions(decisions: list[DecisionView]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("When", "Window", "CF"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("Why")
+    for view in decisions:
+        decision = view.decision
+        window = "start" if decision.window < 0 else str(decision.window)
+        table.add_row(clock(view.time), window, factor(decision.cf_candidate), printable(decision.reason))
+    return table

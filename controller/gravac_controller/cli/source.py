@@ -1,0 +1,206 @@
+"""Where the commands that look take what they show from: controllers, or a trace file."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from gravac.follow import Follower
+from gravac.trace import TraceError, read
+from gravac_controller.cli.wording import printable
+from gravac_controller.client import Client, ControllerError, running
+from gravac_controller.from_records import decision_view, window_view
+from gravac_controller.live import LiveJob
+from gravac_controller.present import job_view
+from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
+from gravac_controller.views import DecisionView, JobView, WindowView
+
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_FOLDER = Path("gravac-runs")
+
+
+class Nothing(click.ClickException):
+    """There is nothing to show, or it cannot be had; the message says what to do."""
+
+
+class Source(Protocol):
+    """What a command shows. Its methods raise ControllerError or TraceError."""
+
+    @property
+    def where(self) -> str:
+        """Address or path, for people."""
+        ...
+
+    def jobs(self) -> list[JobView]:
+        """All jobs, by name."""
+        ...
+
+    def unreadable(self) -> dict[str, str]:
+        """Journals that cannot be read, and why."""
+        ...
+
+    def windows(self, job: str, after: int | None = None, epoch: int | None = None) -> Iterator[WindowView]:
+        """Windows above ``after``, of that epoch."""
+        ...
+
+    def decisions(
+        self, job: str, after: int | None = None, epoch: int | None = None, changed: bool | None = None
+    ) -> Iterator[DecisionView]:
+        """Decisions on windows above ``after``, of that epoch, that began an epoch (or did not)."""
+        ...
+
+
+@dataclass
+class FromController:
+    """A running controller."""
+
+    client: Client
+
+    @property
+    def where(self) -> str:
+        return self.client.url
+
+    def jobs(self) -> list[JobView]:
+        return [self.client.job(job.job) for job in self.client.jobs()]
+
+    def unreadable(self) -> dict[str, str]:
+        return {job.job: job.reason for job in self.client.unreadable()}
+
+    def windows(self, job: str, after: int | None = None, epoch: int | None = None) -> Iterator[WindowView]:
+        return self.client.windows(job, after=after, epoch=epoch)
+
+    def decisions(
+        self, job: str, after: int | None = None, epoch: int | None = None, changed: bool | None = None
+    ) -> Iterator[DecisionView]:
+        return self.client.decisions(job, after=after, epoch=epoch, changed=changed)
+
+
+class FromTrace:
+    """A trace file, read once. Raises TraceError."""
+
+    def __init__(self, path: Path) -> None:
+        self.where = str(path)
+        self._live = LiveJob(ControllerSettings.model_construct())
+        self._windows: list[WindowView] = []
+        self._decisions: list[DecisionView] = []
+        follower, before = Follower(adopt=True), None
+        for line in read(path):
+            follower.push(line)
+            self._live.apply(line.number, line.time, line.record)
+            if line.kind == "window":
+                self._windows.append(window_view(line.time, line.record, self._live.known()[0].world_size))  # type: ignore[arg-type]
+            elif line.kind == "decision":
+                view = decision_view(line.time, line.record, before)  # type: ignore[arg-type]
+                self._decisions.append(view)
+                before = view.decision
+        if follower.fold is None or before is None:
+            raise TraceError(str(path), None, "holds no job")
+        self._live.in_force(follower.fold.override)
+
+    def jobs(self) -> list[JobView]:
+        return [job_view(self._live)]
+
+    def unreadable(self) -> dict[str, str]:
+        return {}
+
+    def windows(self, job: str, after: int | None = None, epoch: int | None = None) -> Iterator[WindowView]:
+        for view in self._windows:
+            if (after is None or view.report.window > after) and epoch in (None, view.report.epoch):
+                yield view
+
+    def decisions(
+        self, job: str, after: int | None = None, epoch: int | None = None, changed: bool | None = None
+    ) -> Iterator[DecisionView]:
+        for view in self._decisions:
+            later = after is None or view.decision.window > after
+            if later and epoch in (None, view.decision.epoch) and changed in (None, view.changed):
+                yield view
+
+
+def sources(text: str | None, data_dir: Path, token: str | None) -> list[Source]:
+    """What ``text`` names: a trace, a folder of one, or an address. Null: all controllers that run on ``data_dir``,
+    else the one at the usual port. Raises Nothing."""
+    if text is None:
+        return [_closing(client) for client in running(data_dir, token)] or [_usual(data_dir, token)]
+    path = Path(text)
+    if path.is_dir():
+        path = path / "journal.jsonl"
+    if path.is_file():
+        try:
+            return [FromTrace(path)]
+        except (TraceError, ValueError) as error:
+            raise Nothing(printable(str(error))) from None
+    try:
+        return [_closing(Client(text, token))]
+    except ValueError as error:
+        raise click.UsageError(f"{error}; or the path of a trace ({printable(text)} is none)") from None
+
+
+def one_source(text: str | None, data_dir: Path, token: str | None) -> Source:
+    """The same where only one will do. Raises Nothing when several controllers run."""
+    found = sources(text, data_dir, token)
+    if len(found) > 1:
+        several = ", ".join(source.where for source in found)
+        raise Nothing(f"several controllers work on {data_dir}: name one of {several}")
+    return found[0]
+
+
+def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
+    """The job of that name; without a name the only one, or the only one that runs. Raises Nothing."""
+    if name is None:
+        going = [job for job in jobs if job.state == "running"] if len(jobs) > 1 else jobs
+        if len(going) == 1:
+            return going[0]
+    for job in jobs:
+        if job.job == name:
+            return job
+    names = ", ".join(job.job for job in jobs) or "none yet"
+    wanted = "name a job with --job" if name is None else f"there is no job {printable(name)!r}"
+    raise Nothing(f"{where}: {wanted}; its jobs: {names}")
+
+
+def looking(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every command which looks has: where to find controllers, and what to show them."""
+    command = click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="File with the controller's token, where looking needs it; GRAVAC_TOKEN does the same.",
+    )(command)
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_FOLDER,
+        show_default=True,
+        help="Folder of the journals, to find the controllers that run on it when none is named.",
+    )(command)
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token in the file, else GRAVAC_TOKEN, else none. Raises Nothing when the file cannot be read."""
+    if file is None:
+        return os.environ.get("GRAVAC_TOKEN") or None
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Nothing(f"--token-file {file} cannot be read: {error}") from None
+
+
+def _usual(data_dir: Path, token: str | None) -> Source:
+    client = Client(DEFAULT_URL, token)
+    try:
+        client.health()
+    except ControllerError:
+        raise Nothing(
+            f"no controller runs on the journals in {data_dir}, and none answers at {DEFAULT_URL}. Name an address, as "
+            "a training prints it when it starts, or a trace file; `gravac serve` starts a controller that stays"
+        ) from None
+    return _closing(client)
+
+
+def _closing(client: Client) -> Source:
+    """The controller behind a client that is closed when the command is over."""
+    click.get_current_context().call_on_close(client.close)
+    return FromController(client)

@@ -1,0 +1,167 @@
+"""``gravac top``: jobs as they run, in a terminal; plain lines where there is none."""
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from gravac.trace import TraceError
+from gravac_controller.cli.screen import line, screen
+from gravac_controller.cli.source import FromTrace, Nothing, Source, choose, looking, one_source, token_of
+from gravac_controller.cli.wording import printable
+from gravac_controller.client import ControllerError
+from gravac_controller.views import DecisionView, JobView, WindowView
+
+DECISIONS = 8
+RECENT_WINDOWS = 900
+"""How far back the screen looks for them: what a controller has in memory."""
+
+
+@click.command()
+@click.argument("source", required=False)
+@click.option("--job", help="Show this job in full; without it, the only one that runs.")
+@click.option(
+    "--every",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1, max=3600),
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once.")
+@looking
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a window instead.")
+def top(
+    source: str | None,
+    job: str | None,
+    every: float,
+    once: bool,
+    data_dir: Path,
+    token_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Watch jobs run: the CF and why, step time and where it goes, ranks, decisions.
+
+    SOURCE is a controller's address or a trace file; without it, the controller that runs on the journals in the
+    current folder. In a terminal this is a screen that renews itself until Ctrl-C; elsewhere, and with --json, a line
+    for each window and one for each change of mind.
+
+    \b
+    Examples:
+      gravac top
+      gravac top http://127.0.0.1:8756 --job my-job
+      gravac top gravac-runs/my-job/journal.jsonl
+    """
+    watch = Watch(one_source(source, data_dir, token_of(token_file)), job)
+    console = Console(highlight=False)
+    once = once or isinstance(watch.source, FromTrace)
+    try:
+        watch.look()
+    except (ControllerError, TraceError) as error:
+        raise Nothing(printable(str(error))) from None
+    try:
+        if console.is_terminal and not as_json:
+            _screen(watch, console, every, once)
+        else:
+            _lines(watch, every, once, as_json)
+    except KeyboardInterrupt:
+        return
+
+
+@dataclass
+class Watch:
+    """What is known of a source, renewed by ``look``; ``note`` says why it could not be."""
+
+    source: Source
+    wanted: str | None
+    jobs: list[JobView] = field(default_factory=list)
+    shown: JobView | None = None
+    decisions: list[DecisionView] = field(default_factory=list)
+    note: str = ""
+    _told: dict[str, int] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Ask for everything again. Raises ControllerError, TraceError."""
+        self.jobs = self.source.jobs()
+        try:
+            self.shown = choose(self.jobs, self.wanted, self.source.where)
+        except Nothing:
+            if self.wanted is not None:
+                raise
+            self.shown = None
+        if self.shown is not None:
+            self.decisions = self._latest(self.shown)
+
+    def look_again(self) -> None:
+        """The same, but a controller that is away for now is only noted."""
+        try:
+            self.look()
+            self.note = ""
+        except ControllerError as error:
+            self.note = f"{error}; what is shown is old, trying again"
+
+    def news(self) -> list[tuple[JobView, WindowView, DecisionView | None]]:
+        """Windows that were not told yet, each with the decision on it. Raises ControllerError."""
+        found = []
+        for job in self.jobs if self.shown is None else [self.shown]:
+            after = self._told.get(job.job)
+            if job.latest is None or job.latest.report.window == after:
+                continue
+            windows = list(self.source.windows(job.job, after))
+            decisions: dict[int, DecisionView] = {}
+            for one in self.source.decisions(job.job, after):
+                decisions.setdefault(
+                    one.decision.window, one
+                )  # a new start of the trainer repeats the last one
+            found += [(job, view, decisions.get(view.report.window)) for view in windows]
+            self._told[job.job] = windows[-1].report.window if windows else job.latest.report.window
+        return found
+
+    def _latest(self, job: JobView) -> list[DecisionView]:
+        """The last decisions that changed something, newest first."""
+        since = job.decision.window - RECENT_WINDOWS
+        return list(self.source.decisions(job.job, since if since > 0 else None, changed=True))[::-1][
+            :DECISIONS
+        ]
+
+
+def _screen(watch: Watch, console: Console, every: float, once: bool) -> None:
+    def drawn() -> Any:
+        return screen(watch.jobs, watch.shown, watch.decisions, watch.note)
+
+    if once:
+        console.print(drawn())
+        return
+    with Live(drawn(), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(every)
+            watch.look_again()
+            live.update(drawn(), refresh=True)
+
+
+def _lines(watch: Watch, every: float, once: bool, as_json: bool) -> None:
+    noted = ""
+    while True:
+        try:
+            for job, view, after in watch.news():
+                click.echo(_json(job, view, after) if as_json else line(job, view, after))
+        except ControllerError as error:
+            watch.note = str(error)
+        if watch.note != noted:
+            noted = watch.note
+            click.echo(printable(noted) if noted else "the controller answers again", err=True)
+        over = bool(watch.jobs) and all(job.state == "ended" for job in watch.jobs)
+        if once or over:
+            return
+        time.sleep(every)
+        watch.look_again()
+
+
+def _json(job: JobView, view: WindowView, after: DecisionView | None) -> str:
+    facts = {"job": job.job, "window": view.model_dump(mode="json")}
+    return json.dumps({**facts, "decision": None if after is None else after.model_dump(mode="json")})

@@ -1,0 +1,27 @@
+"""A typed client of the controller, on the standard library's HTTP.
+
+    from gravac_controller.client import Client
+
+    with Client("http://127.0.0.1:8756") as controller:
+        for job in controller.jobs():
+            print(job.job, job.state, job.cf, controller.job(job.job).decision.reason)
+
+Answers are the records of ``gravac_controller.views``. Errors, all ``ControllerError``: ``NoController`` (nobody
+answers there), ``NotAController`` (something else does, or another version), ``Refused`` (it says no, and why).
+"""
+
+from gravac_controller.client.calls import Client, Seen
+from gravac_controller.client.errors import ControllerError, NoController, NotAController, Refused
+from gravac_controller.client.find import running
+from gravac_controller.client.stream import Message
+
+__all__ = [
+    "Client",
+    "ControllerError",
+    "Message",
+    "NoController",
+    "NotAController",
+    "Refused",
+    "Seen",
+    "running",
+]

@@ -1,0 +1,223 @@
+"""The client: a method for each route."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import ValidationError
+
+from gravac.orders import Order
+from gravac.protocol import Phase, Record, Rule
+from gravac_controller.client.errors import NotAController
+from gravac_controller.client.stream import Message, messages
+from gravac_controller.client.wire import Answer, Wire
+from gravac_controller.views import (
+    CandidatesView,
+    DecisionView,
+    Health,
+    JobList,
+    JobSummary,
+    JobView,
+    OverrideView,
+    Page,
+    RanksView,
+    State,
+    UnreadableJob,
+    WindowView,
+)
+
+R = TypeVar("R", bound=Record)
+V = TypeVar("V", WindowView, DecisionView)
+
+STREAM_SECONDS = 60.0
+"""A stream that tells nothing for so long is dead: the controller sends a sign of life every 15 s."""
+REMEMBERED = 256
+PIECE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Who decides, and the tag that says that this was seen."""
+
+    view: OverrideView
+    tag: str
+
+
+class Client:
+    """Asks the controller at ``url``. ``token``: the agents' to look where that is needed, the operators' to steer.
+
+    A job, candidates and ranks that have not changed since they were asked for are not sent again (ETags). One thread
+    at a time. Every method raises NoController, NotAController or Refused.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, seconds: float = 5.0) -> None:
+        """``seconds``: longest wait for a piece of an answer. Raises ValueError for what is no address."""
+        self._wire = Wire(url, token, seconds)
+        self._known: dict[str, tuple[str, Record]] = {}
+
+    @property
+    def url(self) -> str:
+        """The address, scheme://host:port."""
+        return self._wire.url
+
+    def health(self) -> Health:
+        """Whether it is alive, and which start of it: ``/healthz``."""
+        return self._get("/healthz", Health)
+
+    def jobs(self, state: State | None = None) -> Iterator[JobSummary]:
+        """All jobs by name: ``/v1/jobs``."""
+        after: str | None = None
+        while True:
+            page = self._get(_path("/v1/jobs", state=state, after=after), JobList)
+            yield from page.items
+            if page.next is None:
+                return
+            after = page.next
+
+    def unreadable(self) -> tuple[UnreadableJob, ...]:
+        """Journals that the controller cannot serve."""
+        return self._get(_path("/v1/jobs", limit=1), JobList).unreadable
+
+    def job(self, name: str) -> JobView:
+        """State, decision in force with its reason, last window, totals: ``/v1/jobs/{job}``."""
+        return self._get(_job(name), JobView)
+
+    def windows(
+        self,
+        name: str,
+        *,
+        after: str | int | None = None,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        epoch: int | None = None,
+        phase: Phase | None = None,
+    ) -> Iterator[WindowView]:
+        """Windows, oldest first, from all pages: ``/v1/jobs/{job}/windows``."""
+        wanted = {"from_step": from_step, "to_step": to_step, "epoch": epoch, "phase": phase}
+        return self._pages(name, "windows", Page[WindowView], after, wanted)
+
+    def decisions(
+        self,
+        name: str,
+        *,
+        after: str | int | None = None,
+        phase: Phase | None = None,
+        rule: Rule | None = None,
+        epoch: int | None = None,
+        changed: bool | None = None,
+    ) -> Iterator[DecisionView]:
+        """Decisions with their reasons, oldest first: ``/v1/jobs/{job}/decisions``."""
+        wanted = {"phase": phase, "rule": rule, "epoch": epoch, "changed": changed}
+        return self._pages(name, "decisions", Page[DecisionView], after, wanted)
+
+    def candidates(self, name: str) -> CandidatesView:
+        """What is known of each CF: ``/v1/jobs/{job}/candidates``."""
+        return self._get(_job(name, "candidates"), CandidatesView)
+
+    def ranks(self, name: str) -> RanksView:
+        """Each rank in the last window: ``/v1/jobs/{job}/ranks``."""
+        return self._get(_job(name, "ranks"), RanksView)
+
+    def events(self, name: str, after: str | None = None) -> Iterator[Message]:
+        """What happens, as it happens, from a connection of its own: ``/v1/jobs/{job}/events``.
+
+        First a snapshot; or, with the id of the last message seen, what came since. Ends when the server ends it.
+        """
+        headers = {} if after is None else {"Last-Event-ID": after}
+        with self._wire.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
+            yield from messages(response)
+
+    def trace(self, name: str, file: Path) -> int:
+        """Save the journal, which ``gravac replay`` reads; returns its bytes: ``/v1/jobs/{job}/trace``.
+
+        Raises OSError when ``file`` cannot be written.
+        """
+        written = 0
+        with self._wire.open(_job(name, "trace"), {}, STREAM_SECONDS) as response, file.open("wb") as out:
+            while piece := self._wire.piece(response, PIECE):
+                written += out.write(piece)
+        return written
+
+    def override(self, name: str) -> Seen:
+        """Who decides, the policy or an operator: ``/v1/jobs/{job}/override``."""
+        return _seen(self._wire.ask("GET", _job(name, "override")), self.url)
+
+    def order(
+        self,
+        name: str,
+        action: Literal["pin", "dense", "pause", "resume"],
+        *,
+        actor: str,
+        seen: Seen,
+        cf: float | None = None,
+        note: str = "",
+    ) -> Seen:
+        """Give an order about what was ``seen``; it is obeyed from the next window on. Needs the operators' token.
+
+        Raises pydantic.ValidationError for what is no order, Refused with status 412 when things have moved on.
+        """
+        body = Order(action=action, cf=cf, actor=actor, note=note).model_dump_json().encode()
+        headers = {"If-Match": seen.tag}
+        return _seen(self._wire.ask("PUT", _job(name, "override"), body, headers), self.url)
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def _pages(
+        self, name: str, what: str, page: type[Page[V]], after: str | int | None, wanted: Mapping[str, Any]
+    ) -> Iterator[V]:
+        cursor: str | int | None = after
+        while True:
+            path = _path(_job(name, what), limit=500, after=cursor, **wanted)
+            found = _parse(self._wire.ask("GET", path).body, page, self.url)
+            yield from found.items
+            if found.next is None:
+                return
+            cursor = found.next
+
+    def _get(self, path: str, model: type[R]) -> R:
+        tag, known = self._known.get(path, (None, None))
+        answer = self._wire.ask("GET", path, None, {} if tag is None else {"If-None-Match": tag})
+        if answer.status == 304 and isinstance(known, model):
+            return known
+        record = _parse(answer.body, model, self.url)
+        if "etag" in answer.headers:
+            self._known.pop(path, None)
+            self._known[path] = (answer.headers["etag"], record)
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return record
+
+
+def _parse(body: bytes, model: type[R], url: str) -> R:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:
+        raise NotAController(f"what answers at {url} is not a gravac controller of this version") from None
+
+
+def _seen(answer: Answer, url: str) -> Seen:
+    return Seen(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
+
+
+def _job(name: str, what: str = "") -> str:
+    return f"/v1/jobs/{quote(name, safe='')}" + (f"/{what}" if what else "")
+
+
+def _path(path: str, **query: object) -> str:
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(given)}" if given else path

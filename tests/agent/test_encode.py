@@ -1,0 +1,195 @@
+"""One bucket of one step on one rank, without a network: its sums, its curve, and what it costs in fresh memory."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from maths.backends import on
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gravac import aggregators, memories
+from gravac.collectives.communicator import Communicator, Done
+from gravac.compressors import Key
+from gravac.memories import Bucket
+from gravac.spectrum import LADDER
+from gravac_agent.encode import Encoder
+from gravac_agent.plan import Directive, Plan
+from gravac_agent.survey import STEPS, Survey, surveyed
+from gravac_agent.tick import StepSums
+
+N = 40_000
+BUCKET = Bucket(0, ("a", "b"), (N - 100, 100), ((N - 100,), (100,)))
+
+
+class Twins(Communicator):
+    """Two ranks that have the same gradients."""
+
+    rank, size = 0, 2
+
+    def sum(self, x: torch.Tensor) -> Done:
+        x.mul_(2)
+        return Done()
+
+    def maximum(self, x: torch.Tensor) -> Done:
+        return Done()
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Done:
+        out.view(2, -1).copy_(x.view(1, -1).expand(2, -1))
+        return Done()
+
+
+def encoder(compressor: str, memory: str) -> Encoder:
+    return Encoder(compressor, aggregators.build(compressor, Twins()), memories.build(memory))
+
+
+def gradients(scale: float = 1.0) -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randn(N, generator=generator)
+    while True:
+        yield scale * (base + torch.randn(N, generator=generator))
+
+
+def plan(cf: float, minimum: float, candidate: float) -> Plan:
+    return Plan(Directive(1, "explore", minimum, candidate, 0.1), cf)
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+@pytest.mark.parametrize("memory", ["none", "residual", "partial:beta=0.25", "momentum"])
+@pytest.mark.parametrize("compressor", ["topk", "topk+bf16", "topk+int8", "randomk", "int8"])
+def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: Any) -> None:
+    """Worked out from few elements or counted on the way, they are what whole tensors say."""
+    with on(kernels):
+        ours, follower = encoder(compressor, memory), memories.build(memory)
+        for step, gradient in zip(range(4), gradients(), strict=False):
+            key = Key(0, step, 0, 0)
+            cf = (5.0, 20.0, 1.0, 5.0)[step]
+            p = follower.compensate(BUCKET, gradient, whole=cf == 1.0).double().clone()
+            sums, buffer = StepSums(), gradient.clone()
+            flight = ours.start(plan(cf, 5.0, 20.0), BUCKET, buffer, key, sums)
+            sent = p if flight is None else flight.codec.decode(flight.payload).double()
+            held = follower.update(
+                BUCKET,
+                flight.codec if flight else None,  # type: ignore[arg-type]
+                flight.payload if flight else None,
+            )
+            share = 1.0 / follower.amplification()
+            owed = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
+            if flight is not None:
+                assert torch.equal(buffer, gradient)
+            expected = StepSums(
+                gradient_sq=float(gradient.double().square().sum()),
+                compensated_sq=float(p.square().sum()),
+                sent_sq=float(sent.square().sum()),
+                residual_sq=float(owed.square().sum()),
+                residual_dot_gradient=float(owed @ gradient.double()),
+            )
+            for name in ("gradient_sq", "compensated_sq", "sent_sq", "residual_sq"):
+                assert getattr(sums, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-6), name
+            slack = 1e-4 * (expected.gradient_sq * max(expected.residual_sq, 1e-9)) ** 0.5
+            assert sums.residual_dot_gradient == pytest.approx(expected.residual_dot_gradient, abs=slack)
+            assert sums.failed == sums.nonfinite == 0
+            ours.commit()
+            follower.commit()
+
+
+@pytest.mark.parametrize("kernels", ["cpu", "reference"])
+def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
+    with on(kernels):
+        ours = encoder("topk", "residual")
+        for step, gradient in zip(range(6), gradients(), strict=False):
+            sums, survey = StepSums(), Survey(True)
+            ours.start(plan(10.0, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), sums, survey)
+            ours.commit()
+        assert survey.curve is not None
+        gains = survey.curve.gains()
+        for cf, kept_sq in ((10.0, sums.minimum_sq), (100.0, sums.candidate_sq)):
+            said, true = gains[LADDER.index(cf)], kept_sq / sums.compensated_sq
+            assert said is not None
+            assert true - 2e-3 <= said <= true
+
+
+def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
+    ours, survey = encoder("topk", "residual"), Survey(True)
+    gradient = next(gradients())
+    ours.start(plan(1.0, 1.0, 1.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums(), survey)
+    assert survey.curve is not None
+    top = gradient.abs().topk(N // 10).values.double().square().sum() / gradient.double().square().sum()
+    assert survey.curve.gains()[LADDER.index(10.0)] == pytest.approx(float(top), abs=2e-3)
+
+
+def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(counted: object) -> None:
+        raise RuntimeError("no spectrum today")
+
+    monkeypatch.setattr("gravac.spectrum.Spectrum.of", broken)
+    ours, survey, sums = encoder("topk", "residual"), Survey(True), StepSums()
+    flight = ours.start(plan(10.0, 10.0, 10.0), BUCKET, next(gradients()), Key(0, 0, 0, 0), sums, survey)
+    assert flight is not None
+    assert survey.curve is None
+    assert sums.failed == 0
+    assert sums.residual_sq > 0
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 10, 50, 1000])
+def test_few_steps_of_a_window_are_surveyed(window: int) -> None:
+    chosen = [step for step in range(window) if surveyed(step, window)]
+    assert len(chosen) == min(STEPS, window)
+    assert chosen[-1] == window - 1
+    gaps = {after - before for before, after in itertools.pairwise(chosen)}
+    assert len(gaps) <= 1
+
+
+class Fresh(TorchDispatchMode):
+    """Notes tensors that live in memory no argument lives in, by bytes."""
+
+    def __init__(self, at_least: int) -> None:
+        super().__init__()
+        self.at_least, self.found = at_least, list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
+        for made in _tensors(result):
+            storage = made.untyped_storage()
+            if storage.nbytes() >= self.at_least and storage.data_ptr() not in known:
+                self.found.append(f"{func}: {storage.nbytes()} bytes")
+        return result
+
+
+def _tensors(thing: Any) -> Iterator[torch.Tensor]:
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, dict):
+        yield from _tensors(list(thing.values()))
+    elif isinstance(thing, list | tuple):
+        for one in thing:
+            yield from _tensors(one)
+
+
+@pytest.mark.parametrize("compressor", ["topk", "topk+bf16", "topk+int8"])
+def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
+    """After the first step: hold, both levels, and dense, with a memory that owes."""
+    with on("cpu"):
+        ours, source = encoder(compressor, "residual"), gradients()
+        for step, cf in enumerate((10.0, 10.0, 100.0, 1.0, 1.0, 10.0)):
+            gradient = next(source)
+            with Fresh(4 * N) as fresh:
+                flight = ours.start(plan(cf, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), StepSums())
+                if flight is not None:
+                    flight.mean_into(gradient)
+                ours.commit()
+            if step:
+                assert fresh.found == []
+
+
+def test_the_watch_for_fresh_memory_sees_it() -> None:
+    x = torch.ones(N)
+    with Fresh(4 * N) as fresh:
+        x.add_(1)
+        x.view(-1)[:5]
+    assert fresh.found == []
+    with Fresh(4 * N) as fresh:
+        x + 1
+    assert len(fresh.found) == 1

@@ -1,0 +1,135 @@
+"""The exchange thread goes on with the next bucket while the network is busy with the last, and nobody else waits."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from gravac import aggregators, memories
+from gravac.collectives import AllReduce
+from gravac.collectives.communicator import Communicator
+from gravac.memories import Bucket
+from gravac_agent.encode import Encoder
+from gravac_agent.engine import Engine
+from gravac_agent.link import Pacer
+from gravac_agent.plan import Directive, Plan
+from gravac_agent.tick import TickCodec
+
+N = 1000
+PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)
+PATIENCE_SECONDS = 30.0
+
+
+class Slow:
+    """An operation on a network that delivers when told to."""
+
+    def __init__(self) -> None:
+        self.delivered = threading.Event()
+
+    def wait(self) -> None:
+        assert self.delivered.wait(PATIENCE_SECONDS)
+
+
+class Network(Communicator):
+    """A group of one rank; ``issued`` counts up as operations begin."""
+
+    rank, size = 0, 1
+
+    def __init__(self) -> None:
+        self.issued: list[Slow] = []
+        self.more = threading.Semaphore(0)
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Any:
+        out.copy_(x)
+        self.issued.append(Slow())
+        self.more.release()
+        return self.issued[-1]
+
+    def sum(self, x: torch.Tensor) -> Any:
+        raise AssertionError("Top-k is gathered")
+
+    maximum = sum
+
+    def take(self) -> list[tuple[float, float]]:
+        """As ``Metered``: no time is spent waiting for rounds."""
+        return []
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield Network()
+    dist.destroy_process_group()
+
+
+def engine(network: Network) -> Engine:
+    group = dist.group.WORLD
+    assert group is not None
+    made = Engine(
+        encoder=Encoder("topk", aggregators.build("topk", network), memories.build("residual")),
+        dense=AllReduce(group),
+        metered=network,  # type: ignore[arg-type]
+        pacer=Pacer(None),
+        tick_group=group,
+        codec=TickCodec(0, 1),
+        announce=lambda: (PLAN.directive, (1, 2, 3)),
+        surveyed=lambda step: False,
+        seed=0,
+    )
+    made.begin(PLAN, 0)
+    return made
+
+
+def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Network) -> None:
+    running = engine(network)
+    try:
+        futures = []
+        for number in range(3):
+            bucket = Bucket(number, (f"w{number}",), (N,), ((N,),))
+            begun = time.monotonic()
+            futures.append(running.submit(bucket, torch.randn(N), number == 2))
+            assert time.monotonic() - begun < PATIENCE_SECONDS / 2, "backward never waits for a bucket"
+        for _ in range(3):  # all three are on their way though none has arrived
+            assert network.more.acquire(timeout=PATIENCE_SECONDS)
+        assert not any(future.done() for future in futures)
+        network.issued[1].delivered.set()
+        assert not futures[1].done(), "DDP gets its buckets in order"
+        network.issued[0].delivered.set()
+        futures[0].wait()
+        futures[1].wait()
+        assert not futures[2].done()
+        network.issued[2].delivered.set()
+        outcome = running.outcome()
+        assert futures[2].done()
+        assert all(int((future.value() != 0).sum()) == N // 10 for future in futures)
+        assert outcome.tick.agreed
+        assert outcome.cpu_seconds > 0
+        kinds = {kind for kind, _, _ in outcome.activity}
+        assert kinds == {"compress", "communicate", "decompress"}
+    finally:
+        for operation in network.issued:
+            operation.delivered.set()
+        running.close()
+
+
+def test_a_collective_that_fails_is_told_where_backward_waits(network: Network) -> None:
+    """And at the end of the step: never raised on a thread of its own, never swallowed."""
+    running = engine(network)
+    try:
+
+        def broken(out: torch.Tensor, x: torch.Tensor) -> Any:
+            raise RuntimeError("the network is gone")
+
+        network.gather = broken  # type: ignore[method-assign]
+        future = running.submit(Bucket(0, ("w",), (N,), ((N,),)), torch.randn(N), True)
+        with pytest.raises(RuntimeError, match="the network is gone"):
+            running.outcome()
+        with pytest.raises(RuntimeError, match="the network is gone"):
+            future.wait()
+    finally:
+        running.close()

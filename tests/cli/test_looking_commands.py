@@ -1,0 +1,210 @@
+"""``gravac top``, ``explain`` and ``status``: on a trace, on a controller, with and without a terminal."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from controller.builders import Trainer, spec
+from controller.process import PATIENCE_SECONDS, Controller
+
+from gravac.protocol import Decision, JobAnswer, WindowAnswer
+from gravac_controller.cli import main
+
+TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
+OPERATOR = "an-operators-token-0123456789abc"
+
+alone = pytest.mark.alone
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+class Job:
+    """A job that sends windows when told to."""
+
+    def __init__(self, controller: Controller, name: str) -> None:
+        self.controller, self.trainer = controller, Trainer(name)
+        answer = controller.ask("POST", "/v1/jobs", spec(name))
+        self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
+
+    def windows(self, count: int) -> None:
+        for _ in range(count):
+            report = self.trainer.report(self.decision)
+            answer = self.controller.ask("POST", f"/v1/jobs/{self.trainer.job}/windows", report)
+            self.decision = WindowAnswer.model_validate_json(answer.body).decision
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """``alpha`` with five windows, alone on a controller with control."""
+    env = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR}
+    controller = Controller(tmp_path_factory.mktemp("looking") / "runs", env=env)
+    found = Job(controller, "alpha")
+    found.windows(5)
+    yield found
+    controller.stop()
+
+
+def test_explaining_an_epoch_of_a_trace() -> None:
+    output = run("explain", "2", TRACE)
+    assert "job, epoch 2 (over): CF 10 → 20" in output
+    assert "after window 2, rule climb, phase explore" in output
+    assert (
+        "CF 10 keeps 0.60 of the gradient (≥ ε 0.30) and gives 175 useful samples/s against 58.2 dense"
+        in output
+    )
+    assert "Each step sends CF 20 while its gain is at least 0.3, else CF 10" in output
+    assert re.search(r"10 +0\.6 +291 +175 +2 +keeps enough", output)
+    assert "Under it: 1 window, steps 150 to 199, 170 ms a step (dense 1.10 s)" in output
+    assert run("explain", TRACE, "2") == output
+
+
+def test_explaining_what_is_in_force() -> None:
+    output = run("explain", TRACE)
+    assert "epoch 3 (in force): CF 20 → 10" in output
+    assert "Confirmed after 5 later windows, last after window 7: Holding CF 10" in output
+    facts = json.loads(run("explain", TRACE, "--json"))
+    assert (facts["epoch"], facts["in_force"], facts["cf_before"], facts["windows"]) == (3, True, 20.0, 4)
+    assert facts["decision"]["rule"] == "saturated"
+    assert facts["step_seconds"] == pytest.approx(0.22)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["explain", "9", TRACE], 1, "no decision of epoch 9; the one in force is 3"),
+        (["explain", "1", "2"], 2, "one EPOCH and one SOURCE at most"),
+        (["explain", TRACE, "--job", "other"], 1, "no job 'other'; its jobs: job"),
+        (["explain", "ftp://x"], 2, "not an address"),
+        (["top", str(Path(__file__).parent)], 2, "not an address"),
+        (["top", __file__], 1, "line 1"),
+        (["status", "--token-file", "/nonexistent"], 1, "--token-file /nonexistent cannot be read"),
+    ],
+)
+def test_what_cannot_be_shown(arguments: list[str], code: int, words: str) -> None:
+    assert words in " ".join(run(*arguments, code=code).split())
+
+
+def test_top_of_a_trace_tells_each_window_and_each_change() -> None:
+    lines = run("top", TRACE).splitlines()
+    assert len([one for one in lines if "  step " in one]) == 8
+    assert [int(found[1]) for one in lines if (found := re.search(r"epoch (\d):", one))] == [1, 2, 3]
+    assert "step 400  CF 10 (hold)  220 ms/step" in lines[-1]
+    objects = [json.loads(one) for one in run("top", TRACE, "--json").splitlines()]
+    assert [one["window"]["report"]["window"] for one in objects] == list(range(8))
+    assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)
+
+
+def test_status_of_a_trace_and_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(Path(TRACE).read_bytes())
+    for source in (TRACE, str(tmp_path)):
+        facts = json.loads(run("status", source, "--json"))
+        assert [(one["job"], one["state"], one["cf"]) for one in facts["jobs"]] == [("job", "ended", 10.0)]
+
+
+@alone
+def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: Path) -> None:
+    folder = ["--data-dir", str(job.controller.data_dir)]
+    assert "alpha" in run("status", *folder)
+    assert json.loads(run("status", *folder, "--json"))["url"] == job.controller.url
+    assert "in force" in run("explain", *folder)
+    assert len(run("top", *folder, "--once").splitlines()) >= 5
+    output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
+    assert f"no controller runs on the journals in {tmp_path}" in output
+
+
+@alone
+def test_explaining_an_operators_order(job: Job) -> None:
+    seen = job.controller.ask("GET", "/v1/jobs/alpha/override").headers["etag"]
+    order = b'{"action": "pin", "cf": 12.5, "actor": "alice", "note": "trying it"}'
+    headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
+    assert job.controller.ask("PUT", "/v1/jobs/alpha/override", order, headers).status == 202
+    job.windows(1)
+    output = run("explain", job.controller.url)
+    assert "alice pinned CF 12.5 until further notice, whatever its gain, because: trying it" in output
+    assert "No window has ended under it yet." in output
+    assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
+
+
+@alone
+def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
+    controller = Controller(tmp_path / "runs")
+    job = Job(controller, "beta")
+    job.windows(1)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
+    command = [sys.executable, "-m", "gravac_controller", "top", controller.url, "--every", "0.1"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=clean | {"PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        assert "step 50 " in process.stdout.readline()
+        job.windows(1)
+        told = process.stdout.readline() + process.stdout.readline()
+        assert "step 100 " in told
+        assert "epoch 1: The dense baseline is" in told
+        controller.kill()
+        assert "no controller answers" in process.stdout.readline()
+        controller = Controller(tmp_path / "runs", port=controller.port)
+        job.controller = controller
+        assert "answers again" in process.stdout.readline()
+        job.windows(1)
+        assert "step 150 " in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        controller.stop()
+
+
+@alone
+def test_top_in_a_terminal_is_a_screen(job: Job) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        env = clean | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
+        command = [sys.executable, "-m", "gravac_controller", "top", job.controller.url, "--every", "0.2"]
+        os.execve(command[0], command, env)
+    try:
+        before = read_until(terminal, b"owed steps")
+        assert b"\x1b[?1049h" in before  # a screen of its own
+        step = job.trainer.window * 50 + 50
+        job.windows(1)
+        read_until(terminal, f"step {step} ".encode())
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"\x1b[?1049l")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+    finally:
+        os.close(terminal)
+
+
+def read_until(terminal: int, words: bytes) -> bytes:
+    """What a program writes to its terminal, up to these words."""
+    seen, until = b"", time.monotonic() + PATIENCE_SECONDS
+    while words not in seen and time.monotonic() < until:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                seen += os.read(terminal, 65536)
+            except OSError:
+                break
+    assert words in seen, seen[-2000:]
+    return seen

@@ -1,0 +1,113 @@
+"""Two tokens, three roles: who may look, report, steer. Beyond loopback only /healthz answers without a token."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from controller.builders import spec
+from controller.conftest import InProcess
+from pydantic import ValidationError
+
+from gravac_controller.settings import ControllerSettings
+
+AGENT = "an-agents-token-0123456789abcdef"
+OPERATOR = "an-operators-token-0123456789abc"
+SPEC = spec().model_dump(mode="json")
+LOOKING = (
+    "/", "/docs", "/docs.css", "/openapi.json", "/readyz", "/metrics", "/v1/jobs", "/v1/jobs/job",
+    "/v1/jobs/job/windows", "/v1/jobs/job/decisions", "/v1/jobs/job/candidates", "/v1/jobs/job/ranks",
+    "/v1/jobs/job/trace", "/static/main.js", "/nowhere",
+)  # fmt: skip
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def basic(password: str, user: str = "anybody") -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+@pytest.fixture
+def beyond(open_app: Callable[..., InProcess]) -> InProcess:
+    """As it is when others can reach it; with a job."""
+    app = open_app(host="0.0.0.0", token=AGENT, control_token=OPERATOR)
+    assert app.client.post("/v1/jobs", json=SPEC, headers=bearer(AGENT)).status_code == 200
+    return app
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_beyond_loopback_nothing_but_healthz_answers(beyond: InProcess, method: str) -> None:
+    for path in (*LOOKING, "/v1/jobs/job/events"):
+        answer = beyond.client.request(method, path)
+        assert answer.status_code == 401, path
+        assert answer.headers["www-authenticate"].startswith("Basic realm=")
+    assert beyond.client.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        bearer(AGENT + "x"), bearer(AGENT[:-1]), bearer(""), basic(AGENT.upper()), basic(""), {"Authorization": AGENT},
+        {"Authorization": "Basic " + AGENT}, {"Authorization": "Basic é"}, {"Authorization": "Basic YTpi"},
+        {"Authorization": f"Digest {AGENT}"}, {"Cookie": f"token={AGENT}"},
+    ],
+)  # fmt: skip
+def test_wrong_tokens_open_nothing(beyond: InProcess, headers: dict[str, str]) -> None:
+    encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+    for path in LOOKING:
+        assert beyond.client.get(path, headers=encoded).status_code == 401, path  # type: ignore[arg-type]
+    answer = beyond.client.post("/v1/jobs", json=SPEC, headers=encoded)  # type: ignore[arg-type]
+    assert answer.status_code == 401
+    assert AGENT not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers", [bearer(AGENT), bearer(OPERATOR), basic(AGENT), basic(OPERATOR), basic(AGENT, "é")]
+)
+def test_each_token_opens_what_there_is_to_see(beyond: InProcess, headers: dict[str, str]) -> None:
+    for path in LOOKING:
+        assert beyond.client.get(path, headers=headers).status_code == (404 if path == "/nowhere" else 200), (
+            path
+        )
+
+
+def test_what_a_browser_sends_by_itself_changes_nothing(beyond: InProcess) -> None:
+    for token in (AGENT, OPERATOR):
+        answer = beyond.client.post("/v1/jobs", json=SPEC, headers=basic(token))
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"  # no dialog: it would not help
+        cross = basic(token) | {"Sec-Fetch-Site": "cross-site"}
+        assert beyond.client.post("/v1/jobs", json=SPEC, headers=cross).status_code == 403
+
+
+def test_on_loopback_looking_is_open_unless_told_otherwise(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(token=AGENT)
+    assert app.client.get("/v1/jobs").status_code == 200
+    assert app.client.post("/v1/jobs", json=SPEC).status_code == 401
+    app.close()
+    app = open_app(token=AGENT, look_needs_token=True)
+    assert app.client.get("/v1/jobs").status_code == 401
+    assert app.client.get("/v1/jobs", headers=bearer(AGENT)).status_code == 200
+
+
+def test_looking_may_be_opened_beyond_loopback_by_saying_so(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(host="0.0.0.0", token=AGENT, look_needs_token=False)
+    assert app.client.get("/v1/jobs").status_code == 200
+    assert app.client.post("/v1/jobs", json=SPEC).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"token": AGENT, "control_token": AGENT}, "another than GRAVAC_TOKEN"),
+        ({"control_token": "short"}, "at least 16"),
+        ({"control_token": "with a space in the middle"}, "without spaces"),
+        ({"look_needs_token": True}, "needs GRAVAC_TOKEN"),
+    ],
+)
+def test_tokens_that_cannot_work(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words) as caught:
+        ControllerSettings(**given)
+    assert "a space in the middle" not in str(caught.value.errors(include_input=False))

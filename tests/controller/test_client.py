@@ -1,0 +1,235 @@
+"""The Python client against a real controller: every method, every kind of failure."""
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.process import Controller
+from pydantic import ValidationError
+
+from gravac.protocol import End, JobAnswer, WindowAnswer
+from gravac.replay import check
+from gravac_controller.client import Client, NoController, NotAController, Refused, running
+from gravac_controller.client.wire import base_of
+from gravac_controller.views import EndView, Snapshot, WindowDelta
+
+AGENT = "an-agents-token-0123456789abcdef"
+OPERATOR = "an-operators-token-0123456789abc"
+BEARER = {"Authorization": f"Bearer {AGENT}"}
+WINDOWS = 12
+
+pytestmark = pytest.mark.alone
+
+
+def feed(controller: Controller, trainer: Trainer, windows: int) -> None:
+    answer = controller.ask("POST", "/v1/jobs", spec(trainer.job), BEARER)
+    decision = JobAnswer.model_validate_json(answer.body).decision
+    for _ in range(windows):
+        path = f"/v1/jobs/{trainer.job}/windows"
+        answer = controller.ask("POST", path, trainer.report(decision), BEARER)
+        decision = WindowAnswer.model_validate_json(answer.body).decision
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """Token-guarded, with control; a job that runs and one that ended."""
+    env = {
+        "GRAVAC_TOKEN": AGENT,
+        "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR,
+        "GRAVAC_CONTROLLER_LOOK_NEEDS_TOKEN": "true",
+        "GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0",
+    }
+    running_one = Controller(tmp_path_factory.mktemp("client") / "runs", env=env)
+    feed(running_one, Trainer("alpha"), WINDOWS)
+    feed(running_one, Trainer("beta"), 1)
+    end = End(incarnation="first", windows=1, steps=50, message="done")
+    running_one.ask("POST", "/v1/jobs/beta/end", end, BEARER)
+    yield running_one
+    running_one.stop()
+
+
+@pytest.fixture
+def client(controller: Controller) -> Iterator[Client]:
+    with Client(controller.url, OPERATOR) as opened:
+        yield opened
+
+
+def test_looking(client: Client, controller: Controller) -> None:
+    assert client.health().instance == controller.announced["instance"]
+    assert [job.job for job in client.jobs()] == ["alpha", "beta"]
+    assert [job.job for job in client.jobs(state="ended")] == ["beta"]
+    assert client.unreadable() == ()
+    job = client.job("alpha")
+    assert job.windows == WINDOWS
+    assert client.candidates("alpha").epoch == job.epoch
+    assert [view.row.rank for view in client.ranks("alpha").ranks] == [0, 1]
+    assert [view.report.window for view in client.windows("alpha")] == list(range(WINDOWS))
+    assert [view.report.window for view in client.windows("alpha", after=3, to_step=399)] == [4, 5, 6, 7]
+    changed = list(client.decisions("alpha", changed=True))
+    assert all(view.changed for view in changed)
+    assert changed[-1].decision.epoch == job.epoch
+    assert {view.decision.phase for view in client.decisions("alpha", phase="hold")} == {"hold"}
+    assert {view.decision.rule for view in client.decisions("alpha", rule="warmup")} == {"warmup"}
+
+
+def test_pages_are_joined(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gravac_controller.client import calls
+
+    asked: list[str] = []
+    real = client._wire.ask
+
+    def ask(method: str, path: str, *rest: object) -> object:
+        asked.append(path)
+        return real(method, path.replace("limit=500", "limit=5"), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client._wire, "ask", ask)
+    assert [view.report.window for view in client.windows("alpha")] == list(range(WINDOWS))
+    assert len(asked) == 3
+    assert calls.REMEMBERED > 0
+
+
+def test_what_has_not_changed_is_not_sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    real = client._wire.ask
+
+    def ask(*arguments: object) -> object:
+        answer = real(*arguments)  # type: ignore[arg-type]
+        statuses.append(answer.status)
+        return answer
+
+    monkeypatch.setattr(client._wire, "ask", ask)
+    assert client.job("beta") == client.job("beta")
+    assert statuses == [200, 304]
+
+
+def test_the_trace_is_saved_whole(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    assert client.trace("alpha", file) == file.stat().st_size
+    assert check(file).ok
+
+
+def test_steering(controller: Controller, client: Client) -> None:
+    trainer = Trainer("gamma")
+    feed(controller, trainer, 2)
+    seen = client.override("gamma")
+    assert (seen.view.control_enabled, seen.view.in_force) == (True, None)
+    after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", seen=seen)
+    assert after.view.waiting is not None
+    assert after.view.waiting.cf == 25.0
+    with pytest.raises(Refused, match="412 Precondition Failed: this is epoch") as caught:
+        client.order("gamma", "dense", actor="bob", seen=seen)
+    assert caught.value.status == 412
+    client.order("gamma", "resume", actor="bob", seen=after)
+    with pytest.raises(ValidationError):
+        client.order("gamma", "pin", actor="alice", seen=after)
+    with Client(controller.url, AGENT) as agent, pytest.raises(Refused, match="401"):
+        agent.order("gamma", "dense", actor="alice", seen=agent.override("gamma"))
+
+
+def test_events_as_they_happen_and_resumed(controller: Controller, client: Client) -> None:
+    trainer = Trainer("delta")
+    feed(controller, trainer, 2)
+    stream = client.events("delta")
+    first = next(stream)
+    assert (first.kind, type(first.data)) == ("snapshot", Snapshot)
+    feed(controller, trainer, 1)
+    second = next(stream)
+    while not isinstance(second.data, WindowDelta):
+        second = next(stream)
+    assert second.data.window.report.window == 2
+    stream.close()
+    end = End(incarnation="first", windows=3, steps=150, message="done")
+    controller.ask("POST", "/v1/jobs/delta/end", end, BEARER)
+    again = client.events("delta", after=second.id)
+    third = next(again)
+    assert isinstance(third.data, EndView)
+    again.close()
+
+
+def test_refusals_say_why(controller: Controller, client: Client) -> None:
+    with pytest.raises(Refused, match="404 Not Found: no such job") as caught:
+        client.job("nobody")
+    assert caught.value.problem.status == 404
+    with pytest.raises(Refused, match="404"):
+        next(client.events("nobody"))
+    with (
+        Client(controller.url) as stranger,
+        pytest.raises(Refused, match=r"401.*needs the controller's token"),
+    ):
+        list(stranger.jobs())
+
+
+def test_nobody_there() -> None:
+    with Client("127.0.0.1:1") as nobody, pytest.raises(NoController, match=r"at http://127.0.0.1:1 \("):
+        nobody.health()
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        status, body = (500, b"oh") if self.path == "/v1/jobs/broken" else (200, b'{"hello": 1}')
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        if self.path == "/healthz":
+            self.close_connection = True  # without having said so
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_something_else_there_and_connections_that_close() -> None:
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with Client(f"http://127.0.0.1:{server.server_port}/some/page") as client:
+                for _ in range(3):
+                    with pytest.raises(NotAController, match="not a gravac controller"):
+                        client.health()
+                with pytest.raises(NotAController, match="answered 500: oh"):
+                    client.job("broken")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("host", "http://host"),
+        ("host:1", "http://host:1"),
+        ("https://host/x?y", "https://host"),
+        ("[::1]:9", "http://[::1]:9"),
+    ],
+)
+def test_addresses(text: str, base: str) -> None:
+    assert base_of(text) == base
+
+
+@pytest.mark.parametrize("text", ["ftp://host", "http://", "host:99999", "http://[::1", "host:0"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        base_of(text)
+
+
+def test_running_controllers_are_found_by_their_folder(
+    start: Callable[..., Controller], tmp_path: Path
+) -> None:
+    one = start("--job", "one")
+    folder, note = one.data_dir, one.data_dir / "one" / ".controller.lock"
+    assert [client.url for client in running(folder)] == [one.url]
+    left_behind = note.read_text()
+    one.kill()
+    assert list(running(folder)) == []
+    two = start("--job", "two", port=one.port)  # another start at the address in that note
+    assert [client.url for client in running(folder)] == [two.url]
+    for nonsense in (left_behind, "", "4711", "[]", '{"url": 5}', '{"url": "::"}', "\x00"):
+        note.write_text(nonsense)
+        assert [client.url for client in running(folder)] == [two.url]
+    assert list(running(tmp_path / "nowhere")) == []

@@ -1,0 +1,194 @@
+"""Steering over HTTP: off by default, by operators only, about the epoch they saw, journaled with who did it."""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.conftest import InProcess
+from controller.test_jobs import journal, post, register, run
+
+from gravac.protocol import Decision, End
+from gravac.replay import check
+
+AGENT = "an-agents-token-0123456789abcdef"
+OPERATOR = "an-operators-token-0123456789abc"
+URL = "/v1/jobs/job/override"
+
+
+@pytest.fixture
+def steered(open_app: Callable[..., InProcess]) -> InProcess:
+    """An application with control on; agents need no token."""
+    return open_app(control_token=OPERATOR)
+
+
+def put(app: InProcess, seen: object, action: str = "dense", *, token: str = OPERATOR, **more: Any) -> Any:
+    headers = {"Authorization": f"Bearer {token}"} | ({} if seen is None else {"If-Match": f'"{seen}"'})
+    return app.client.put(URL, json={"action": action, "actor": "alice"} | more, headers=headers)
+
+
+def is_problem(response: Any, status: int) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    return str(response.json()["detail"])
+
+
+def view(app: InProcess) -> Any:
+    return app.client.get("/v1/jobs/job").json()
+
+
+def test_an_order_from_being_given_to_being_lifted(
+    steered: InProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = run(steered, trainer := Trainer(), register(steered).decision, 3)
+    before = steered.client.get(URL)
+    assert before.headers["etag"] == f'"{decision.epoch}"'
+    assert before.json() == {
+        "job": "job", "epoch": decision.epoch, "control_enabled": True, "in_force": None, "waiting": None,
+    }  # fmt: skip
+    with caplog.at_level(logging.WARNING, "gravac.controller"):
+        response = put(steered, decision.epoch, "pin", cf=33.5, note="a test")
+    assert response.status_code == 202, response.text
+    given = {"action": "pin", "cf": 33.5, "actor": "alice", "note": "a test", "epoch": decision.epoch}
+    assert response.json()["waiting"] == given
+    assert response.headers["etag"] == f'"{decision.epoch}+1"'
+    assert "alice pinned CF 33.5" in caplog.text
+    assert view(steered)["override_waiting"] == given
+    assert view(steered)["decision"] == json.loads(decision.model_dump_json())
+    assert view(steered)["events"][-1]["event"]["kind"] == "override"
+    assert "alice pinned CF 33.5" in view(steered)["events"][-1]["event"]["message"]
+
+    pinned = run(steered, trainer, decision, 1)
+    assert (pinned.cf_candidate, pinned.rule, pinned.epoch) == (33.5, "pinned", decision.epoch + 1)
+    assert "alice" in pinned.reason
+    assert (view(steered)["override"], view(steered)["override_waiting"]) == (given, None)
+    now = steered.client.get(URL)
+    assert (now.headers["etag"], now.json()["in_force"]) == (f'"{pinned.epoch}"', given)
+    assert b'gravac_override_active{job_name="job"} 1.0' in steered.client.get("/metrics").content
+
+    assert put(steered, pinned.epoch, "resume").status_code == 202
+    resumed = run(steered, trainer, pinned, 1)
+    assert (resumed.rule, resumed.phase) == ("resumed", decision.phase)
+    assert view(steered)["override"] is None
+    run(steered, trainer, resumed, 2)
+    assert journal(steered).count("override") == 2
+    found = check(steered.services.settings.data_dir / "job" / "journal.jsonl")
+    assert found.ok, found.differences
+
+
+def test_control_is_off_by_default(app: InProcess) -> None:
+    register(app)
+    assert "control-token-file" in is_problem(put(app, 0), 403)
+    assert app.client.get(URL).json()["control_enabled"] is False
+    assert view(app)["control_enabled"] is False
+    assert "override" not in journal(app)
+
+
+def test_only_operators_may(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(token=AGENT, control_token=OPERATOR)
+    allowed = {"Authorization": f"Bearer {AGENT}"}
+    assert (
+        app.client.post("/v1/jobs", json=spec().model_dump(mode="json"), headers=allowed).status_code == 200
+    )
+    for token in (AGENT, OPERATOR + "x", ""):
+        is_problem(put(app, 0, token=token), 401)
+    answer = app.client.put(
+        URL, json={"action": "dense", "actor": "alice"}, headers={"If-Match": '"0"'}, auth=("any", OPERATOR)
+    )
+    is_problem(answer, 401)
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "override" not in journal(app)
+    assert put(app, 0).status_code == 202
+
+
+@pytest.mark.parametrize("site", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_no_page_of_another_site_can(steered: InProcess, site: dict[str, str]) -> None:
+    register(steered)
+    body = {"action": "dense", "actor": "alice"}
+    is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'} | site), 403)
+    is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'}), 401)
+
+
+def test_an_order_names_the_epoch_it_is_about(steered: InProcess) -> None:
+    decision = run(steered, Trainer(), register(steered).decision, 2)
+    assert "If-Match" in is_problem(put(steered, None), 428)
+    for seen in ("", "*"):
+        is_problem(put(steered, seen), 428)
+    for seen in (decision.epoch + 1, "nonsense", f"{decision.epoch}+1"):
+        response = put(steered, seen)
+        assert "is epoch" in is_problem(response, 412)
+        assert response.headers["etag"] == f'"{decision.epoch}"'
+    assert put(steered, decision.epoch).status_code == 202
+    is_problem(put(steered, decision.epoch), 412)  # somebody else's order came in between
+    assert put(steered, f"{decision.epoch}+1", "pin", cf=20.0).status_code == 202
+    assert journal(steered).count("override") == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "pin"},
+        {"action": "dense", "cf": 10.0},
+        {"action": "pin", "cf": 0.0},
+        {"action": "pin", "cf": "10"},
+        {"action": "explode"},
+        {"action": "dense", "actor": "<script>"},
+        {"action": "dense", "epoch": 0},
+        {"action": "dense", "note": "x" * 301},
+        {},
+        [],
+    ],
+)
+def test_what_is_no_order(steered: InProcess, body: Any) -> None:
+    register(steered)
+    headers = {"Authorization": f"Bearer {OPERATOR}", "If-Match": '"0"'}
+    given = {"actor": "alice"} | body if isinstance(body, dict) and body else body
+    is_problem(steered.client.put(URL, json=given, headers=headers), 422)
+    assert "override" not in journal(steered)
+
+
+def test_other_refusals(steered: InProcess) -> None:
+    register(steered)
+    headers = {"Authorization": f"Bearer {OPERATOR}", "If-Match": '"0"'}
+    is_problem(steered.client.put(URL, content=b"{}", headers=headers), 415)
+    order = {"action": "dense", "actor": "alice"}
+    is_problem(steered.client.put("/v1/jobs/nobody/override", json=order, headers=headers), 404)
+    assert put(steered, 0, "resume").status_code == 202  # nothing to resume: nothing happens
+    assert "override" not in journal(steered)
+    post(steered, "/v1/jobs/job/end", End(incarnation="first", windows=0, steps=0, message=""))
+    assert "ended" in is_problem(put(steered, 0), 409)
+
+
+def test_agents_cannot_pretend(steered: InProcess) -> None:
+    register(steered)
+    for kind in ("override", "gap", "registered", "restarted"):
+        forged = {"kind": kind, "window": None, "message": "alice pinned CF 1000"}
+        assert steered.client.post("/v1/jobs/job/events", json=forged).status_code == 422
+
+
+def test_orders_outlive_the_controller(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(control_token=OPERATOR)
+    decision: Decision = run(app, trainer := Trainer(), register(app).decision, 2)
+    assert put(app, decision.epoch, "pin", cf=25.0).status_code == 202
+    app.close()
+    app = open_app(control_token=OPERATOR)
+    assert app.client.get(URL).headers["etag"] == f'"{decision.epoch}+1"'
+    pinned = run(app, trainer, decision, 1)
+    assert pinned.cf_candidate == 25.0
+    app.close()
+    app = open_app(control_token=OPERATOR)
+    assert view(app)["override"]["cf"] == 25.0
+    assert run(app, trainer, pinned, 1).rule == "pinned"
+
+
+def test_a_full_disk_takes_no_order(steered: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(steered)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        assert "No space left" in is_problem(put(steered, 0), 503)
+    decision = run(steered, Trainer(), register(steered).decision, 1)
+    assert decision.rule == "warmup"
+    assert "override" not in journal(steered)

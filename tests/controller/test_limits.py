@@ -1,0 +1,165 @@
+"""Limits on connections, streams, rates and patience: each refusal is a problem+json, and others are unaffected."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
+from controller.sse import Reader
+
+from gravac.protocol import JobAnswer
+from gravac_controller.headers import HEADERS
+from gravac_controller.rates import BURST_SECONDS, MOST_KEYS, Rates
+
+alone = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A controller with low limits, and a job."""
+    env = {
+        "MAX_CONNECTIONS": "20",
+        "MAX_STREAMS": "3",
+        "MAX_READS_PER_SECOND": "4",
+        "MAX_CHANGES_PER_SECOND": "2",
+        "REQUEST_SECONDS": "1.5",
+    }
+    controller = Controller(
+        tmp_path_factory.mktemp("small") / "runs", env={f"GRAVAC_CONTROLLER_{k}": v for k, v in env.items()}
+    )
+    controller.ask("POST", "/v1/jobs", spec())
+    yield controller
+    controller.stop()
+
+
+def problem(answer: Answer, status: int) -> None:
+    assert answer.status == status, answer
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json["status"] == status
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+
+
+def eventually(ask: Callable[[], Answer], status: int) -> Answer:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (answer := ask()).status != status and time.monotonic() < until:
+        time.sleep(0.05)
+    assert answer.status == status
+    return answer
+
+
+@alone
+def test_too_many_connections_are_told_so(small: Controller) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection((small.host, small.port)))
+        answer = small.ask("GET", "/healthz")
+        problem(answer, 503)
+        assert answer.headers["retry-after"] == "5"
+        assert "MAX_CONNECTIONS" in answer.json["detail"]
+    eventually(lambda: small.ask("GET", "/healthz"), 200)
+
+
+@alone
+def test_connections_far_beyond_the_limit_are_dropped(small: Controller) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(120):
+            stack.enter_context(socket.create_connection((small.host, small.port)))
+        with pytest.raises(OSError):
+            small.ask("GET", "/healthz")
+    eventually(lambda: small.ask("GET", "/healthz"), 200)
+
+
+@alone
+@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc"])
+def test_a_client_that_never_says_what_it_wants_is_let_go(small: Controller, said: bytes) -> None:
+    with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
+        sock.sendall(said)
+        assert sock.recv(1) == b""
+
+
+@alone
+def test_a_second_head_has_its_time_too(small: Controller) -> None:
+    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
+        sock.sendall(whole)
+        assert read_answer(sock).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(whole[:20])
+        assert sock.recv(1) == b""
+
+
+@alone
+def test_a_body_that_does_not_come(small: Controller) -> None:
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    answer = small.raw(head)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"application/problem+json" in answer
+    assert b"within 1.5 s" in answer
+
+
+@alone
+def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
+    answer = small.raw(b"\x00\x01\x02\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"application/problem+json" in answer
+    assert b"default-src 'self'" in answer
+
+
+@alone
+def test_streams_leave_room_for_agents(small: Controller) -> None:
+    readers = [Reader(small) for _ in range(3)]
+    try:
+        answer = small.ask("GET", "/v1/jobs/job/events")
+        problem(answer, 503)
+        assert "MAX_STREAMS" in answer.json["detail"]
+        assert small.ask("GET", "/healthz").status == 200
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+@alone
+def test_reading_and_changing_have_their_own_rates(small: Controller) -> None:
+    statuses = [small.ask("GET", "/v1/jobs").status for _ in range(80)]
+    assert set(statuses) == {200, 429}
+    assert statuses.index(429) >= 4 * BURST_SECONDS - 20  # the tests before this one took some
+    answer = small.ask("GET", "/v1/jobs")
+    problem(answer, 429)
+    assert int(answer.headers["retry-after"]) >= 1
+    assert small.ask("GET", "/healthz").status == 200
+    assert small.ask("POST", "/v1/jobs", spec("other")).status == 200
+    decision = JobAnswer.model_validate_json(small.ask("POST", "/v1/jobs", spec()).body).decision
+    report = Trainer().report(decision)
+    statuses = [small.ask("POST", "/v1/jobs/job/windows", report).status for _ in range(60)]
+    assert set(statuses) == {200, 429}
+    other = Trainer("other").report(decision)
+    assert small.ask("POST", "/v1/jobs/other/windows", other).status == 200
+
+
+def test_a_bucket_fills_steadily_and_pays_for_bursts() -> None:
+    clock = [100.0]
+    rates = Rates(2.0, lambda: clock[0])
+    assert [rates.take("a") for _ in range(20)] == [0.0] * 20
+    assert rates.take("a") == pytest.approx(0.5)
+    assert rates.take("b") == 0.0
+    clock[0] += 0.5
+    assert rates.take("a") == 0.0
+    assert rates.take("a") > 0
+    clock[0] += 1e6
+    assert [rates.take("a") for _ in range(20)] == [0.0] * 20
+    assert rates.take("a") > 0
+
+
+def test_buckets_are_bounded_in_number() -> None:
+    rates = Rates(1.0, lambda: 0.0)
+    while rates.take("busy") == 0:
+        pass
+    for number in range(MOST_KEYS - 1):
+        rates.take(str(number))
+    assert rates.take("busy") > 0  # still known
+    for number in range(MOST_KEYS):
+        rates.take(str(number))
+    assert rates.take("busy") == 0
