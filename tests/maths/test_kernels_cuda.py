@@ -5,6 +5,7 @@ once and for all.
 """
 
 import os
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -19,15 +20,10 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def python(*arguments: str, cache: Path, **environment: str) -> None:
+def python(*arguments: str, **environment: str) -> None:
     done = subprocess.run(
         [sys.executable, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "TRITON_CACHE_DIR": str(cache),
-            **environment,
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -37,22 +33,20 @@ def python(*arguments: str, cache: Path, **environment: str) -> None:
 
 
 @needs_triton
-def test_the_same_results(tmp_path: Path) -> None:
-    """``cuda_kernels.py``; where it fails, run that file as here to see more."""
+def test_the_same_results() -> None:
+    """``cuda_kernels.py``; where it fails, run that file like this to see more."""
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    python(
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/maths/cuda_kernels.py",
-        cache=tmp_path,
-        **interpreted,
-    )
+    python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/maths/cuda_kernels.py", **interpreted)
 
 
 @needs_triton
-def test_they_compile_without_a_gpu(tmp_path: Path) -> None:
-    """Takes some seconds, and is all there is to say so on a machine without one."""
-    python("tests/maths/compile_kernels.py", cache=tmp_path)
+def test_they_compile_without_a_gpu() -> None:
+    """Takes some seconds; what was compiled before, Triton has on disk."""
+    python("tests/maths/compile_kernels.py")
+
+
+def test_the_benchmark_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["cuda.py"])
+    with pytest.raises(SystemExit, match="needs a CUDA GPU, and torch sees none here"):
+        runpy.run_path(str(ROOT / "benchmarks/cuda.py"), run_name="__main__")

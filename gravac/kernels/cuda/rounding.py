@@ -1,7 +1,6 @@
 """Blocks rounded at random to a few levels, and back."""
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -14,6 +13,8 @@ BLOCK = 1024
 """Elements of a program; even."""
 TILE = 4096
 """Elements of a program that looks for the largest of each block."""
+SIZES = (32, 256)
+"""Blocks of up to so many elements are looked at together; each size is a kernel of its own, so they are few."""
 
 
 @jit()
@@ -91,7 +92,7 @@ def quantise(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Te
     rows = -(-n // block)
     scales = torch.zeros(rows, dtype=torch.float32, device=x.device)
     codes = torch.empty(n, dtype=torch.uint8, device=x.device)
-    size = min(triton.next_power_of_2(block), TILE)
+    size = next((size for size in SIZES if block <= size < TILE), TILE)
     together, pieces = TILE // size, -(-block // size)
     launch(
         _largest,
