@@ -105,7 +105,7 @@ def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
     Ranks wait for each other in the collective, so whole steps take equally long everywhere: a slow rank shows in
     the time it spends on its own work.
     """
-    own = [_own_seconds(row) for row in rows]
+    own = [own_seconds(row) for row in rows]
     fastest = min((value for value in own if value), default=None)
     return [
         RankView(
@@ -117,6 +117,7 @@ def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
     ]
 
 
-def _own_seconds(row: RankRow) -> float | None:
+def own_seconds(row: RankRow) -> float | None:
+    """Seconds a step that a rank spent on its own work; null for a rank without steps."""
     phases = row.phases
     return derived.ratio(phases.data_wait + phases.compute + phases.compress + phases.decompress, row.steps)

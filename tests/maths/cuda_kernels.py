@@ -107,12 +107,12 @@ def test_the_largest_are_taken_and_zeros_left(kind: str) -> None:
 
 def test_ties_go_to_the_lowest_places() -> None:
     generator = torch.Generator().manual_seed(0)
-    sparse = torch.zeros(500)
-    sparse[torch.randperm(500, generator=generator)[:20]] = torch.randn(20, generator=generator)
+    sparse = torch.zeros(400)
+    sparse[torch.randperm(400, generator=generator)[:20]] = torch.randn(20, generator=generator)
     taken(sparse, 60, clear=True)  # zeros too must be taken
-    taken(torch.full((300,), -0.3), 140, clear=True)
+    taken(torch.full((260,), -0.3), 120, clear=True)
     taken(torch.randn(500, generator=generator).bfloat16().float(), 61, clear=True)  # eight sizes in a bin
-    taken(1.0 + torch.rand(300, generator=generator) / 16, 100, clear=True)  # all in one bin
+    taken(1.0 + torch.rand(200, generator=generator) / 16, 70, clear=True)  # all in one bin
     taken(torch.tensor([1.0, -1.0, torch.inf, torch.nan, -torch.nan, -torch.inf]).repeat(30), 99, clear=True)
 
 
@@ -212,10 +212,9 @@ def test_a_damaged_payload_stays_within_its_bounds() -> None:
         triton(lambda put: kernels.unpack_positions(put(packed[:-1]), 50, 1000))
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [1, 7, 32, 200, 10**6])
-def test_blocks_are_rounded_alike(block: int, kind: str) -> None:
-    for n, width in ((1, 2), (300, 4), (400, 8)):
+def test_blocks_are_rounded_alike(block: int) -> None:
+    for n, width, kind in ((1, 2, "normal"), (300, 4, "wild"), (400, 8, "mixed"), (260, 3, "normal")):
         x = vector(n, n + block, kind)
         scales, packed = alike(lambda put, x=x, w=width: kernels.quantise(put(x), block, w, 11))
         alike(lambda put, s=scales, p=packed, n=n, w=width: kernels.dequantise(put(s), put(p), n, block, w))
