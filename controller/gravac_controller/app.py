@@ -9,9 +9,11 @@ from gravac_controller.guard import Guard
 from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
 from gravac_controller.routes_control import control_routes
+from gravac_controller.routes_metrics import metrics_routes
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
 from gravac_controller.services import Services
+from gravac_controller.traffic import Counted
 
 DESCRIPTION = (
     "Decides how strongly a distributed training job compresses its gradients, explains each decision, and shows it. "
@@ -36,10 +38,11 @@ def create_app(services: Services) -> ASGIApp:
     app.include_router(agent_routes(services))
     app.include_router(control_routes(services))
     app.include_router(service_routes(services))
+    app.include_router(metrics_routes(services))
     mount_pages(app)
     settings = services.settings
     return Guard(
-        app,
+        Counted(app, services.traffic),
         allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
         access=settings.access(),
         reads_per_second=settings.max_reads_per_second,

@@ -15,8 +15,11 @@ class Carried(Record):
     last_report_time: float | None
     totals: Totals
     decisions_by_rule: dict[str, int]
+    events_by_kind: dict[str, int]
+    missing_windows: int
     phase_seconds: dict[str, float]
     dense_medians: tuple[float, ...]
+    dense_exposed: tuple[float, ...]
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
     events: tuple[EventView, ...] = Field(description="The last ones that fit.")

@@ -25,6 +25,7 @@ from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView, Health, JobList, Page, Problem
 
 REGISTERED = 1793200000.0
+ADDRESS = "127.0.0.1:8756"
 PHASES = PhaseSeconds(data_wait=0.1, compute=4.0, compress=0.4, communicate=2.9, decompress=0.1)
 
 SPEC = JobSpec(

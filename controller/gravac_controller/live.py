@@ -64,6 +64,8 @@ class LiveJob:
         self.batch_bound_samples: LastKnown | None = None
         self.totals = Totals()
         self.decisions_by_rule: Counter[str] = Counter()
+        self.events_by_kind: Counter[str] = Counter()
+        self.missing_windows = 0
         self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
         self.decisions: deque[DecisionView] = deque(
@@ -74,6 +76,7 @@ class LiveJob:
         self._complete_from = 0
         self._undecided = False
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._changed = asyncio.Event()
         self._repeating = False  # a new part of the journal repeats what the one before it ended with
 
@@ -116,8 +119,11 @@ class LiveJob:
             last_report_time=self.last_report_time,
             totals=self.totals,
             decisions_by_rule=dict(self.decisions_by_rule),
+            events_by_kind=dict(self.events_by_kind),
+            missing_windows=self.missing_windows,
             phase_seconds=dict(self.phase_seconds),
             dense_medians=tuple(self._dense_medians),
+            dense_exposed=tuple(self._dense_exposed),
             gradient_diversity=self.gradient_diversity,
             batch_bound_samples=self.batch_bound_samples,
             events=tuple(self.events),
@@ -127,14 +133,18 @@ class LiveJob:
         self.started_time, self.last_report_time = carried.started_time, carried.last_report_time
         self.totals = carried.totals
         self.decisions_by_rule.update(carried.decisions_by_rule)
+        self.events_by_kind.update(carried.events_by_kind)
+        self.missing_windows = carried.missing_windows
         self.phase_seconds.update(carried.phase_seconds)
         self._dense_medians.extend(carried.dense_medians)
+        self._dense_exposed.extend(carried.dense_exposed)
         self.gradient_diversity = carried.gradient_diversity
         self.batch_bound_samples = carried.batch_bound_samples
         self.events.extend(carried.events)
 
     def _apply_event(self, line: int, view: EventView) -> None:
         self.events.append(view)
+        self.events_by_kind[view.event.kind] += 1
         self._remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
@@ -148,6 +158,8 @@ class LiveJob:
         if self.latest is not None:
             self.windows.append(self._without_many_ranks(self.latest))
         spec, _ = self.known()
+        expected = spec.first_window if self.latest is None else self.latest.report.window + 1
+        self.missing_windows += max(0, report.window - expected)
         self.latest = window_view(time, report, spec.world_size)
         if derived.mostly_dense(report):
             self._measure_diversity(self.latest)
@@ -157,11 +169,14 @@ class LiveJob:
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if report.phase == "warmup":
-            self._dense_medians.extend(
-                level.step_seconds_median
-                for level in report.levels
-                if level.cf == 1 and level.step_seconds_median is not None
-            )
+            self._measure_baseline(report)
+
+    def _measure_baseline(self, report: WindowReport) -> None:
+        for level in report.levels:
+            if level.cf == 1 and level.step_seconds_median is not None:
+                self._dense_medians.append(level.step_seconds_median)
+            if level.cf == 1 and level.exposed_seconds_median is not None:
+                self._dense_exposed.append(level.exposed_seconds_median)
 
     def _measure_diversity(self, view: WindowView) -> None:
         window = view.report.window
@@ -235,6 +250,11 @@ class LiveJob:
         """Median of the dense step medians of the warm-up windows, in seconds; null before there is one."""
         return statistics.median(self._dense_medians) if self._dense_medians else None
 
+    @property
+    def baseline_exposed_seconds(self) -> float | None:
+        """Median part of a dense step in the warm-up that waited for the network, in seconds; null while unknown."""
+        return statistics.median(self._dense_exposed) if self._dense_exposed else None
+
     def state(self) -> State:
         """Whether the job runs, is silent for too long, or has ended."""
         if self.ended:
@@ -243,6 +263,10 @@ class LiveJob:
         window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
         limit = max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
         return "stale" if unix_now() - last > limit else "running"
+
+    def silent_seconds(self) -> float:
+        """Seconds since the last registration or window: each is decided on."""
+        return unix_now() - self.decided_time
 
     def all_windows(self) -> Iterator[WindowView]:
         """The windows in memory, oldest first."""

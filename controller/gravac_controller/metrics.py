@@ -1,72 +1,75 @@
 """/metrics: the jobs as Prometheus families, built at each scrape from an immutable picture.
 
 No global registry (the trainer's own metrics live there) and no locks: ``take`` runs on the event loop, ``render``
-in a thread. The label is ``job_name``, since Prometheus puts its own ``job`` on every target. Counters are folds of
-the journals, so they survive a restart of the controller (refusals are not journaled and begin anew).
+in a thread. The label is ``job_name``, since Prometheus puts its own ``job`` on every target. A job's counters are
+folds of its journal, so they survive a restart of the controller; the controller's own begin anew.
 """
 
-import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gravac import __version__
 from gravac_controller.live import LiveJob
-from gravac_controller.metric_table import TABLE, JobPicture
-from gravac_controller.present import ranks
+from gravac_controller.metric_rows import JobPicture, P, Row
+from gravac_controller.metric_service import SERVICE, ServicePicture, durations
+from gravac_controller.metric_table import TABLE
+from gravac_controller.services import Services
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.views import State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-REFUSALS = (
-    "conflict",
-    "control_off",
-    "cross_site",
-    "ended",
-    "foreign_host",
-    "invalid",
-    "journal",
-    "no_epoch",
-    "stale_epoch",
-    "too_large",
-    "too_many_jobs",
-    "too_many_streams",
-    "too_often",
-    "unauthorized",
-    "unknown_job",
-    "unreadable",
-    "wrong_incarnation",
-)
-"""Reasons of refused requests; each has a series from the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What one scrape says."""
+    """What one scrape says; ``service`` is null where it is about jobs alone."""
 
     jobs: tuple[JobPicture, ...]
-    refused: dict[str, int]
-    unreadable_jobs: int
-    streams: int
+    service: ServicePicture | None
 
 
-def take(
-    jobs: Iterable[LiveJob], *, refused: Counter[str], unreadable_jobs: int, streams: int, max_ranks: int
-) -> Picture:
-    """The picture of now. ``max_ranks``: larger jobs get no per-rank series. Call it on the event loop."""
-    return Picture(tuple(_picture(job, max_ranks) for job in jobs), dict(refused), unreadable_jobs, streams)
+def take(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobPicture, ...]:
+    """The jobs as they are now, without those that left (``shown``). Call it on the event loop."""
+    left, pictures = settings.metrics_max_rank_series, list[JobPicture]()
+    for job in sorted(shown(jobs, settings), key=lambda one: one.started_time):
+        ranks = job.known()[0].world_size
+        show = ranks <= min(settings.metrics_max_ranks, left)
+        left -= ranks if show else 0
+        pictures.append(_picture(job, show))
+    return tuple(sorted(pictures, key=lambda one: one.spec.job))
+
+
+def take_service(services: Services) -> ServicePicture:
+    """The controller as it is now. Call it on the event loop."""
+    states: Counter[State] = Counter(job.live.state() for job in services.store.jobs.values())
+    return ServicePicture(
+        refused=dict(services.refused),
+        traffic=services.traffic.picture(),
+        jobs=dict(states),
+        unreadable_jobs=len(services.store.unreadable),
+        streams=services.streams.open,
+    )
+
+
+def shown(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:
+    """Those that have not been silent for so long that they left the metrics."""
+    return (job for job in jobs if job.silent_seconds() <= settings.metrics_silent_seconds)
 
 
 def render(picture: Picture) -> bytes:
     """The picture in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Families(picture))
+    if picture.service is not None:
+        ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
-def _picture(job: LiveJob, max_ranks: int) -> JobPicture:
+def _picture(job: LiveJob, show_ranks: bool) -> JobPicture:
     spec, decision = job.known()
     return JobPicture(
         spec=spec,
@@ -76,12 +79,15 @@ def _picture(job: LiveJob, max_ranks: int) -> JobPicture:
         totals=job.totals,
         decided_time=job.decided_time,
         decisions_by_rule=dict(job.decisions_by_rule),
+        events_by_kind=dict(job.events_by_kind),
+        missing_windows=job.missing_windows,
         phase_seconds=dict(job.phase_seconds),
         baseline_step_seconds=job.baseline_step_seconds,
+        baseline_exposed_seconds=job.baseline_exposed_seconds,
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
+        show_ranks=show_ranks,
         overridden=job.override is not None,
-        ranks=ranks(job).ranks if spec.world_size <= max_ranks else (),
     )
 
 
@@ -90,23 +96,20 @@ class _Families(Collector):
         self._picture = picture
 
     def collect(self) -> Iterator[Metric]:
-        picture = self._picture
-        build = GaugeMetricFamily("gravac_build_info", "The controller.", labels=["version", "python"])
-        build.add_metric([__version__, platform.python_version()], 1)
-        yield build
-        refused = CounterMetricFamily(
-            "gravac_reports_rejected", "Requests refused since the controller started.", labels=["reason"]
-        )
-        for reason in sorted({*REFUSALS, *picture.refused}):
-            refused.add_metric([reason], picture.refused.get(reason, 0))
-        yield refused
-        yield GaugeMetricFamily("gravac_event_stream_clients", "Open event streams.", picture.streams)
-        yield GaugeMetricFamily(
-            "gravac_unreadable_jobs", "Jobs whose journal cannot be read.", picture.unreadable_jobs
-        )
-        for row in TABLE:
-            family = row.kind(row.name, row.help, labels=["job_name", *row.labels])
-            for job in picture.jobs:
-                for values, number in row.samples(job):
-                    family.add_metric([job.spec.job, *values], number)
-            yield family
+        jobs, service = self._picture.jobs, self._picture.service
+        if service is not None:
+            for own in SERVICE:
+                yield _family(own, own.labels, [((), service)])
+            yield durations(service)
+        named = [((job.spec.job,), job) for job in jobs]
+        for row in TABLE if jobs else ():
+            yield _family(row, ("job_name", *row.labels), named)
+
+
+def _family(row: Row[P], labels: tuple[str, ...], pictures: Iterable[tuple[tuple[str, ...], P]]) -> Metric:
+    """One metric of all ``pictures``, each with its first label values."""
+    family = row.kind(row.name, row.help, labels=labels)
+    for first, picture in pictures:
+        for values, number in row.samples(picture):
+            family.add_metric([*first, *values], number)
+    return family

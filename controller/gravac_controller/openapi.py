@@ -29,6 +29,7 @@ TAGS = [
         "name": "operators",
         "description": "Steering. Off unless the controller was started with a control token.",
     },
+    {"name": "metrics", "description": "What Prometheus scrapes, and how it finds it."},
     {"name": "service", "description": "The controller itself."},
 ]
 MEANING: Mapping[int, str] = {

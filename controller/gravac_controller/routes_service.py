@@ -1,14 +1,12 @@
-"""Routes of the service itself: health, metrics, documentation, the live page."""
+"""Routes of the service itself: health, documentation, the live page."""
 
 from pathlib import Path
 
-import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from gravac_controller import metrics
 from gravac_controller.answers import json_answer
 from gravac_controller.docs_page import STYLE, docs_page
 from gravac_controller.problems import ApiError
@@ -32,24 +30,6 @@ def service_routes(services: Services) -> APIRouter:
         if services.streams.stopping.is_set():
             raise ApiError(503, "the controller is shutting down")
         return json_answer(Health(status="ok", instance=services.instance))
-
-    @router.get(
-        "/metrics",
-        summary="For Prometheus",
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format."}},
-    )
-    async def scrape() -> Response:
-        store = services.store
-        picture = metrics.take(
-            [job.live for _, job in sorted(store.jobs.items())],
-            refused=services.refused,
-            unreadable_jobs=len(store.unreadable),
-            streams=services.streams.open,
-            max_ranks=services.settings.metrics_max_ranks,
-        )
-        text = await anyio.to_thread.run_sync(metrics.render, picture)
-        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     return router
 

@@ -1,4 +1,4 @@
-"""What the routes share: the jobs, the streams, the settings, and the count of refusals."""
+"""What the routes share: the jobs, the streams, the settings, and the counts of requests."""
 
 import secrets
 from collections import Counter
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.store import Store
 from gravac_controller.stream import Streams
+from gravac_controller.traffic import Traffic
 
 
 @dataclass
@@ -17,6 +18,7 @@ class Services:
     store: Store
     streams: Streams
     refused: Counter[str] = field(default_factory=Counter)
+    traffic: Traffic = field(default_factory=Traffic)
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod

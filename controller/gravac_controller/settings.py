@@ -97,7 +97,19 @@ class ControllerSettings(BaseSettings):
         "window does. The journal keeps all rows.",
     )
     metrics_max_ranks: int = Field(
-        default=256, ge=0, description="Jobs of more ranks have no per-rank series in /metrics."
+        default=256, ge=0, description="Jobs of more ranks than this have no series per rank in /metrics."
+    )
+    metrics_max_rank_series: int = Field(
+        default=4096,
+        ge=0,
+        description="Ranks with series of their own in /metrics, all jobs together: the oldest jobs that fit have "
+        "them.",
+    )
+    metrics_silent_seconds: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="A job of which nothing was heard for this many seconds leaves /metrics; REST and the page keep "
+        "it.",
     )
     max_connections: int = Field(default=512, ge=1, description="Connections at once; more are answered 503.")
     max_streams: int = Field(

@@ -9,6 +9,7 @@ from controller.builders import Trainer
 from controller.conftest import InProcess
 from controller.test_jobs import register, run
 
+from gravac_controller import examples
 from gravac_controller.settings import ControllerSettings
 
 ROUTES = {
@@ -16,7 +17,8 @@ ROUTES = {
     "POST /v1/jobs/{job}/windows", "GET /v1/jobs/{job}/decisions", "GET /v1/jobs/{job}/candidates",
     "GET /v1/jobs/{job}/ranks", "GET /v1/jobs/{job}/events", "POST /v1/jobs/{job}/events",
     "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end", "GET /v1/jobs/{job}/override", "PUT /v1/jobs/{job}/override",
-    "GET /healthz", "GET /readyz", "GET /metrics",
+    "GET /healthz", "GET /readyz", "GET /metrics", "GET /metrics/service", "GET /v1/jobs/{job}/metrics",
+    "GET /v1/sd/prometheus",
 }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def test_examples_are_true(app: InProcess) -> None:
     for route, operation in found.items():
         content = operation["responses"].get("200", {}).get("content", {}).get("application/json")
         if route.startswith("GET /v1") and content is not None:
-            answer = app.client.get(route.split()[1].format(job="my-job"))
+            answer = app.client.get(route.split()[1].format(job="my-job"), headers={"Host": examples.ADDRESS})
             assert timeless(answer.json()) == timeless(content["example"]), route
 
 

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from controller.killing import kill_again_and_again
 
 KILLS = 10
 
 
-@pytest.mark.alone
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     """``python -m controller.killing --kills 100`` is the long one."""
     tally = kill_again_and_again(tmp_path / "runs", KILLS)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,16 +11,17 @@ from controller.conftest import InProcess
 from controller.test_jobs import post, register, run
 from prometheus_client.parser import text_string_to_metric_families
 
-from gravac import derived
-from gravac.protocol import End, WindowAnswer, WindowReport
+from gravac import derived, risk
+from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
 from gravac_controller import live
+from gravac_controller.traffic import Traffic
 
 Samples = dict[tuple[str, ...], float]
 
 
-def scrape(app: InProcess) -> dict[str, Samples]:
+def scrape(app: InProcess, path: str = "/metrics") -> dict[str, Samples]:
     """Samples by name, keyed by their label values (without the job's name)."""
-    response = app.client.get("/metrics")
+    response = app.client.get(path)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     found: dict[str, Samples] = {}
@@ -42,9 +44,11 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     single: dict[str, float | None] = {
         "gravac_world_size": 2,
         "gravac_compression_factor": last.cf,
+        "gravac_wire_compression_factor": last.dense_bytes / last.payload_bytes,
         "gravac_decision_epoch": decision.epoch,
         "gravac_gain_threshold_ratio": decision.epsilon,
         "gravac_windows_total": 9,
+        "gravac_missing_windows_total": 0,
         "gravac_steps_total": 450,
         "gravac_global_batch_samples": 64,
         "gravac_samples_total": sum(one.samples for one in reports),
@@ -54,7 +58,14 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_owed_steps": derived.owed_steps(last),
         "gravac_error_feedback_ratio": derived.residual_ratio(last),
         "gravac_step_seconds": derived.step_seconds(last),
+        "gravac_training_seconds_total": sum(one.seconds for one in reports),
+        "gravac_samples_per_second": derived.samples_per_second(last),
+        "gravac_useful_samples_per_second": derived.useful_samples_per_second(last),
+        "gravac_loss": last.loss,
         "gravac_baseline_step_seconds": 0.5,
+        "gravac_baseline_exposed_seconds": 0.4,
+        "gravac_straggler_ratio": (6.75 + 1) / (6.75 + 0.5),
+        "gravac_override_active": 0,
         "gravac_nonfinite_steps_total": 0,
         "gravac_failed_steps_total": 0,
         "gravac_error_memory_bytes": 4096 * 3,
@@ -65,10 +76,23 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     for phase in ("data_wait", "compute", "compress", "communicate", "decompress"):
         total = sum(getattr(one.phases, phase) for one in reports)
         assert seen["gravac_phase_seconds_total"][(phase,)] == pytest.approx(total)
+        step = getattr(last.phases, phase) / 50
+        assert seen["gravac_step_phase_seconds"][(phase,)] == pytest.approx(step)
     assert sum(seen["gravac_decisions_total"].values()) == 10
     assert seen["gravac_decisions_total"][("start",)] == 1
     assert seen["gravac_agents"] == {("live",): 2, ("stale",): 0}
     assert seen["gravac_job_state"] == {("running",): 1, ("stale",): 0, ("ended",): 0}
+    assert seen["gravac_jobs"] == seen["gravac_job_state"]
+    assert {phase for (phase,), on in seen["gravac_job_phase"].items() if on} == {last.phase}
+    judged = risk.judge(last, decision.epsilon).level
+    assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
+    assert seen["gravac_decision_info"] == {(decision.rule,): 1}
+    assert {kind: count for (kind,), count in seen["gravac_events_total"].items() if count} == {
+        "registered": 1
+    }
+    own = {("minimum",): 6.75 / 50, ("median",): 7.25 / 50, ("maximum",): 7.75 / 50}
+    assert seen["gravac_own_work_seconds"] == pytest.approx(own)
+    assert "gravac_emulated_link_bytes_per_second" not in seen
     assert seen["gravac_rank_step_seconds"] == pytest.approx({("0",): 9.75 / 50, ("1",): 10.75 / 50})
     gains = {(f"{one.cf:g}",): one.gain for one in decision.candidates if one.gain is not None}
     assert gains
@@ -84,9 +108,10 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
 def test_counters_survive_a_restart(open_app: Callable[..., InProcess]) -> None:
     app = open_app()
     run(app, Trainer(), register(app).decision, 7)
-    before = scrape(app)
+    before = scrape(app, "/v1/jobs/job/metrics")
     app.close()
-    assert scrape(open_app()) == before
+    assert before
+    assert scrape(open_app(), "/v1/jobs/job/metrics") == before
 
 
 def test_refusals_are_counted_by_reason(app: InProcess) -> None:
@@ -140,7 +165,109 @@ def test_a_long_window_is_not_stale_too_soon(app: InProcess, monkeypatch: pytest
 def test_large_jobs_have_no_series_per_rank(app: InProcess) -> None:
     decision = register(app, world_size=257).decision
     run(app, Trainer(world_size=3), decision, 1)
-    assert "gravac_rank_step_seconds" not in scrape(app)
+    seen = scrape(app)
+    assert "gravac_rank_step_seconds" not in seen
+    assert seen["gravac_own_work_seconds"][("maximum",)] == pytest.approx(8.75 / 50)
+
+
+def test_the_oldest_jobs_that_fit_have_series_per_rank(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(metrics_max_rank_series=5)
+    for job, ranks in (("m", 3), ("a", 3), ("z", 2)):
+        run(app, Trainer(job, world_size=ranks), register(app, job=job, world_size=ranks).decision, 1)
+    text = app.client.get("/metrics").text
+    named = {
+        sample.labels["job_name"]
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "gravac_rank_step_seconds"
+    }
+    assert named == {"m", "z"}
+
+
+def test_windows_that_never_came_and_what_else_happened_are_counted(app: InProcess) -> None:
+    decision = register(app, link=LinkSpec(bits_per_second=8e6)).decision
+    decision = run(app, Trainer(), decision, 1)
+    run(app, Trainer(window=4), decision, 1)
+    seen = scrape(app)
+    assert seen["gravac_windows_total"][()] == 2
+    assert seen["gravac_missing_windows_total"][()] == 3
+    assert seen["gravac_events_total"][("gap",)] == 1
+    assert seen["gravac_emulated_link_bytes_per_second"][()] == 1e6
+
+
+def test_requests_are_counted_by_template_and_known_words(app: InProcess) -> None:
+    run(app, Trainer(), register(app).decision, 2)
+    app.client.get("/v1/jobs/none")
+    app.client.get("/no-such-path")
+    app.client.get("/static/no-such-file")
+    app.client.request("BREW", "/v1/jobs")
+    app.client.head("/healthz")
+    seen = scrape(app)
+    assert seen["gravac_http_requests_total"] == {
+        ("200", "POST", "/v1/jobs"): 1,
+        ("200", "POST", "/v1/jobs/{job}/windows"): 2,
+        ("404", "GET", "/v1/jobs/{job}"): 1,
+        ("404", "GET", "other"): 2,
+        ("405", "other", "/v1/jobs"): 1,
+        ("200", "GET", "/healthz"): 1,
+    }
+    counts = seen["gravac_http_request_duration_seconds_count"]
+    assert counts[("POST", "/v1/jobs/{job}/windows")] == 2
+
+
+def test_durations_fall_into_their_buckets() -> None:
+    traffic = Traffic()
+    for seconds in (0.0005, 0.001, 0.0011, 4.0, 60.0):
+        traffic.note("/", "GET", 200, seconds)
+    found = traffic.picture().durations["/", "GET"]
+    assert found.seconds == pytest.approx(64.0026)
+    assert (found.counts[0], found.counts[1], found.counts[-3:]) == (2, 3, (3, 4, 5))
+
+
+def test_what_is_silent_for_a_day_leaves(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(app, Trainer(), register(app).decision, 1)
+    since_report(app, monkeypatch, 86_000)
+    assert scrape(app)["gravac_windows_total"] == {(): 1}
+    since_report(app, monkeypatch, 86_500)
+    seen = scrape(app)
+    assert "gravac_windows_total" not in seen
+    assert seen["gravac_jobs"][("stale",)] == 1
+    assert scrape(app, "/v1/jobs/job/metrics") == {}
+    assert len(app.client.get("/v1/sd/prometheus").json()) == 1
+
+
+def test_a_job_of_4096_ranks_is_rendered_soon(app: InProcess) -> None:
+    """Seconds of CPU, so that a busy machine does not matter; it takes some thousandths."""
+    decision = register(app, world_size=4096).decision
+    run(app, Trainer(world_size=1024), decision, 1)  # as many rows as a report holds
+    began = time.process_time()
+    for _ in range(5):
+        text = app.client.get("/v1/jobs/job/metrics").text
+    assert (time.process_time() - began) / 5 < 0.1
+    assert 80 < sum(not line.startswith("#") for line in text.splitlines()) < 160
+
+
+def test_discovery_leads_to_every_metric_once(open_app: Callable[..., InProcess]) -> None:
+    app = open_app(allowed_hosts=("controller",))
+    for job in ("b", "a"):
+        run(app, Trainer(job), register(app, job=job).decision, 1)
+    answer = app.client.get("/v1/sd/prometheus", headers={"Host": "controller:8756"})
+    assert answer.headers["content-type"] == "application/json"
+    groups = answer.json()
+    assert [group["targets"] for group in groups] == [["controller:8756"]] * 3
+    assert [group["labels"].get("job_name") for group in groups] == [None, "a", "b"]
+    assert groups[1]["labels"]["__meta_gravac_state"] == "running"
+    found: list[str] = []
+    for group in groups:
+        text = app.client.get(group["labels"]["__metrics_path__"]).text
+        found += series(text)
+    assert sorted(found) == sorted(series(app.client.get("/metrics").text))
+
+
+def series(text: str) -> list[str]:
+    """Names and labels of all samples but those that each answer changes."""
+    lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    return [line for line in lines if not line.startswith("gravac_http_")]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
