@@ -1,7 +1,5 @@
 """Hot loops in plain torch: any device, no compiler, the results other back ends must match."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -81,15 +79,20 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
     return True
 
 
-def energy(x: Tensor) -> float:
-    """Squared L2 norm of a 1-D tensor. Non-finite only if an element is, zero only if all are (sums that overflow or
-    fall where float32 gets coarse are redone in float64)."""
-    return inner(x, x)
+def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.dealing``."""
+    wide = places.long()
+    owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
+    counts = torch.bincount(owners, minlength=ranks)
+    return owners.sort(stable=True).indices.int(), counts.cpu()
 
 
-def inner(x: Tensor, y: Tensor) -> float:
-    """Inner product of two 1-D tensors of equal length; see ``energy`` about range."""
-    value = float(torch.dot(x.float(), y.float()))
-    if 1e-30 < abs(value) < math.inf:
-        return value
-    return float(torch.dot(x.double(), y.double()))
+def home(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+    """The places of these rows of an owner's share."""
+    wide = rows.long()
+    return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()
+
+
+def _turns(rows: Tensor, ranks: int, seed: int) -> Tensor:
+    mixed = ((rows + seed) & 0x7FFFFFFF) * 0x9E3779B1 & 0xFFFFFFFF
+    return (mixed >> 16) % ranks
