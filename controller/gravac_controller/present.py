@@ -6,6 +6,7 @@ from itertools import islice
 from gravac import derived, risk
 from gravac.protocol import RankRow
 from gravac_controller.live import LiveJob
+from gravac_controller.messages import Snapshot
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
 from gravac_controller.views import (
     CandidatesView,
@@ -17,7 +18,6 @@ from gravac_controller.views import (
     RanksView,
     RankView,
     RiskView,
-    Snapshot,
 )
 
 

@@ -16,7 +16,8 @@ ROUTES = {
     "GET /v1/jobs", "POST /v1/jobs", "GET /v1/jobs/{job}", "GET /v1/jobs/{job}/windows",
     "POST /v1/jobs/{job}/windows", "GET /v1/jobs/{job}/decisions", "GET /v1/jobs/{job}/candidates",
     "GET /v1/jobs/{job}/ranks", "GET /v1/jobs/{job}/ranks/history", "GET /v1/jobs/{job}/events",
-    "POST /v1/jobs/{job}/events", "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end", "GET /v1/jobs/{job}/override", "PUT /v1/jobs/{job}/override",
+    "POST /v1/jobs/{job}/events", "GET /v1/jobs/{job}/trace", "POST /v1/jobs/{job}/end",
+    "GET /v1/jobs/{job}/override", "PUT /v1/jobs/{job}/override",
     "GET /healthz", "GET /readyz", "GET /metrics", "GET /metrics/service", "GET /v1/jobs/{job}/metrics",
     "GET /v1/sd/prometheus",
 }  # fmt: skip
