@@ -14,7 +14,7 @@ from gravac_controller.cli.bench_run import perform
 )
 @bench_options.elements("1e6")
 @bench_options.factors(10.0, 100.0, 1000.0)
-@bench_options.codec("topk+bf16")
+@bench_options.codec("topk")
 @click.option(
     "--link",
     default="none",
