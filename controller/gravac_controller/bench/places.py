@@ -22,6 +22,8 @@ class Places:
 
     ranks: list[Place]
     no_network: str | None
+    shape: Callable[[float | None], None] | None = None
+    """Gives every link another rate, bits a second, also while ranks talk; None: there are no links of our own."""
 
     def port(self, number: int) -> int:
         """Where the ``number``-th group of ranks meets."""
@@ -53,7 +55,7 @@ def on_hosts(count: int, bits_per_second: float | None, tell: Tell) -> Iterator[
             Place(address=host.address, interface=INTERFACE, core=core, wrap=host.command)
             for host, core in zip(network.hosts, _cores(count, tell), strict=True)
         ]
-        yield Places(ranks=ranks, no_network=None)
+        yield Places(ranks=ranks, no_network=None, shape=network.shape)
 
 
 def _cores(count: int, tell: Tell) -> list[int | None]:

@@ -17,14 +17,20 @@ STEP_SECONDS = 30.0
 """What a step may compute for at most, on however busy a machine."""
 
 
+class ChangeImpossible(RuntimeError):
+    """Links were to change in mid-run, but there are none of our own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks; a block is ``warmup`` steps that are not timed and then
-    ``block`` - ``warmup`` that are. ``link``: a rate, or none."""
+    ``block`` - ``warmup`` that are. ``link``: a rate, or none; ``then``: what it is from the middle on, None: the same.
+    """
 
     methods: Sequence[str]
     hosts: int
     link: str
+    then: str | None = None
     rounds: int
     block: int
     warmup: int
@@ -43,7 +49,11 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
     described = machine.describe()
     with on_hosts(benchmark.hosts, rate.parse(benchmark.link), tell) as places:
         emulated = places.no_network is not None and rate.parse(benchmark.link) is not None
-        tallies = _take_turns(benchmark, places, emulated, scratch, tell)
+        if benchmark.then is not None and places.shape is None:
+            raise ChangeImpossible(
+                f"links cannot change to {benchmark.then} in mid-run without a network of our own: {places.no_network}"
+            )
+        tallies, later = _take_turns(benchmark, places, emulated, scratch, tell)
     return {
         "benchmark": "train",
         "hosts": benchmark.hosts,
@@ -54,13 +64,16 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
         "width": benchmark.width,
         "elements": max(tally.elements for tally in tallies),
         "rows": rows(tallies, emulated),
+        "then": None if benchmark.then is None else {"link": benchmark.then, "rows": rows(later, emulated)},
     }
 
 
 def _take_turns(
     benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, tell: Tell
-) -> list[Tally]:
+) -> tuple[list[Tally], list[Tally]]:
+    """What every method did, and did after the links had changed."""
     tallies = [Tally(name=method) for method in benchmark.methods]
+    later = [Tally(name=method) for method in benchmark.methods]
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
         for number, tally in enumerate(tallies):
@@ -74,23 +87,32 @@ def _take_turns(
                 # One after the other: started together they would only fight for the cores.
                 tally.elements = ranks.ready(START_SECONDS)[0]["elements"]
                 running[tally.name] = ranks
+        now = tallies
         for turn in range(benchmark.rounds):
+            if benchmark.then is not None and turn == benchmark.rounds // 2:
+                assert places.shape is not None
+                places.shape(rate.parse(benchmark.then))
+                tell(f"Links of {benchmark.then} from here on.")
+                for before, after in zip(tallies, later, strict=True):
+                    after.elements, after.steps, after.error = before.elements, before.steps, before.error
+                now = later
             tell(f"Round {turn + 1} of {benchmark.rounds}, {benchmark.block} steps each.")
             # There and back, so that none always runs first.
-            for tally in tallies if turn % 2 == 0 else tallies[::-1]:
+            for tally in now if turn % 2 == 0 else now[::-1]:
                 if tally.error is None:
                     with _failing(tally, tell):
                         _block(benchmark, running[tally.name], tally)
-        for tally in tallies:
+        for tally in now:
             if tally.error is None:
                 with _failing(tally, tell):
                     answers = running[tally.name].ask(START_SECONDS, do="evaluate")
                     tally.heldout_loss = heldout_loss(answers)
-    return tallies
+    return tallies, later
 
 
 def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
-    bits = rate.parse(benchmark.link)
+    rates = (rate.parse(link) for link in (benchmark.link, benchmark.then or "none"))
+    bits = min((bits for bits in rates if bits is not None), default=None)
     # Twice a ring all-reduce of the dense gradient, whatever the method.
     wire = 0.0 if bits is None else 2 * 2 * 32 * tally.elements / bits
     for steps in (benchmark.warmup, benchmark.block - benchmark.warmup):

@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gravac_controller.bench.train import Benchmark, run
+from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
 from gravac_controller.cli import bench_options, bench_table
 from gravac_controller.cli.bench_run import perform
 from gravac_controller.cli.wording import seconds, size
@@ -34,6 +34,15 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     callback=bench_options.link,
     metavar="RATE",
     help="Rate of every host's link, each way: 100mbit, 1gbit, none (not slowed).",
+)
+@click.option(
+    "--then",
+    default=None,
+    callback=lambda context, option, text: (
+        None if text is None else bench_options.link(context, option, text)
+    ),
+    metavar="RATE",
+    help="Rate of the links from the middle of the rounds on; a second table says what became of each method.",
 )
 @click.option(
     "--hosts", type=click.IntRange(2, 64), default=2, show_default=True, help="Hosts, one rank on each."
@@ -76,6 +85,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 @bench_options.as_json
 def train(
     link: str,
+    then: str | None,
     hosts: int,
     methods: tuple[str, ...],
     steps: int,
@@ -98,15 +108,19 @@ def train(
     \b
     Examples:
       gravac bench train --link 100mbit --hosts 2
+      gravac bench train --link 1gbit --then 100mbit --methods "dense agent"
       gravac bench train --link 1gbit --methods "none dense agent/qsgd agent/topk/conef:bits=4/static:cf=40"
     """
     block = min(block, steps)
     if warmup >= block:
         raise click.UsageError(f"--warmup {warmup} must be below the steps of a block, {block}")
+    if then is not None and steps // block < 2:
+        raise click.UsageError(f"--then needs two rounds at least: --steps {2 * block} or a smaller --block")
     benchmark = Benchmark(
         methods=methods,
         hosts=hosts,
         link=link,
+        then=then,
         rounds=steps // block,
         block=block,
         warmup=warmup,
@@ -114,7 +128,10 @@ def train(
         heldout=heldout,
         seed=seed,
     )
-    result = perform(lambda scratch, tell: run(benchmark, scratch, tell), _show, as_json)
+    try:
+        result = perform(lambda scratch, tell: run(benchmark, scratch, tell), _show, as_json)
+    except ChangeImpossible as error:
+        raise click.UsageError(str(error)) from None
     if any(row["error"] for row in result["rows"]):
         sys.exit(1)
 
@@ -127,11 +144,19 @@ def _show(result: dict[str, Any], console: Console) -> None:
         network = f"this machine's loopback ({result['no_network']})"
     bench_table.machine(result, console)
     console.print(f"{result['hosts']} hosts, {network}; {result['elements']:,} parameters")
+    _table(result["rows"], console)
+    if result["then"] is not None:
+        console.print(f"then, links of {result['then']['link']}")
+        _table(result["then"]["rows"], console)
+    console.print("Medians of a step; bytes of a step and rank; the limit is the speed of none.", style="dim")
+
+
+def _table(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Method", no_wrap=True)
     for head in ("Step", "Quartiles", "Of the limit", "CPU", "Sent", "Payload", "Held-out loss"):
         table.add_column(head, justify="right", no_wrap=True)
-    for row in result["rows"]:
+    for row in rows:
         if row["error"]:
             table.add_row(row["name"], "failed")
             continue
@@ -144,7 +169,6 @@ def _show(result: dict[str, Any], console: Console) -> None:
             seconds(row["cpu_seconds"]),
             "–" if row["sent_bytes"] is None else size(row["sent_bytes"]),
             size(row["payload_bytes"]),
-            f"{row['heldout_loss']:.4f}",
+            "–" if row["heldout_loss"] is None else f"{row['heldout_loss']:.4f}",
         )
     console.print(table)
-    console.print("Medians of a step; bytes of a step and rank; the limit is the speed of none.", style="dim")
