@@ -153,7 +153,6 @@ CONTROL_TOKEN = "an-operators-token-0123456789abc"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
-@pytest.mark.alone
 def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     for name, body in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", REST.read_text(), re.DOTALL):
         (tmp_path / name).write_text(body)
@@ -176,7 +175,6 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     assert ran > 15
 
 
-@pytest.mark.alone
 def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks(REST, "python")
     assert "http://127.0.0.1:8756" in example
@@ -186,7 +184,6 @@ def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureF
     assert "First 2 dense windows" in told
 
 
-@pytest.mark.alone
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10

@@ -29,6 +29,7 @@ from gravac.protocol import (
     Text,
     WindowReport,
 )
+from gravac.risk import Level
 
 State = Literal["running", "stale", "ended"]
 """running: reports come in. stale: none for more than max(30 s, 5 x the last window).
@@ -126,12 +127,21 @@ class EventView(Record):
     event: Event
 
 
+class RiskView(Record):
+    """How much compression puts learning at risk (``gravac.risk``). What is measured is the gradient, not accuracy."""
+
+    level: Level
+    because: tuple[Text, ...] = Field(description="Sentences with their figures, the gravest first.")
+    rule: Text = Field(description="How the level is found, and from where its limits are.")
+
+
 class JobView(JobSummary):
     """All about one job but its history."""
 
     spec: JobSpec = Field(description="As last registered.")
     decision: Decision = Field(description="In force, with its reason.")
     latest: WindowView | None
+    risk: RiskView | None = Field(description="Of the last window; null before the first.")
     totals: Totals
     baseline_step_seconds: Seconds | None = Field(
         description="Median dense step of the warm-up, in seconds; null while unknown."
@@ -287,6 +297,7 @@ __all__ = [
     "Problem",
     "RankView",
     "RanksView",
+    "RiskView",
     "Snapshot",
     "State",
     "Totals",

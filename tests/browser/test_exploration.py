@@ -1,7 +1,6 @@
 """The gain curve beside the candidates, and a window that was picked: its decision, its evidence, its address."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from browser.chromium import READY, OpenPage, Tab
@@ -15,14 +14,12 @@ CURVE = "document.querySelector('#curve canvas').toDataURL()"
 
 
 @pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """One controller for the file; ``explored`` is a job that nothing changes any more."""
-    running = Controller(tmp_path_factory.mktemp("exploration") / "runs")
-    explored = Story(Http(running), job="explored", curves=True)
+def controller(shared: Controller) -> Controller:
+    """With a job, ``explored``, that nothing changes any more."""
+    explored = Story(Http(shared), job="explored", curves=True)
     explored.until("hold")
     explored.play(4)
-    yield running
-    running.stop()
+    return shared
 
 
 def opened(open_page: OpenPage, controller: Controller, job: str, view: str = "") -> Tab:

@@ -32,6 +32,7 @@ def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.distributed
+@pytest.mark.alone
 @pytest.mark.usefixtures("networks")
 def test_two_hosts(tmp_path: Path) -> None:
     """Dense waits for the wire and the agent does not; the interface saw what each says it sent."""

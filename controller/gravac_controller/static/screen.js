@@ -9,6 +9,7 @@ import { showHeader, showJobs, showStatus } from "./header.js";
 import { showHero, showTitle } from "./hero.js";
 import { DecisionLog, showEvents } from "./log.js";
 import { showReadout } from "./readout.js";
+import { showRisk } from "./risk.js";
 import { showSaved } from "./saved.js";
 import { showCandidates, showRanks } from "./tables.js";
 import { showWaiting } from "./waiting.js";
@@ -82,6 +83,7 @@ export class Screen {
     showHeader(state.job);
     showHero(state);
     showSaved(state);
+    showRisk(state.job);
     setHidden($("charts"), state.rows.length === 0);
     charts.show(state);
     showRanks(state.job);

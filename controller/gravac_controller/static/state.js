@@ -126,6 +126,11 @@ export class State {
     return -1;
   }
 
+  /** The dense step in seconds as each window of the warm-up measured it. */
+  get denseSteps() {
+    return this.rows.map((row) => row.denseStep).filter((step) => step > 0);
+  }
+
   /** Dense step and the part of it that waited for the network, from the warm-up; null when not measured. */
   get headroom() {
     for (let i = this.rows.length - 1; i >= 0; i -= 1) {
