@@ -1,4 +1,4 @@
-"""Steering from the page: only where it is allowed, with a token that stays in memory, about the epoch that was seen."""
+"""Steering from the page: only where it is allowed, by a token that stays in memory, about the epoch that was seen."""
 
 from collections.abc import Iterator
 
@@ -66,8 +66,7 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#steer-note").fill("a test")
     tab.page.locator("#steer-cf").fill("33.5")
     tab.page.locator("#steer-pin").click()
-    question = tab.text("#steer-question")
-    assert question.startswith("Pin 33.5×, whatever its gain for “pinned”? Now: 10×, exploring, epoch ")
+    tab.shows("#steer-question", "Pin 33.5×, whatever its gain for “pinned”? Now: 10×, exploring, epoch ")
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
     said(tab, "Taken. ")
