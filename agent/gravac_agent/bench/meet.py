@@ -24,7 +24,7 @@ DTYPE = torch.float32
 
 @dataclass(kw_only=True)
 class Meeting:
-    """A gradient of this rank and its payload. ``codec`` None: not loaded yet."""
+    """A gradient of this rank and its payload: ``load`` makes them, ``meet`` sends them."""
 
     group: ProcessGroupCommunicator
     codec: Compressor
