@@ -142,7 +142,7 @@ class ReduceScatter(Collective):
         nbytes = _message_bytes(load)
         first = cost.all_to_all(network, load.ranks, load.ranks * nbytes)
         # Packed for each owner, unpacked by it, unpacked again by all; and passes over an owner's share.
-        work = cost.handling(5 * load.ranks + 3, 7 * load.decoding + 0.8 * load.numel)
+        work = cost.handling(5 * load.ranks + 3, 12 * load.decoding + 0.8 * load.numel)
         return first + cost.all_gather(network, load.ranks, nbytes) + work
 
 
