@@ -6,8 +6,8 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-ALONE = ("alone", "browser", "distributed")
-"""Marks of tests that want the machine for themselves; all others may run beside each other."""
+LONG = ("distributed", "browser")
+"""Marks of tests that begin first, so that no worker is left with one at the end."""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)
 """Whoever sets it wants the tests to see it."""
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--phase",
         choices=("together", "alone"),
-        help="only tests that may run beside others, or only those that may not (`make test` runs both)",
+        help="only tests that may run beside others, or only those that measure time (`make test` runs both)",
     )
 
 
@@ -37,6 +37,10 @@ def pytest_configure(config: pytest.Config) -> None:
         ours = name.startswith(OURS) and name not in CHOSEN
         if ours or name in OUTPUT or name.lower() in PROXIES:
             del os.environ[name]
+    if hasattr(
+        config, "workerinput"
+    ):  # for the names of tests only: what they start orders its sets as it likes
+        os.environ.pop("PYTHONHASHSEED", None)
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as in the background of a script; children inherit it
@@ -45,14 +49,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of the phase asked for."""
+    """Long tests first; keep the tests of the phase asked for."""
+    items.sort(key=lambda item: not any(item.get_closest_marker(mark) for mark in LONG))
     phase = config.getoption("--phase")
     if phase is None:
         return
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        alone = any(item.get_closest_marker(mark) for mark in ALONE)
+        alone = item.get_closest_marker("alone") is not None
         (kept if alone == (phase == "alone") else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept

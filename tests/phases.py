@@ -1,4 +1,5 @@
-"""What ``make test`` runs: first the tests that may run beside each other, on two cores; then the others, one by one.
+"""What ``make test`` runs: first the tests that may run beside each other, on two cores; then, one by one, those that
+measure time (mark ``alone``).
 
 ``python tests/phases.py [arguments of pytest]``. Both phases run whatever comes of the first. What failed is said
 again at the end. Exit code 0 when nothing failed, 5 when neither phase had a test, else that of the first to fail.

@@ -21,8 +21,8 @@ from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.cli import main
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
-BY_NAME = pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+BY_NAME = pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def commands(document: Path) -> Iterator[str]:
@@ -81,11 +81,14 @@ def test_commands_and_options_exist(document: Path) -> None:
 
 def check_gravac(words: list[str]) -> None:
     """The command exists, and so does every option given to it."""
-    group = click.Context(main)
-    command = main.get_command(group, words[0])
-    assert command is not None, f"gravac {words[0]}"
+    command: click.Command | None = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        command = command.get_command(click.Context(command), name)
+        assert command is not None, f"there is no `{name}`"
+    assert command is not None
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    for word in words[1:]:
+    for word in words:
         if word.startswith("--"):
             assert word.partition("=")[0] in known | {"--help"}, f"gravac {' '.join(words)}"
 
@@ -150,7 +153,6 @@ CONTROL_TOKEN = "an-operators-token-0123456789abc"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl (Debian: apt-get install curl)")
-@pytest.mark.alone
 def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     for name, body in re.findall(r"`(\w+\.json)`:\n\n```json\n(.*?)```", REST.read_text(), re.DOTALL):
         (tmp_path / name).write_text(body)
@@ -173,7 +175,6 @@ def test_rest_commands_run(controller: Controller, tmp_path: Path) -> None:
     assert ran > 15
 
 
-@pytest.mark.alone
 def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks(REST, "python")
     assert "http://127.0.0.1:8756" in example
@@ -183,7 +184,6 @@ def test_the_python_example_runs(controller: Controller, capsys: pytest.CaptureF
     assert "First 2 dense windows" in told
 
 
-@pytest.mark.alone
 def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
     paths = controller.ask("GET", "/openapi.json").json["paths"]
     assert len(paths) > 10

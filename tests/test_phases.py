@@ -17,10 +17,15 @@ import pytest
 def test_beside():
     assert os.environ.get("PYTEST_XDIST_WORKER") and os.environ["OMP_NUM_THREADS"] == "1"
 
-@pytest.mark.parametrize("mark", [
+@pytest.mark.distributed
+def test_what_it_starts_orders_its_sets_as_it_likes():
+    assert os.environ.get("PYTEST_XDIST_WORKER") and "PYTHONHASHSEED" not in os.environ
+
+@pytest.mark.alone
+@pytest.mark.parametrize("more", [
     pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("alone", "browser", "distributed")
 ])
-def test_for_itself(mark):
+def test_for_itself(more):
     assert "PYTEST_XDIST_WORKER" not in os.environ
 
 def test_fails_beside():
@@ -62,7 +67,7 @@ def test_each_phase_runs_its_own_and_failures_are_told_at_the_end(tree: Path) ->
     assert "apples" in end
     assert "cheese" in end[end.index("== failed, alone: ") :]
     last = end[end.index("== together: ") :].splitlines()
-    assert [line.partition(" in ")[0] for line in last[::2]] == ["== together: 2 tests", "== alone: 4 tests"]
+    assert [line.partition(" in ")[0] for line in last[::2]] == ["== together: 3 tests", "== alone: 4 tests"]
     assert last[1::2] == [
         "   FAILED test_it.py::test_fails_beside",
         "   FAILED test_it.py::test_fails_for_itself",

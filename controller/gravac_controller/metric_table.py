@@ -10,6 +10,7 @@ from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from gravac import risk
 from gravac.protocol import Event, Phase, Rule
 from gravac_controller.metric_rows import (
     JobPicture,
@@ -47,6 +48,13 @@ def _agents(job: JobPicture) -> Iterator[Sample]:
     live = job.spec.world_size if job.state == "running" else 0
     yield ("live",), live
     yield ("stale",), job.spec.world_size if job.state == "stale" else 0
+
+
+def _risk(job: JobPicture) -> Iterator[Sample]:
+    if job.latest is not None:
+        found = risk.judge(job.latest.report, job.decision.epsilon).level
+        for level in get_args(risk.Level):
+            yield (level,), float(level == found)
 
 
 def _decision_info(job: JobPicture) -> Iterator[Sample]:
@@ -157,6 +165,13 @@ TABLE: tuple[Row[JobPicture], ...] = (
         "gravac_error_feedback_ratio",
         "Norm of the residual per norm of the gradient.",
         lambda w: w.residual_ratio,
+    ),
+    Row(
+        GaugeMetricFamily,
+        "gravac_risk_level",
+        "1 for how much the compression of the last window puts learning at risk.",
+        _risk,
+        ("level",),
     ),
     window_gauge(
         "gravac_loss", "As the trainer reported it, mean of the last window.", lambda w: w.report.loss

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from gravac import derived
+from gravac import derived, risk
 from gravac.protocol import RankRow
 from gravac_controller.live import LiveJob
+from gravac_controller.messages import Snapshot
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
 from gravac_controller.views import (
     CandidatesView,
@@ -14,7 +15,7 @@ from gravac_controller.views import (
     OverrideView,
     RanksView,
     RankView,
-    Snapshot,
+    RiskView,
 )
 
 
@@ -46,6 +47,7 @@ def job_view(job: LiveJob) -> JobView:
         spec=spec,
         decision=decision,
         latest=job.latest,
+        risk=_risk(job, decision.epsilon),
         totals=job.totals,
         baseline_step_seconds=job.baseline_step_seconds,
         gradient_diversity=job.gradient_diversity,
@@ -55,6 +57,13 @@ def job_view(job: LiveJob) -> JobView:
         override=job.override,
         override_waiting=job.ordered,
     )
+
+
+def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
+    if job.latest is None:
+        return None
+    found = risk.judge(job.latest.report, epsilon)
+    return RiskView(level=found.level, because=found.because, rule=risk.RULE)
 
 
 def snapshot(job: LiveJob) -> Snapshot:

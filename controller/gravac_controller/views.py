@@ -1,10 +1,6 @@
 """What the controller answers: read models made of the wire records plus what follows from them.
 
 Times are Unix seconds (when the line was written to the journal). Unknown is ``null``, never 0.
-
-Messages of an event stream, by name: ``snapshot`` (Snapshot: first, and again whenever the reader has missed
-something; replace everything), ``window`` (WindowDelta), ``event`` (EventDelta), ``end`` (EndView), ``job``
-(JobDelta). Their id is a journal line number, to be sent back as ``Last-Event-ID``.
 """
 
 from typing import Generic, Literal, TypeVar
@@ -29,6 +25,7 @@ from gravac.protocol import (
     Text,
     WindowReport,
 )
+from gravac.risk import Level
 
 State = Literal["running", "stale", "ended"]
 """running: reports come in. stale: none for more than max(30 s, 5 x the last window).
@@ -126,12 +123,21 @@ class EventView(Record):
     event: Event
 
 
+class RiskView(Record):
+    """How much compression puts learning at risk (``gravac.risk``). What is measured is the gradient, not accuracy."""
+
+    level: Level
+    because: tuple[Text, ...] = Field(description="Sentences with their figures, the gravest first.")
+    rule: Text = Field(description="How the level is found, and from where its limits are.")
+
+
 class JobView(JobSummary):
     """All about one job but its history."""
 
     spec: JobSpec = Field(description="As last registered.")
     decision: Decision = Field(description="In force, with its reason.")
     latest: WindowView | None
+    risk: RiskView | None = Field(description="Of the last window; null before the first.")
     totals: Totals
     baseline_step_seconds: Seconds | None = Field(
         description="Median dense step of the warm-up, in seconds; null while unknown."
@@ -208,43 +214,6 @@ class JobList(Page[JobSummary]):
     unreadable: tuple[UnreadableJob, ...] = ()
 
 
-class Snapshot(Record):
-    """First message of an event stream: all a page needs to draw."""
-
-    job: JobView
-    windows: tuple[WindowView, ...] = Field(description="The last 600, oldest first.")
-    decisions: tuple[DecisionView, ...] = Field(description="The last 200, oldest first.")
-
-
-class WindowDelta(Record):
-    """Message ``window`` of the stream: a new window and what was decided on it."""
-
-    window: WindowView
-    decision: DecisionView
-    job: JobView
-
-
-class EventDelta(Record):
-    """Message ``event`` of the stream: something besides windows happened."""
-
-    event: EventView
-    job: JobView
-
-
-class EndView(Record):
-    """Message ``end`` of the stream: the trainer closed its agent. The stream stays: a job may come back."""
-
-    time: float
-    message: Text
-    job: JobView
-
-
-class JobDelta(Record):
-    """Message ``job`` of the stream: only the job's state changed, for instance to stale. Carries no id."""
-
-    job: JobView
-
-
 class Health(Record):
     """Answer of /healthz and /readyz. ``instance`` changes with every start of the controller."""
 
@@ -272,12 +241,9 @@ class Problem(Record):
 __all__ = [
     "CandidatesView",
     "DecisionView",
-    "EndView",
-    "EventDelta",
     "EventView",
     "Fault",
     "Health",
-    "JobDelta",
     "JobList",
     "JobSummary",
     "JobView",
@@ -287,10 +253,9 @@ __all__ = [
     "Problem",
     "RankView",
     "RanksView",
-    "Snapshot",
+    "RiskView",
     "State",
     "Totals",
     "UnreadableJob",
-    "WindowDelta",
     "WindowView",
 ]

@@ -9,6 +9,7 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
+from gravac.collectives.header import HEADER_BYTES, opened, sealed
 from gravac.compressors.base import Compressor, Key, Payload
 
 
@@ -31,7 +32,7 @@ class _Gathered:
         messages = self.arrived.view(len(self.sizes), -1)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             key = self.key._replace(rank=rank)
-            message = messages[rank, :size]
+            message = opened(messages[rank, :size], self.payload, self.codec, key, self.dtype)
             payload = self.codec.unpack(message, self.payload.numel, self.payload.cf, key, self.dtype)
             self.codec.decompress(payload, out, self.share)
 
@@ -39,7 +40,8 @@ class _Gathered:
 class Gather(Collective):
     """Each payload goes to every other rank: (N-1) payloads a rank, less than a dense ring while N < 2 wire CF.
 
-    Where sizes vary, ranks first tell each other theirs (8 bytes each, and a wait), then all fill up to the largest.
+    Each message begins with eight bytes that say what it is (``header.py``). Where sizes vary, ranks first tell each
+    other theirs (8 bytes each, and a wait), then all fill up to the largest.
     """
 
     name = "gather"
@@ -54,7 +56,7 @@ class Gather(Collective):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        message, told = payload.pack(), 0
+        message, told = sealed(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
         if not compressor.traits.fixed_size:
             sizes, told = self._sizes(message), 8
@@ -81,14 +83,14 @@ class Gather(Collective):
         return True
 
     def payload_bytes(self, load: Load) -> int:
-        return load.wire_bytes
+        return HEADER_BYTES + load.wire_bytes
 
     def link_bytes(self, load: Load) -> int:
-        return (load.ranks - 1) * load.wire_bytes
+        return (load.ranks - 1) * self.payload_bytes(load)
 
     def seconds(self, network: Network, load: Load) -> float:
         work = cost.handling(load.ranks, load.ranks * load.decoding + 0.2 * load.numel)
-        return cost.all_gather(network, load.ranks, load.wire_bytes) + work
+        return cost.all_gather(network, load.ranks, self.payload_bytes(load)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:
         """Every rank's payload bytes; waits for all of them."""

@@ -13,6 +13,7 @@ from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Communicator, Work
 from gravac.collectives.cost import Network, children, ring_bytes
 from gravac.collectives.entries import parts
+from gravac.collectives.header import HEADER_BYTES, facts_of, marked, unmarked
 from gravac.compressors.base import Compressor, Key, Payload, kept
 
 Leader = Literal["turns", "largest"]
@@ -37,9 +38,9 @@ class SharedSupport(Collective):
     places stays in its error memory, exactly.
 
     ``leader``: ``turns`` goes round the ranks by step and bucket; ``largest`` takes the rank whose own k elements have
-    the most energy, for a round of 8 bytes more. For Top-k and the like; quantisers behind them are left out, as the sum
-    of rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link,
-    however many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
+    the most energy, for a round of 8 bytes more. For Top-k and the like; quantisers behind them are left out: a sum of
+    rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link, however
+    many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
     """
 
     name = "shared"
@@ -69,8 +70,9 @@ class SharedSupport(Collective):
         assert payload.support is not None
         n, k, ranks, rank = payload.numel, kept(payload.numel, cf), self.world_size, self.communicator.rank
         leader, told = self._leader(compressor, payload, key), self._told_bytes
-        places = payload.parts[-1] if rank == leader else torch.empty_like(payload.parts[-1])
-        self.communicator.broadcast(places, leader).wait()
+        message = marked(payload.parts[-1:], facts := facts_of(payload, compressor, key, dtype))
+        self.communicator.broadcast(message, leader).wait()
+        places = unmarked(message, facts, key._replace(rank=leader))
         support = (payload.support if rank == leader else kernels.unpack_positions(places, k, n)).int()
         # A blank payload has the same value everywhere, so its own places do not matter.
         x, at = (compressor.decode(payload), payload.support) if x is None else (x, support)
@@ -78,11 +80,11 @@ class SharedSupport(Collective):
         values = own * self.share
         work = self.communicator.sum(values)
         sent = Payload((own, places), support, n, cf, key)
-        sent_bytes = children(ranks, rank, leader) * places.nbytes + ring_bytes(values.nbytes, ranks)
+        sent_bytes = children(ranks, rank, leader) * message.nbytes + ring_bytes(values.nbytes, ranks)
         return _Flight(
             work,
             sent_bytes + (ranks - 1) * told,
-            places.nbytes + values.nbytes + told,
+            message.nbytes + values.nbytes + told,
             made[0],
             sent,
             replace(sent, parts=(values, places)),
@@ -118,7 +120,7 @@ class SharedSupport(Collective):
     def _sizes(self, load: Load) -> tuple[int, int, int]:
         """Bytes handed to each round: energies, places, values."""
         k = kept(load.numel, load.cf)
-        return self._told_bytes, kernels.position_bytes(k, load.numel), 4 * k
+        return self._told_bytes, HEADER_BYTES + kernels.position_bytes(k, load.numel), 4 * k
 
     @property
     def _told_bytes(self) -> int:

@@ -38,9 +38,10 @@ class HardThreshold(Thresholded):
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.support is not None
-        chosen = take_above(payload.values.float(), self.level(payload.numel, cf))[0].long()
-        parts = tuple(part[chosen] for part in payload.parts)
-        return Payload(parts, payload.support[chosen], payload.numel, cf, payload.key)
+        chosen = take_above(payload.values.float(), self.level(payload.numel, cf))[0]
+        parts = tuple(part.index_select(0, chosen) for part in payload.parts)
+        support = payload.support.index_select(0, chosen)
+        return Payload(parts, support, payload.numel, cf, payload.key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         # The rule read backwards gives the count a fixed λ stands for.

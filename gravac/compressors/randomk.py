@@ -21,7 +21,7 @@ class SharedDraw(Selector):
 
     @abstractmethod
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        """Positions, int64, shape ``(k,)``, no two equal."""
+        """Positions, int32 or int64, shape ``(k,)``, no two equal."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
         return (Part(dtype, kept(numel, cf)),)
@@ -52,7 +52,7 @@ class RandomK(SharedDraw):
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        return distinct(numel, kept(numel, cf), key.shared_seed(), device).long()
+        return distinct(numel, kept(numel, cf), key.shared_seed(), device)
 
 
 class UnbiasedRandomK(RandomK):

@@ -125,7 +125,7 @@ class Thresholded(Indexed):
         return self.levels(x, (cf,), key, dtype)[0]
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return self.find(Survivors(x.detach().float().contiguous()), cf, key).places.long()
+        return self.find(Survivors(x.detach().float().contiguous()), cf, key).places
 
 
 def _single(level: float) -> float:

@@ -1,14 +1,14 @@
-"""The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` compiled; the same results."""
+"""The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
 
 from gravac.kernels.above import count_above, take_above
-from gravac.kernels.backend import active, compiled, use, warm
+from gravac.kernels.backend import active, compiled, on_gpu, use, warm
 from gravac.kernels.dealing import deal, home
 from gravac.kernels.draws import distinct
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
+from gravac.kernels.products import energy, inner, product
 from gravac.kernels.randomness import noise
-from gravac.kernels.reference import energy, inner
 from gravac.kernels.rounding import (
     Norm,
     blocked,
@@ -38,11 +38,13 @@ __all__ = [
     "inner",
     "inner_at",
     "noise",
+    "on_gpu",
     "pack",
     "pack_positions",
     "pack_trits",
     "packed_bytes",
     "position_bytes",
+    "product",
     "quantise",
     "relative",
     "row_scales",

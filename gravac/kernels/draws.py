@@ -1,5 +1,7 @@
 """Places drawn at random without listing all there are: shared seeds, so every rank draws alike."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,10 +24,11 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     if not 0 <= count <= numel < 2**31:
         raise ValueError(f"count={count} must be between 0 and numel={numel}, and numel below 2^31")
     host = torch.device("cpu")
+    if device is not None and backend.gpu_kernels(device):
+        return _on_device(numel, count, seed, device)
     if numel <= _SMALL:
         return torch.argsort(words(numel, seed, host), stable=True)[:count].int().to(device or host)
-    lower = (numel - 1).bit_length() // 2
-    upper = (numel - 1).bit_length() - lower
+    lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
     if backend.active() == "cpu":
         from gravac.kernels.cpu.feistel import distinct as compiled
@@ -43,6 +46,26 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
         pieces.append(found.int())
         left, first = left - found.numel(), first + size
     return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32, device=device)
+
+
+def _halves(numel: int) -> tuple[int, int]:
+    """Bits of a place below ``numel`` in the lower half of the network, and in the upper."""
+    bits = (numel - 1).bit_length()
+    return bits // 2, bits - bits // 2
+
+
+def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tensor:
+    """Nobody waits to see how many images are too large. Of so many candidates they are never too many: the number
+    found is further from its mean than 16 standard deviations."""
+    if numel <= _SMALL:
+        return torch.argsort(words(numel, seed, device), stable=True)[:count].int()
+    from gravac.kernels.cuda.draws import distinct as on_device
+
+    lower, upper = _halves(numel)
+    all_ = 1 << (lower + upper)
+    candidates = min(all_, ((count + 12 * math.isqrt(count) + 64) * all_) // numel + 1)
+    keys = words(_ROUNDS, seed, device) & 0xFFFFFFFF
+    return on_device(numel, count, keys, lower, upper, candidates)
 
 
 def _permuted(numbers: Tensor, keys: list[int], lower: int, upper: int) -> Tensor:

@@ -11,21 +11,44 @@ from gravac.kernels.reference import BINS
 
 NONFINITE = 4080
 """First bin of infinities and NaN."""
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Histogram of a tensor's magnitudes. Bin b holds the float32 numbers whose bits without the sign, shifted right by
-    19, are b: 16 bins an octave, in ascending order; bin 0 begins with zero, bins from 4080 on are not finite."""
+    19, are b: 16 bins an octave, in ascending order; bin 0 begins with zero, bins from 4080 on are not finite.
+
+    The tensors lie where the gradient does. Whoever reads a number of a tally on a GPU waits until it has been counted;
+    ``take_top`` does not read any.
+    """
 
     counts: Tensor
     """Elements, int64 of shape ``(4096,)``."""
     energies: Tensor
-    """Sum of their squares, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums, rounded once."""
-    gradient_sq: float | None = None
-    """‖g‖², when asked for."""
-    residual_dot_gradient: float | None = None
-    """⟨e, g⟩ of the residual before the step, when asked for."""
+    """Sum of their squares, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums, rounded once; by
+    Triton's kernels each square is rounded to 24 bits first, and those of bin 0, below 2^-260, are taken as 0."""
+    products: Tensor | None = None
+    """‖g‖² and ⟨e, g⟩ of the residual before the step, float64 of shape ``(2,)``, when asked for."""
+
+    @property
+    def gradient_sq(self) -> float | None:
+        """‖g‖², when asked for."""
+        return None if self.products is None else float(self.products[0])
+
+    @property
+    def residual_dot_gradient(self) -> float | None:
+        """⟨e, g⟩ of the residual before the step, when asked for."""
+        return None if self.products is None else float(self.products[1])
+
+    @property
+    def summary(self) -> Tensor:
+        """All below in one tensor, float64 of shape ``(5,)`` on the tally's device: elements, those not finite, energy
+        of the others, ‖g‖² and ⟨e, g⟩ (0 when not asked for). On a GPU, copy it to the host without waiting, and read
+        it a step later."""
+        products = self.energies.new_zeros(2) if self.products is None else self.products
+        mine = (self.counts.sum(), self.counts[NONFINITE:].sum(), self.energies.sum())
+        return torch.cat((torch.stack([number.double() for number in mine]), products))
 
     @property
     def numel(self) -> int:
@@ -71,10 +94,15 @@ def tally(
                 f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be float32 of the gradient's "
                 f"shape {tuple(gradient.shape)}"
             )
-    run = _compiled if backend.compiled(gradient, out, *(() if residual is None else (residual,))) else _torch
+    given = (gradient, out, *(() if residual is None else (residual,)))
+    if backend.on_gpu(*given) and gradient.dtype in _FLOATS:
+        from gravac.kernels.cuda.tally import tally as on_device
+
+        found = on_device(gradient.detach(), residual, share, out.detach(), sums)
+        return Tally(found[0], found[1], found[2] if sums else None)
+    run = _compiled if backend.compiled(*given) else _torch
     table, products = run(gradient.detach(), residual, share, out.detach(), sums)
-    first, second = products.tolist() if sums else (None, None)
-    return Tally(table[0], _energies(table), first, second)
+    return Tally(table[0], _energies(table), products if sums else None)
 
 
 def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:

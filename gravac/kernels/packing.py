@@ -23,6 +23,8 @@ def pack(codes: Tensor, bits: int) -> Tensor:
     codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes.to(torch.uint8)
     if bits == 8:
         return codes
+    if backend.on_gpu(codes):
+        return _on_device(codes, bits)
     if backend.compiled(codes):
         return _compiled(codes, bits)
     # The smallest group of codes that fills whole bytes: 8 codes, or one byte's worth.
@@ -42,9 +44,11 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
     """Inverse of ``pack``: uint8 codes of shape ``(count,)``."""
     _check(bits, 8)
-    _check_room(packed, count, bits)
+    check_room(packed, count, bits)
     if bits == 8:
         return packed[:count]
+    if backend.on_gpu(packed):
+        return _on_device_back(packed, count, bits, torch.uint8)
     if backend.compiled(packed):
         return _compiled_back(packed, count, bits, torch.uint8)
     if 8 % bits == 0:
@@ -83,6 +87,8 @@ def unpack_trits(packed: Tensor, count: int) -> Tensor:
 def pack_wide(codes: Tensor, bits: int) -> Tensor:
     """As ``pack``, for codes of 1 to 31 bits (int32, shape ``(n,)``)."""
     _check(bits, 31)
+    if backend.on_gpu(codes):
+        return _on_device(codes, bits)
     if backend.compiled(codes) and codes.dtype == torch.int32:
         return _compiled(codes, bits)
     places = torch.arange(bits, device=codes.device)
@@ -96,7 +102,9 @@ def pack_wide(codes: Tensor, bits: int) -> Tensor:
 def unpack_wide(packed: Tensor, count: int, bits: int) -> Tensor:
     """Inverse of ``pack_wide``: int32 codes of shape ``(count,)``."""
     _check(bits, 31)
-    _check_room(packed, count, bits)
+    check_room(packed, count, bits)
+    if backend.on_gpu(packed):
+        return _on_device_back(packed, count, bits, torch.int32)
     if backend.compiled(packed):
         return _compiled_back(packed, count, bits, torch.int32)
     places = torch.arange(bits, dtype=torch.int32, device=packed.device)
@@ -109,7 +117,7 @@ def _check(bits: int, most: int) -> None:
         raise ValueError(f"bits={bits} must be between 1 and {most}")
 
 
-def _check_room(packed: Tensor, count: int, bits: int) -> None:
+def check_room(packed: Tensor, count: int, bits: int) -> None:
     if packed.numel() < packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
 
@@ -128,3 +136,15 @@ def _compiled_back(packed: Tensor, count: int, bits: int, dtype: torch.dtype) ->
     codes = torch.empty(count, dtype=dtype)
     compiled(packed.numpy(), bits, codes.numpy())
     return codes
+
+
+def _on_device(codes: Tensor, bits: int) -> Tensor:
+    from gravac.kernels.cuda.bits import pack as on_device
+
+    return on_device(codes, bits, packed_bytes(codes.numel(), bits))
+
+
+def _on_device_back(packed: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tensor:
+    from gravac.kernels.cuda.bits import unpack as on_device
+
+    return on_device(packed, count, bits, dtype)

@@ -32,13 +32,20 @@ def position_bytes(count: int, numel: int) -> int:
 def pack_positions(indices: Tensor, numel: int) -> Tensor:
     """Ascending, distinct places below ``numel`` (int32 or int64, shape ``(k,)``) as uint8, ``position_bytes`` of them.
 
-    Raises ValueError for places outside (on a GPU it would have to wait to know).
+    Raises ValueError for places outside. On a GPU nobody waits to see that: they are left out.
     """
+    low, ones = _layout(indices.numel(), numel)
+    if backend.on_gpu(indices):
+        from gravac.kernels.cuda.bits import pack as packed_on_device
+        from gravac.kernels.cuda.bits import set_ones
+
+        upper = set_ones(indices, ones, low)
+        lower = packed_on_device(indices, low, packed_bytes(indices.numel(), low)) if low else None
+        return upper if lower is None else torch.cat((lower, upper))
     if indices.device.type == "cpu" and indices.numel():
         least, most = (int(end) for end in indices.aminmax())
         if least < 0 or most >= numel:
             raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
-    low, ones = _layout(indices.numel(), numel)
     if not low:
         return _set_ones(indices, ones)
     if backend.compiled(indices):
@@ -52,12 +59,18 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
 
 
 def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
-    """Inverse of ``pack_positions``: int32 of shape ``(count,)``. Raises ValueError for a payload that is none."""
+    """Inverse of ``pack_positions``: int32 of shape ``(count,)``. Raises ValueError for a payload that is none. On a
+    GPU only its size is checked; where places are missing, the last ones are -1, for ``scatter_add`` to stumble on.
+    """
     expected = position_bytes(count, numel)
     if packed.numel() != expected:
         raise ValueError(f"{packed.numel()} bytes given, {count} places of {numel} take {expected}")
     low = _layout(count, numel).low
     size = packed_bytes(count, low)
+    if backend.on_gpu(packed):
+        from gravac.kernels.cuda.bits import find_ones
+
+        return find_ones(packed[size:], count, low, packed[:size])
     if low and backend.compiled(packed):
         from gravac.kernels.cpu.places import read
 

@@ -39,6 +39,11 @@ def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor
 def noise(count: int, seed: int, device: torch.device) -> Tensor:
     """``count`` uniform numbers in [0, 1), float32, multiples of 2^-24: the same for a seed everywhere."""
     out = torch.empty(count, device=device)
+    if backend.on_gpu(out):
+        from gravac.kernels.cuda.draws import fill_noise
+
+        fill_noise(out, stream(seed))
+        return out
     if backend.compiled(out):
         import numpy as np
 

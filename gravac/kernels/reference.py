@@ -1,7 +1,5 @@
 """Hot loops in plain torch: any device, no compiler, the results other back ends must match."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -79,20 +77,6 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
         return False
     out.index_add_(0, indices, (values.float() * scale).to(out.dtype))
     return True
-
-
-def energy(x: Tensor) -> float:
-    """Squared L2 norm of a 1-D tensor. Non-finite only if an element is, zero only if all are (sums that overflow or
-    fall where float32 gets coarse are redone in float64)."""
-    return inner(x, x)
-
-
-def inner(x: Tensor, y: Tensor) -> float:
-    """Inner product of two 1-D tensors of equal length; see ``energy`` about range."""
-    value = float(torch.dot(x.float(), y.float()))
-    if 1e-30 < abs(value) < math.inf:
-        return value
-    return float(torch.dot(x.double(), y.double()))
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:

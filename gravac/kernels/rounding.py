@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.packing import pack, unpack
+from gravac.kernels.packing import check_room, pack, unpack
 from gravac.kernels.randomness import noise, stream
 
 Norm = Literal["l2", "linf"]
@@ -56,6 +56,11 @@ def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     steps = _steps(bits)
     block = min(block, max(1, x.numel()))
     x = x.detach().float().flatten()
+    if backend.on_gpu(x):
+        from gravac.kernels.cuda.rounding import quantise as on_device
+
+        scales, codes = on_device(x, block, steps, stream(seed))
+        return scales, pack(codes, bits)
     if backend.compiled(x):
         import numpy as np
 
@@ -84,11 +89,16 @@ def dequantise(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
     """What ``quantise`` stands for, float32 of shape ``(numel,)``."""
     steps = _steps(bits)
     block = min(block, max(1, numel))
-    codes = unpack(packed, numel, bits)
+    check_room(packed, numel, bits)
     if scales.numel() != -(-numel // block):
         raise ValueError(
             f"{scales.numel()} scales given, {numel} elements in blocks of {block} have another number"
         )
+    if backend.on_gpu(scales, packed):
+        from gravac.kernels.cuda.rounding import dequantise as on_device
+
+        return on_device(scales, packed, numel, block, bits)
+    codes = unpack(packed, numel, bits)
     if backend.compiled(scales, codes):
         from gravac.kernels.cpu.rounding import dequantise as compiled
 

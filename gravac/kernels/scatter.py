@@ -11,13 +11,19 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
 
     ``out`` of shape ``(n,)``; ``indices`` (int32 or int64) and ``values`` (any floating type) of shape ``(k,)``. An
     index that occurs twice counts twice. The product is rounded before the sum. Raises ValueError for lengths that
-    differ, and IndexError, before anything is added, for an index outside 0..n-1 (on a GPU: torch's own error, later).
+    differ, and IndexError, before anything is added, for an index outside 0..n-1. On a GPU nobody waits to see that:
+    out[0] is NaN then. There, sums below 2^-126 come out as 0, and an index that occurs twice adds up in any order.
     """
     if indices.shape != values.shape or indices.dim() != 1 or out.dim() != 1:
         raise ValueError(
             f"out has shape {tuple(out.shape)}, indices {tuple(indices.shape)}, values {tuple(values.shape)}: out must "
             "be flat, and each value needs its place"
         )
+    if out.dtype == torch.float32 and out.numel() and backend.on_gpu(out, indices, values):
+        from gravac.kernels.cuda.scatter import scatter_add as on_device
+
+        on_device(out.detach(), indices, values.detach(), scale)
+        return
     narrow = indices.dtype == torch.int32 and out.dtype == torch.float32
     if narrow and backend.compiled(out, indices, values):
         import numpy as np

@@ -25,7 +25,8 @@ def take_top(
     element was taken, so that ``x`` becomes the residual. ``indices``, ``values``: buffers to fill, of shape ``(k,)``;
     keeping them saves fresh memory in every step, which costs as much as the selection itself.
 
-    Raises ValueError for a k outside 1..n, buffers that do not fit, or a ``counted`` of another tensor.
+    Raises ValueError for a k outside 1..n, buffers that do not fit, or a ``counted`` of another tensor. On a GPU nobody
+    waits to see the latter: nothing is cleared then, and the values are NaN.
     """
     n = x.numel()
     if not 0 < k <= n:
@@ -42,6 +43,14 @@ def take_top(
         values.copy_(x)
         if clear:
             x.zero_()
+        return indices, values
+    if backend.on_gpu(x, indices, values):
+        from gravac.kernels.cuda.top import top as on_device
+
+        counts = (counted or tally(x)).counts
+        if counts.device != x.device:
+            raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
+        on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
     if counted is None and not fast:

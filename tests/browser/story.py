@@ -4,8 +4,10 @@ Two ranks, 3.5 M elements, a 100 Mbit/s link: a dense step takes about 1.4 s, of
 Where the windows go is the sink's: over HTTP as an agent would, or into a journal on disk.
 """
 
+import math
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from browser.sinks import Sink
@@ -16,6 +18,7 @@ from gravac.protocol import (
     End,
     Environment,
     Event,
+    GainCurve,
     GainSums,
     JobSpec,
     LevelSums,
@@ -47,6 +50,7 @@ class Story:
     link: LinkSpec | None = field(default_factory=lambda: LinkSpec(bits_per_second=1e8))
     model: str = "LanguageModel"
     losses: bool = True
+    curves: bool = False
     settings: dict[str, JsonValue] = field(default_factory=lambda: {"epsilon": 0.3})
     window: int = 0
 
@@ -136,17 +140,28 @@ class Story:
             "gains": tuple(SmoothedGain(cf=x, gain=self.gain(x)) for x in measured),
             "phases": phases,
             "ranks": tuple(self._rank(rank, phases) for rank in range(self.world_size)),
+            "curve": self.curve() if self.curves else None,
         }
         return WindowReport(**(given | changes))  # type: ignore[arg-type]
 
     def gain(self, cf: float) -> float:
         return 1.0 if cf == 1 else GAINS.get(cf, 1 / cf)
 
+    def curve(self) -> GainCurve:
+        """What a survey would have found: through ``GAINS``, straight between them over the logarithm of the CF."""
+        known = {1.0: 1.0} | GAINS
+        points = [(math.log10(cf), gain) for cf, gain in sorted(known.items())]
+        gains = []
+        for at in (step / 20 for step in range(61)):
+            (low, high), (far, less) = next(pair for pair in pairwise(points) if at <= pair[1][0])
+            gains.append(high + (less - high) * (at - low) / (far - low))
+        return GainCurve(steps=3, own=True, gains=tuple(gains))
+
     def _level(
         self, decision: Decision, cf: float, seconds: float, network: float, dense: int, payload: int
     ) -> LevelSums:
         steps, sent = self.window_steps, self.gain(cf)
-        owed = 0.0 if cf == 1 else 0.9 * (1 / sent - 1) * self._about(0.06)
+        owed = 0.0 if cf == 1 else 0.2 * (1 / sent - 1) * self._about(0.06)
         compensated = 2.0 + 2.2 * owed
         # The ranks' gradients agree just as much as those of a job with that bound do, in expectation.
         signal = 1 / (1 + (BATCH_BOUND - 1) * self.world_size / SAMPLES)
@@ -168,7 +183,7 @@ class Story:
                 sent_sq=compensated * sent * steps,
                 minimum_sq=compensated * self.gain(decision.cf_minimum) * steps,
                 candidate_sq=compensated * self.gain(decision.cf_candidate) * steps,
-                residual_sq=6.0 * owed * steps,
+                residual_sq=12.0 * owed * steps,
                 residual_dot_gradient=2.0 * owed * steps,
                 mean_steps=plain,
                 mean_sq=mean_sq * plain,

@@ -1,7 +1,5 @@
 """The batch bound on the page: as last measured, beside the batch in use; when it is unknown, why."""
 
-from collections.abc import Iterator
-
 import pytest
 from browser.chromium import READY, OpenPage, Tab
 from browser.sinks import Http
@@ -14,14 +12,6 @@ from gravac.protocol import LevelSums
 pytestmark = pytest.mark.browser
 
 TILE = "[data-fact=bound]"
-
-
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """One controller for the file; each test has a job of its own."""
-    running = Controller(tmp_path_factory.mktemp("bound") / "runs")
-    yield running
-    running.stop()
 
 
 def level(story: Story, mean_sq: float) -> LevelSums:
@@ -37,11 +27,11 @@ def tile(tab: Tab) -> tuple[str, str]:
     return tab.text(f"{TILE} dd"), tab.text(f"{TILE} .note")
 
 
-def test_the_last_measured_bound_stays_beside_the_batch(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller), job="known")
+def test_the_last_measured_bound_stays_beside_the_batch(shared: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(shared), job="known")
     story.until("hold")
     story.play(3)
-    tab = open_page(f"{controller.url}/#job=known")
+    tab = open_page(f"{shared.url}/#job=known")
     tab.wait(READY)
     assert tab.text(f"{TILE} dt") == "Batch bound B_S"
     assert tile(tab) == ("≈ 1,200", "samples (your global batch: 64), measured in window 1")
@@ -58,8 +48,8 @@ def test_the_last_measured_bound_stays_beside_the_batch(controller: Controller, 
 
 
 @pytest.mark.parametrize("why", ["alone", "uncounted", "never-dense", "drowned"])
-def test_unknown_says_why(controller: Controller, open_page: OpenPage, why: str) -> None:
-    story = Story(Http(controller), job=why, world_size=1 if why == "alone" else 2)
+def test_unknown_says_why(shared: Controller, open_page: OpenPage, why: str) -> None:
+    story = Story(Http(shared), job=why, world_size=1 if why == "alone" else 2)
     changes: dict[str, dict[str, object]] = {
         "alone": {},
         "uncounted": {"samples": 0},
@@ -67,7 +57,7 @@ def test_unknown_says_why(controller: Controller, open_page: OpenPage, why: str)
         "drowned": {"levels": (level(story, 0.25),)},
     }
     story.play(1, **changes[why])
-    tab = open_page(f"{controller.url}/#job={why}")
+    tab = open_page(f"{shared.url}/#job={why}")
     tab.wait(READY)
     assert tile(tab) == (
         "–",

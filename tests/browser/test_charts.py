@@ -42,7 +42,7 @@ def cursors(tab: Tab) -> list[float]:
     """Where the cursor line is on each chart, as a share of its width; negative when it is not shown."""
     return list(
         tab.page.evaluate(
-            """[...document.querySelectorAll('.u-over')].map((over) =>
+            """[...document.querySelectorAll('#grid .u-over')].map((over) =>
             new DOMMatrix(getComputedStyle(over.querySelector('.u-cursor-x')).transform).m41 / over.clientWidth)"""
         )
     )
@@ -88,7 +88,7 @@ def test_a_decision_moves_the_cursor_of_all_charts(
     tab.page.locator("#log tr[data-window='3'] button").click()
     tab.shows("#readout", "Window 3 · step 79 ·")
     assert "then: CF 20 keeps 0.58" in tab.text("#readout")
-    tab.until(lambda: view(tab) == {}, "zoomed out: window 3 was not in view")
+    tab.until(lambda: view(tab) == {"window": ["3"]}, "zoomed out: window 3 was not in view")
     where = 79 / (story.window * 20 - 1)
     tab.until(lambda: cursors(tab) == pytest.approx([where] * 5, abs=0.01), f"all cursors at {where}")
     assert tab.page.locator("#log tr.picked").get_attribute("data-window") == "3"
@@ -120,7 +120,7 @@ def test_time_axis(story: Story, controller: Controller, open_page: OpenPage) ->
     tab.page.locator("#axis-time").click()
     tab.until(lambda: view(tab) == {"x": ["time"]}, "the address holds the axis")
     assert tab.page.locator("#axis-time").get_attribute("aria-pressed") == "true"
-    assert tab.page.locator("canvas").count() == 5
+    assert tab.page.locator("#grid canvas").count() == 5
     drag(tab, "gain", 0.25, 0.75)
     tab.until(lambda: "from" in view(tab), "zoomed in")
     low = float(view(tab)["from"][0])

@@ -61,6 +61,8 @@ def test_saved_bytes_are_the_controllers(controller: Controller, open_page: Open
     assert f"{saved:.2f} GB\nnot sent (exact)" in tab.text("#saved").replace(" not", "\nnot")
     assert "saved (estimate)" in tab.text("#saved")
     assert "median in warm-up" in tab.text("#saved")
+    assert "By the slowest and the fastest of 2 dense windows: " in tab.text("#saved")
+    assert "of that wait is gone" in tab.text("#saved")
 
 
 def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> None:
@@ -71,6 +73,26 @@ def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> 
     tab.wait(READY)
     assert "≈ −" in tab.text("#saved")
     assert "lost, not saved (estimate)" in tab.text("#saved")
+
+
+def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(shared), job="light")
+    tab = open_page(f"{shared.url}/#job=light")
+    tab.wait(READY)
+    assert tab.page.locator("#risk").is_hidden(), "nothing to judge before the first window"
+    story.play()
+    shows(tab, "#risk-word", "no risk")
+    story.until("hold")
+    shows(tab, "#risk-word", "low")
+    assert "steps of progress are held back, below 0.2." in tab.text("#risk-because")
+    assert "small CNN, MLP and GRU; SGD with momentum" in tab.text("#risk-rule")
+    shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
+    low = tab.page.evaluate(shape)
+    story.play(1, nonfinite_steps=1)
+    shows(tab, "#risk-word", "raised")
+    assert tab.page.evaluate(shape) != low, "colour is not the only sign"
+    story.play(1, levels=())
+    shows(tab, "#risk-word", "unknown")
 
 
 def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:

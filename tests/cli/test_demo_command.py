@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
 MARK = "DEMO_TEST_MARK"
 PATIENCE_SECONDS = 120.0

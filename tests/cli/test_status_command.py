@@ -14,8 +14,6 @@ from controller.process import Controller
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:

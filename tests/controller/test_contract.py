@@ -71,9 +71,7 @@ def test_examples_are_true(app: InProcess) -> None:
     for route, operation in found.items():
         content = operation["responses"].get("200", {}).get("content", {}).get("application/json")
         if route.startswith("GET /v1") and content is not None:
-            answer = app.client.get(
-                route.split()[1].format(job="my-job"), headers={"Host": examples.ADDRESS}
-            )
+            answer = app.client.get(route.split()[1].format(job="my-job"), headers={"Host": examples.ADDRESS})
             assert timeless(answer.json()) == timeless(content["example"]), route
 
 

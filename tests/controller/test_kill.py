@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from controller.builders import Trainer, spec
 from controller.process import PATIENCE_SECONDS, Controller
 
@@ -18,8 +17,6 @@ from gravac.trace import read
 
 KILLS = 12
 JOBS = ("one", "two", "three")
-
-pytestmark = pytest.mark.alone
 
 
 class Sender(threading.Thread):

@@ -11,7 +11,7 @@ from controller.conftest import InProcess
 from controller.test_jobs import post, register, run
 from prometheus_client.parser import text_string_to_metric_families
 
-from gravac import derived
+from gravac import derived, risk
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
 from gravac_controller import live
 from gravac_controller.traffic import Traffic
@@ -84,6 +84,8 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_job_state"] == {("running",): 1, ("stale",): 0, ("ended",): 0}
     assert seen["gravac_jobs"] == seen["gravac_job_state"]
     assert {phase for (phase,), on in seen["gravac_job_phase"].items() if on} == {last.phase}
+    judged = risk.judge(last, decision.epsilon).level
+    assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
     assert seen["gravac_decision_info"] == {(decision.rule,): 1}
     assert {kind: count for (kind,), count in seen["gravac_events_total"].items() if count} == {
         "registered": 1

@@ -18,8 +18,6 @@ TOKEN = "a-token-of-the-tests-0123456789"
 SPEC = spec().model_dump_json().encode()
 JSON = {"Content-Type": "application/json"}
 
-pytestmark = pytest.mark.alone
-
 
 def is_problem(answer: Answer, status: int) -> bool:
     assert answer.status == status, answer

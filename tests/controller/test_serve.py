@@ -20,8 +20,6 @@ from gravac_controller.listen import ListenError, listen, url_of
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
-pytestmark = pytest.mark.alone
-
 
 def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end, which must come by itself."""
@@ -197,6 +195,7 @@ def test_ipv6_loopback(start: Callable[..., Controller]) -> None:
     assert controller.ask("GET", "/healthz").status == 200
 
 
+@pytest.mark.alone
 def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
     """Header and body are two writes: without TCP_NODELAY a kept connection takes 40 ms an answer."""
     connection = http.client.HTTPConnection(controller.host, controller.port, timeout=PATIENCE_SECONDS)

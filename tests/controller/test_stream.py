@@ -14,8 +14,6 @@ from controller.sse import Message, Reader, parse
 from controller import test_jobs
 from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
 
-pytestmark = pytest.mark.alone
-
 FAST = {"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0"}
 
 

@@ -15,7 +15,7 @@ ODDITIES = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-40, 1.1754944e-38, 3.4028235e38, 0.
 
 
 @contextmanager
-def on(name: Literal["cpu", "reference"]) -> Iterator[None]:
+def on(name: Literal["cpu", "cuda", "reference"]) -> Iterator[None]:
     """That back end inside, afterwards again whatever the environment says."""
     backend.use(name)
     try:

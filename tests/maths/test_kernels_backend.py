@@ -51,7 +51,7 @@ def test_the_environment_chooses(undecided: pytest.MonkeyPatch, choice: str, exp
 
 def test_a_wrong_choice_is_named(undecided: pytest.MonkeyPatch) -> None:
     undecided.setenv("GRAVAC_KERNELS", "gpu")
-    with pytest.raises(ValueError, match="GRAVAC_KERNELS='gpu' must be one of auto, cpu, reference"):
+    with pytest.raises(ValueError, match="GRAVAC_KERNELS='gpu' must be one of auto, cpu, cuda, reference"):
         active()
     with pytest.raises(ValueError, match="GRAVAC_KERNELS='fast' must be one of"):
         use("fast")  # type: ignore[arg-type]
@@ -73,9 +73,35 @@ def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
     undecided.setattr(backend.importlib, "import_module", fail)
     undecided.setenv("GRAVAC_KERNELS", "auto")
     assert active() == "reference"
-    assert "compiled kernels not available, using plain torch" in caplog.text
+    assert "compiled kernels (numba) not available, using plain torch" in caplog.text
     with pytest.raises(ImportError, match=r"pip install 'gravac\[cpu\]' \(no such instruction\)"):
         use("cpu")
+
+
+def test_triton_is_loaded_for_gpus_only_and_not_missed(
+    undecided: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Loading takes half a second, and importing it fails wherever there is no wheel."""
+    caplog.set_level("INFO")
+    undecided.setattr(backend, "_gpu", None)
+    undecided.setitem(sys.modules, "triton", None)
+    undecided.delitem(sys.modules, "gravac.kernels.cuda.tally", raising=False)
+    undecided.setenv("GRAVAC_KERNELS", "auto")
+    assert not backend.on_gpu(torch.ones(3))
+    assert backend._gpu is None
+    assert not backend.gpu_kernels(torch.device("cuda"))
+    assert "compiled kernels (Triton) not available, using plain torch" in caplog.text
+    assert active() == "cpu"
+    with pytest.raises(
+        ImportError, match=r"GRAVAC_KERNELS='cuda' needs a working Triton: .*'gravac\[cuda\]'"
+    ):
+        use("cuda")
+
+
+def test_plain_torch_is_plain_torch_on_gpus_too(undecided: pytest.MonkeyPatch) -> None:
+    undecided.setattr(backend, "_gpu", None)
+    undecided.setenv("GRAVAC_KERNELS", "reference")
+    assert not backend.gpu_kernels(torch.device("cuda"))
 
 
 def test_a_place_for_the_cache_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:

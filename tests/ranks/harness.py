@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -20,8 +21,12 @@ RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port that stays free: none that the system gives to others, nor one that tests beside us choose."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = random.randrange(10_000, 12_000) + 2_000 * (worker % 10)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def surroundings(**more: str) -> dict[str, str]:

@@ -433,6 +433,30 @@ def controller_missing(rank: int, world: int, folder: str, url: str, steps: int)
     }
 
 
+def monitored(rank: int, world: int, folder: str, url: str, job: str) -> dict[str, Any]:
+    """Trains over a slow link until ``folder/stop`` is there; from ``folder/fault`` on, each fourth gradient is bad."""
+    module = wrapped(buckets=2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    steps, bad = 0, 0
+    options: dict[str, Any] = {"policy": "gravac:warmup_windows=2", "window": 10, "link": "20mbit"}
+    with Agent(module, optimizer, controller=url, job=job, data_dir=folder, **options) as agent:
+        while True:
+            orders = [os.path.exists(f"{folder}/{order}") for order in ("stop", "fault")]
+            told = torch.tensor(orders, dtype=torch.int8)
+            dist.broadcast(told, 0)  # all ranks obey at the same step
+            stop, fault = told.tolist()
+            if stop:
+                return {"steps": steps, "bad": bad}
+            x, y = batch(rank, steps)
+            spoilt = bool(fault) and steps % 4 == 0
+            loss = nn.functional.cross_entropy(module(x), y) * (math.nan if spoilt and rank == 1 else 1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            agent.log(loss=loss)
+            steps, bad = steps + 1, bad + spoilt
+
+
 def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
     """A trainer started again under the same job name, each time with a controller of its own."""
     epochs = []

@@ -70,6 +70,7 @@ def black_hole() -> Iterator[str]:
         connection.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["black hole", "refused"])
 def test_an_unreachable_controller_costs_no_step(run_ranks: RunRanks, black_hole: str, kind: str) -> None:
     url = black_hole if kind == "black hole" else "http://127.0.0.1:9"

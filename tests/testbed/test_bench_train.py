@@ -1,5 +1,6 @@
 """``gravac bench train``: real ranks on shaped links, and what it says where there are none."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.distributed
+@pytest.mark.alone
 @pytest.mark.usefixtures("networks")
 def test_two_hosts(tmp_path: Path) -> None:
     """Dense waits for the wire and the agent does not; the interface saw what each says it sent."""
@@ -57,6 +59,31 @@ def test_two_hosts(tmp_path: Path) -> None:
         assert row["ratio"] is None, "none was not run"
         assert 1 < row["heldout_loss"] < 5.6, "bytes at random cost ln 256 = 5.55"
     assert not [each for each in namespaces.present() if each.startswith(f"gravac-{os.getpid()}-")]
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("networks")
+def test_links_change_in_mid_run(tmp_path: Path) -> None:
+    """The same processes go on: what waited for the wire is quicker, bytes are what they were."""
+    change = dataclasses.replace(benchmark("dense"), then="none")
+    result = run(change, tmp_path, lambda line: None)
+    (before,), (after,) = result["rows"], result["then"]["rows"]
+    assert before["error"] is after["error"] is None
+    assert after["seconds"] < 0.7 * before["seconds"]
+    assert before["payload_bytes"] == after["payload_bytes"]
+    assert (before["steps"], after["steps"]) == (5, 10)
+    assert before["heldout_loss"] is None
+    assert after["heldout_loss"] < 5.6
+
+
+def test_links_that_are_not_ours_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = ["--link", "10mbit", "--then", "1gbit", "--steps", "4", "--block", "2", "--warmup", "1"]
+    done = CliRunner().invoke(main, ["bench", "train", *words])
+    assert done.exit_code == 2
+    assert "links cannot change to 1gbit in mid-run without a network of our own" in done.output
+    done = CliRunner().invoke(main, ["bench", "train", "--then", "1gbit", "--steps", "4"])
+    assert "--then needs two rounds at least" in done.output
 
 
 @pytest.mark.distributed

@@ -96,6 +96,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
         namespaces.remove(foreign)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("networks")
 def test_a_shaped_link_limits_and_counts() -> None:
     """Two seconds at 100 Mbit/s, then a fifth of it in mid-run; the counters see what was sent, and little more."""
@@ -115,6 +116,7 @@ def test_a_shaped_link_limits_and_counts() -> None:
         assert took * 8 / seconds > 2e8
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("networks")
 def test_many_senders_share_the_receivers_link() -> None:
     """The way in is shaped as well as the way out: two hosts to one get 100 Mbit/s together, not each."""

@@ -1,1 +1,1 @@
-"""One rank of a benchmark: ``gravac bench train`` starts these, one process a method, host and rank."""
+"""What ``gravac bench`` starts: programs that measure on one core, and programs that are one rank of several."""

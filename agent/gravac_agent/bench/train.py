@@ -1,19 +1,11 @@
-"""One rank that trains in blocks, when told to, and says what each took.
-
-It is told by JSON lines on standard input and answers each with one on standard output; the end of the input ends
-it. So a runner can let several methods take turns, each in processes of its own, and drift of the machine hits all.
-"""
+"""One rank that trains in blocks, when told to, and says what each took."""
 
 import argparse
-import ctypes
-import json
-import os
-import signal
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gravac_agent.bench.methods import Applied, MethodError, apply
-from gravac_agent.demo import lm
+from gravac_agent.bench.rank import Answer, counters, serve
+from gravac_agent.bench.task import WIDTH, build
 from gravac_agent.demo.task import Task, TaskError
 from gravac_agent.errors import AgentError
-
-PR_SET_PDEATHSIG = 1
-WIDTH = 872
-"""Width of the language model with 3.5 M parameters (3,511,616)."""
 
 
 @dataclass(kw_only=True)
@@ -97,12 +86,12 @@ class Trainer:
     def _traffic(self) -> tuple[int | None, int | None]:
         if self.interface is None:
             return None, None
-        folder = Path("/sys/class/net", self.interface, "statistics")
-        return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())
+        counted = counters(self.interface)
+        return counted["tx_bytes"], counted["rx_bytes"]
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of one rank; its place among the others is in RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+    """The options of one rank."""
     parser = argparse.ArgumentParser(prog="gravac_agent.bench.train", description=__doc__)
     parser.add_argument("--method", required=True, help="how gradients meet")
     parser.add_argument("--link", default="none", help="have the agent emulate this rate, such as 100mbit")
@@ -115,45 +104,19 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def build(rank: int, world_size: int, seed: int, width: int) -> Task:
-    """The demo's language model task with a model of this width, the same weights on all ranks."""
-    task = lm.build(rank, world_size, seed)
-    torch.manual_seed(seed)
-    return replace(task, model=lm.ByteLSTM(width=width))
-
-
-def main() -> None:
-    """Entry point of one rank. Exit code 2 for wrong options, 1 for anything else that fails."""
-    chosen = options()
-    if "RANK" not in os.environ:
-        sys.exit("run by `gravac bench train`, which says which rank this is")
-    if sys.platform == "linux":  # a runner that was killed could not end this process
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
-    torch.set_num_threads(1)
-    try:
-        dist.init_process_group("gloo", timeout=timedelta(minutes=30))
-        rank, world_size = dist.get_rank(), dist.get_world_size()
-        task = build(rank, world_size, chosen.seed, chosen.width)
-        with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
-            trainer = Trainer(
-                task=task, applied=applied, interface=chosen.interface, heldout_batches=chosen.heldout
-            )
-            elements = sum(parameter.numel() for parameter in task.model.parameters())
-            answers.write(json.dumps({"elements": elements}) + "\n")
-            for line in sys.stdin:
-                told = json.loads(line)
-                answer = trainer.train(told["steps"]) if told["do"] == "train" else trainer.evaluate()
-                answers.write(json.dumps(answer) + "\n")
-        dist.destroy_process_group()
-    except (TaskError, AgentError, MethodError) as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.stderr.flush()
-        os._exit(1)
-    # Not through the interpreter's shutdown: gloo's threads outlive the group and may abort it.
-    sys.stderr.flush()
-    os._exit(0)
+@contextmanager
+def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
+    """A trainer under the method asked for."""
+    task = build(rank, world_size, chosen.seed, chosen.width)
+    with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
+        trainer = Trainer(
+            task=task, applied=applied, interface=chosen.interface, heldout_batches=chosen.heldout
+        )
+        elements = sum(parameter.numel() for parameter in task.model.parameters())
+        yield (
+            {"elements": elements},
+            lambda told: trainer.train(told["steps"]) if told["do"] == "train" else trainer.evaluate(),
+        )
 
 
 def _loss(scores: Tensor, classes: Tensor) -> Tensor:
@@ -161,4 +124,4 @@ def _loss(scores: Tensor, classes: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    serve(partial(setup, options()), (TaskError, AgentError, MethodError))

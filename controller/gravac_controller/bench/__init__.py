@@ -1,1 +1,1 @@
-"""Measuring on a slow network: hosts that are network namespaces, links shaped by ``tc``, real training on them."""
+"""Measuring on this machine: programs on one core, ranks side by side, hosts on a slow network of namespaces."""

@@ -1,36 +1,36 @@
 """The training benchmark: methods take turns on one network, a block of steps each."""
 
-import os
-import shutil
-import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gravac_controller.bench import rate
-from gravac_controller.bench.namespaces import NetworkUnavailable
-from gravac_controller.bench.network import INTERFACE, Network
-from gravac_controller.bench.ranks import Place, Ranks, RanksFailed
+from gravac_controller.bench import machine, rate
+from gravac_controller.bench.places import Places, Tell, on_hosts
+from gravac_controller.bench.ranks import Ranks, RanksFailed
 from gravac_controller.bench.results import Tally, heldout_loss, rows
 
 START_SECONDS = 180.0
 STEP_SECONDS = 30.0
 """What a step may compute for at most, on however busy a machine."""
-FIRST_PORT = 29600
-Tell = Callable[[str], None]
+
+
+class ChangeImpossible(RuntimeError):
+    """Links were to change in mid-run, but there are none of our own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks; a block is ``warmup`` steps that are not timed and then
-    ``block`` - ``warmup`` that are. ``link``: a rate, or none."""
+    ``block`` - ``warmup`` that are. ``link``: a rate, or none; ``then``: what it is from the middle on, None: the same.
+    """
 
     methods: Sequence[str]
     hosts: int
     link: str
+    then: str | None = None
     rounds: int
     block: int
     warmup: int
@@ -46,95 +46,73 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
     are left out. The result then says ``emulated`` and why. A method that fails keeps its row, with ``error``.
     ``tell`` gets a line now and then.
     """
-    load = os.getloadavg()[0]
-    with _places(benchmark, tell) as (places, obstacle):
-        emulated = obstacle is not None and rate.parse(benchmark.link) is not None
-        tallies = _take_turns(benchmark, places, emulated, obstacle is not None, scratch, tell)
+    described = machine.describe()
+    with on_hosts(benchmark.hosts, rate.parse(benchmark.link), tell) as places:
+        emulated = places.no_network is not None and rate.parse(benchmark.link) is not None
+        if benchmark.then is not None and places.shape is None:
+            raise ChangeImpossible(
+                f"links cannot change to {benchmark.then} in mid-run without a network of our own: {places.no_network}"
+            )
+        tallies, later = _take_turns(benchmark, places, emulated, scratch, tell)
     return {
         "benchmark": "train",
         "hosts": benchmark.hosts,
         "link": benchmark.link,
         "emulated": emulated,
-        "no_network": obstacle,
-        "cores": len(os.sched_getaffinity(0)),
-        "load_before": load,
+        "no_network": places.no_network,
+        "machine": described,
         "width": benchmark.width,
         "elements": max(tally.elements for tally in tallies),
         "rows": rows(tallies, emulated),
+        "then": None if benchmark.then is None else {"link": benchmark.then, "rows": rows(later, emulated)},
     }
 
 
-@contextmanager
-def _places(benchmark: Benchmark, tell: Tell) -> Iterator[tuple[list[Place], str | None]]:
-    """A place for each rank, and why there is no network, if so."""
-    cores = _cores(benchmark.hosts, tell)
-    with ExitStack() as stack:
-        try:
-            network = stack.enter_context(Network(benchmark.hosts, rate.parse(benchmark.link)))
-        except NetworkUnavailable as error:
-            tell(f"No network of our own: {error}.")
-            loopback = Place(address="127.0.0.1", interface="lo", core=None, wrap=list)
-            yield [_at(loopback, core) for core in cores], str(error)
-            return
-        yield (
-            [
-                Place(address=host.address, interface=INTERFACE, core=core, wrap=host.command)
-                for host, core in zip(network.hosts, cores, strict=True)
-            ],
-            None,
-        )
-
-
-def _at(place: Place, core: int | None) -> Place:
-    return Place(address=place.address, interface=place.interface, core=core, wrap=place.wrap)
-
-
-def _cores(hosts: int, tell: Tell) -> list[int | None]:
-    """A core a rank, so that ranks do not take turns on one while another idles."""
-    if shutil.which("taskset") is None:
-        tell("Ranks are not pinned to cores: the command taskset is missing (Debian: util-linux).")
-        return [None] * hosts
-    usable = sorted(os.sched_getaffinity(0))
-    if hosts > len(usable):
-        tell(f"{hosts} ranks share {len(usable)} cores: step times are those of an overloaded machine.")
-    return [usable[rank % len(usable)] for rank in range(hosts)]
-
-
 def _take_turns(
-    benchmark: Benchmark, places: list[Place], emulated: bool, loopback: bool, scratch: Path, tell: Tell
-) -> list[Tally]:
+    benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, tell: Tell
+) -> tuple[list[Tally], list[Tally]]:
+    """What every method did, and did after the links had changed."""
     tallies = [Tally(name=method) for method in benchmark.methods]
+    later = [Tally(name=method) for method in benchmark.methods]
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
         for number, tally in enumerate(tallies):
             if emulated and tally.name not in ("none", "dense") and not tally.name.startswith("agent"):
                 tally.error = "an emulated link slows only the agent; a shaped one needs root, ip and tc"
                 continue
-            words = _words(benchmark, tally.name, emulated, loopback, scratch / f"method{number}")
-            port = _free_port() if loopback else FIRST_PORT + number
-            ranks = Ranks(words, places, port, scratch / f"method{number}")
+            words = _words(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")
+            ranks = Ranks(words, places.ranks, places.port(number), scratch / f"method{number}")
             stack.callback(ranks.close)
             with _failing(tally, tell):
                 # One after the other: started together they would only fight for the cores.
                 tally.elements = ranks.ready(START_SECONDS)[0]["elements"]
                 running[tally.name] = ranks
+        now = tallies
         for turn in range(benchmark.rounds):
+            if benchmark.then is not None and turn == benchmark.rounds // 2:
+                assert places.shape is not None
+                places.shape(rate.parse(benchmark.then))
+                tell(f"Links of {benchmark.then} from here on.")
+                for before, after in zip(tallies, later, strict=True):
+                    after.elements, after.steps, after.error = before.elements, before.steps, before.error
+                now = later
             tell(f"Round {turn + 1} of {benchmark.rounds}, {benchmark.block} steps each.")
             # There and back, so that none always runs first.
-            for tally in tallies if turn % 2 == 0 else tallies[::-1]:
+            for tally in now if turn % 2 == 0 else now[::-1]:
                 if tally.error is None:
                     with _failing(tally, tell):
                         _block(benchmark, running[tally.name], tally)
-        for tally in tallies:
+        for tally in now:
             if tally.error is None:
                 with _failing(tally, tell):
                     answers = running[tally.name].ask(START_SECONDS, do="evaluate")
                     tally.heldout_loss = heldout_loss(answers)
-    return tallies
+    return tallies, later
 
 
 def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
-    bits = rate.parse(benchmark.link)
+    rates = (rate.parse(link) for link in (benchmark.link, benchmark.then or "none"))
+    bits = min((bits for bits in rates if bits is not None), default=None)
     # Twice a ring all-reduce of the dense gradient, whatever the method.
     wire = 0.0 if bits is None else 2 * 2 * 32 * tally.elements / bits
     for steps in (benchmark.warmup, benchmark.block - benchmark.warmup):
@@ -154,15 +132,12 @@ def _failing(tally: Tally, tell: Tell) -> Iterator[None]:
         tell(f"{tally.name}: {error}")
 
 
-def _words(benchmark: Benchmark, method: str, emulated: bool, loopback: bool, scratch: Path) -> list[str]:
+def _words(
+    benchmark: Benchmark, method: str, emulated: bool, interface: str | None, scratch: Path
+) -> list[str]:
     # A dense agent sends what plain DDP does, bit for bit, and can be paced.
     method = "agent///dense" if emulated and method == "dense" else method
     words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method, "--scratch", str(scratch)]
     words += ["--width", str(benchmark.width), "--heldout", str(benchmark.heldout)]
     words += ["--seed", str(benchmark.seed), "--link", benchmark.link if emulated else "none"]
-    return words if loopback else [*words, "--interface", INTERFACE]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    return words if interface is None else [*words, "--interface", interface]

@@ -102,6 +102,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "gain": f"{number(latest.gain)} (ε {number(job.decision.epsilon)})",
         "owed steps": number(latest.owed_steps),
         "residual": number(latest.residual_ratio),
+        "risk": "unknown" if job.risk is None else job.risk.level,
         "wire CF": number(latest.wire_cf),
         "sent": f"{size(totals.payload_bytes)} of {size(totals.dense_bytes)}",
         "loss": number(report.loss),

@@ -2,11 +2,14 @@
 
 import { el, setHidden, setText } from "./dom.js";
 import { count, known, NONE } from "./format.js";
-import { areaFill, drawMarks, softFill } from "./paint.js";
+import { bind, gestures } from "./gestures.js";
+import { FONT, LEFT_AXIS, axisLabels } from "./look.js";
+import { drawMarks } from "./marks.js";
+import { areaFill, softFill } from "./paint.js";
+import { nearest, thin } from "./thin.js";
 import { colour } from "./theme.js";
 
-const FONT = '12px "Segoe UI", Roboto, Ubuntu, "Noto Sans", "Helvetica Neue", Arial, sans-serif';
-const HEIGHT = 190, WIDE_HEIGHT = 220, LEFT_AXIS = 58;
+const HEIGHT = 190, WIDE_HEIGHT = 220;
 
 export class Chart {
   /** group: the Charts this belongs to (shared axis, zoom, cursor). */
@@ -22,26 +25,28 @@ export class Chart {
     this.box = el("figure", { class: `panel chart${spec.wide ? " wide" : ""}`, id: `chart-${spec.id}` },
       el("figcaption", {}, el("h3", {}, spec.title), el("span", { class: "muted small" }, spec.note)), legend, this.plot);
     this.plot.addEventListener("keydown", (event) => group.key(event));
-    this.plot.addEventListener("mouseleave", () => group.left());
+    this.plot.addEventListener("mouseleave", () => group.pin.left());
   }
 
   get height() {
     return this.spec.wide ? WIDE_HEIGHT : HEIGHT;
   }
 
-  data(columns) {
-    return [columns[this.group.axis], ...this.spec.series.map((series) => columns[series.column])];
+  /** What is in view, as many points as the chart has pixels for. */
+  data(columns, span) {
+    const series = this.spec.series.map(({ column }) => columns[column]);
+    return thin(columns[this.group.axis], series, span, this.plot.clientWidth || 300);
   }
 
-  /** Draw the columns as they are now. */
-  draw(columns) {
+  /** Draw the columns between two places. */
+  draw(columns, span) {
     setHidden(this.box, this.spec.optional !== undefined && !columns[this.spec.optional]);
     this.spec.series.forEach((series, i) => {
       if (series.optional) setHidden(this.items[i], !columns[series.optional]);
     });
     if (this.box.hidden) return;
-    if (this.u === null) this.u = new window.uPlot(this.options(), this.data(columns), this.plot);
-    else this.u.setData(this.data(columns));
+    if (this.u === null) this.u = new window.uPlot(this.options(), this.data(columns, span), this.plot);
+    else this.u.setData(this.data(columns, span));
     if (!(this.u.cursor.left >= 0)) this.say(null);
   }
 
@@ -51,16 +56,19 @@ export class Chart {
     this.u = null;
   }
 
+  /** Fill the place there is. Returns whether that changed anything. */
   resize() {
     const width = this.plot.clientWidth;
-    if (this.u !== null && width > 0 && width !== this.u.width) this.u.setSize({ width, height: this.height });
+    if (this.u === null || width === 0 || width === this.u.width) return false;
+    this.u.setSize({ width, height: this.height });
+    return true;
   }
 
   /** Put the cursor on entry `at` of the columns. */
   point(at) {
     const { u } = this;
     if (u === null) return;
-    u.setCursor({ left: u.valToPos(u.data[0][at], "x"), top: u.bbox.height / 2 / devicePixelRatio }, true, false);
+    u.setCursor({ left: u.valToPos(this.group.x[at], "x"), top: u.bbox.height / 2 / devicePixelRatio }, true, false);
   }
 
   /** Legend values of entry `at`, or of the newest one (null). */
@@ -84,26 +92,27 @@ export class Chart {
       cursor: {
         y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 },
         sync: { key: "gravac", setSeries: false, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
-        bind: { dblclick: () => () => group.zoom(null) },
+        bind: { ...bind, dblclick: () => () => group.zoom(null) },
       },
       scales: {
         x: { time: false, range: (u, low, high) => group.xRange(low, high) },
         y: { distr: spec.log ? 3 : 1, log: 10, range: spec.range ?? undefined },
       },
       axes: [
-        { ...axis, size: 30, space: 80, values: (u, splits, i, space, step) => group.xLabels(splits, step) },
+        { ...axis, size: 30, space: 80, values: (u, splits, i, space, step) => axisLabels(group.axis, splits, step) },
         { ...axis, size: LEFT_AXIS, space: 34, splits: spec.splits, filter: spec.log ? (u, all) => all : undefined,
           values: (u, splits) => splits.map((value) => (known(value) ? spec.axis(value) : "")) },
       ],
       series: [{}, ...spec.series.map(seriesOptions)],
       hooks: {
         setCursor: [(u) => {
-          const at = u.cursor.left >= 0 ? u.cursor.idx : null;
+          const at = u.cursor.left >= 0 ? nearest(group.x, u.posToVal(u.cursor.left, "x")) : null;
           this.say(at);
           group.onAt(at);
         }],
         setSelect: [(u) => group.selected(u)],
-        draw: [(u) => drawMarks(u, group.marks, spec.marks === true)],
+        draw: [(u) => drawMarks(u, group.marks.map((mark) => mark.x), spec.marks === true)],
+        ready: [(u) => gestures(u, group)],
       },
     };
   }

@@ -1,13 +1,11 @@
 // Wiring: the job list and the event stream feed the state; the state is drawn at most twice a second.
 
-import { Charts } from "./charts.js";
 import { $ } from "./dom.js";
 import { readHistory } from "./history.js";
+import { pageKeys, showKeys } from "./keys.js";
 import { Link, chooseJob } from "./link.js";
-import { DecisionLog } from "./log.js";
-import { showReadout } from "./readout.js";
 import { readRoute, writeRoute } from "./route.js";
-import { drawJob, showClock, showLists, showView } from "./screen.js";
+import { Screen, showClock, showLists } from "./screen.js";
 import { State } from "./state.js";
 import { statusOf } from "./status.js";
 import { Stream } from "./stream.js";
@@ -23,24 +21,16 @@ let jobs = [], unreadable = [];
 let streamLost = null;  // seconds, this machine's clock
 let paused = null;  // since when, seconds
 let live = null;  // the job as last heard of; the same as state.job unless paused
-let drawTimer = 0, drawnAt = 0;
+let drawTimer = 0, drawnAt = -Infinity;
 
-const charts = new Charts($("grid"), {
-  onAt: (index) => {
-    if (state.job !== null) showReadout(state, index);
-  },
-  onView: () => {
-    showView(charts);
-    writeRoute({ job: wanted, axis: charts.axis, range: charts.range });
-  },
+const view = () => ({ state, axis: charts.axis, range: charts.range, window: screen.picked });
+const screen = new Screen(state, {
+  onView: () => writeRoute({ ...view(), job: wanted }),
+  onCopy: () => take.copyLink(),
 });
-const log = new DecisionLog((window) => {
-  log.pick(window);
-  charts.pin(window < 0 ? state.rows[0]?.window ?? null : window);
-  $("charts").scrollIntoView({ block: "nearest" });
-});
-const take = new Take(() => ({ state, axis: charts.axis, range: charts.range }));
-const theme = new Theme($("theme"), () => charts.rebuild());
+const { charts } = screen;
+const take = new Take(view);
+const theme = new Theme($("theme"), () => screen.rebuild());
 const stream = new Stream(onMessage, onStream);
 const link = new Link(onJobs, () => {
   if (link.up) stream.retry();
@@ -82,9 +72,7 @@ function show(job) {
   current = job;
   streamLost = live = null;
   state.clear();
-  log.clear();
-  charts.drop();
-  charts.pinned = null;
+  screen.clear();
   stream.close();
   if (job === null) return;
   stream.open(job);
@@ -101,7 +89,7 @@ function draw() {
   drawTimer = 0;
   drawnAt = performance.now();
   tick();
-  if (state.job !== null && paused === null) drawJob(state, charts, log, unreadable);
+  if (state.job !== null && paused === null) screen.draw(unreadable);
 }
 
 /** What changes with the clock alone: status, ages, banner, title. */
@@ -124,9 +112,7 @@ function togglePause() {
 function go() {
   const route = readRoute();
   wanted = route.job;
-  charts.range = route.range;
-  charts.setAxis(route.axis);
-  showView(charts);
+  screen.set(route);
   if (link.up !== null) onJobs(jobs, unreadable);
   later();
 }
@@ -139,12 +125,11 @@ $("job-select").addEventListener("change", (event) => {
 });
 addEventListener("hashchange", go);
 document.addEventListener("visibilitychange", later);
-addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
-  ({ p: togglePause, t: () => theme.next() })[event.key]?.();
+$("show-keys").addEventListener("click", showKeys);
+pageKeys({
+  p: togglePause, t: () => theme.next(), x: () => charts.setAxis(charts.axis === "step" ? "time" : "step"),
+  "[": () => screen.turn(-1), "]": () => screen.turn(1), Escape: () => screen.pick(null), "?": showKeys,
 });
 setInterval(tick, 1000);
-const { axis, range } = readRoute();
-Object.assign(charts, { axis, range });
-showView(charts);
+screen.set(readRoute());
 link.start();

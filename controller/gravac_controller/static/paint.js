@@ -1,4 +1,4 @@
-// Canvas drawing that uPlot does not do by itself: hatched fills and decision marks.
+// Fills for areas: hatched, so that neighbours differ without their colour too, or soft.
 
 import { colour } from "./theme.js";
 
@@ -44,37 +44,4 @@ function pattern(base, ink, hatch) {
 /** Soft fill under a line: the line's colour, thinned. */
 export function softFill(color) {
   return () => colour(color).replace("rgb(", "rgba(").replace(")", ", 0.13)");
-}
-
-/** Hairlines at the given x values; with `heads`, a small triangle on top of each. */
-export function drawMarks(u, values, heads) {
-  const { ctx, bbox } = u, ratio = devicePixelRatio || 1;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left - 8 * ratio, bbox.top - 8 * ratio, bbox.width + 16 * ratio, bbox.height + 8 * ratio);
-  ctx.clip();
-  ctx.lineWidth = ratio;
-  ctx.setLineDash([]);
-  ctx.strokeStyle = colour("--mark");
-  ctx.fillStyle = colour("--muted");
-  const { min, max } = u.scales.x;
-  for (const value of values) {
-    if (value < min || value > max) continue;
-    const x = Math.round(u.valToPos(value, "x", true)) + 0.5;
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    if (heads) triangle(ctx, x, bbox.top, 5 * ratio);
-  }
-  ctx.restore();
-}
-
-function triangle(ctx, x, y, size) {
-  ctx.beginPath();
-  ctx.moveTo(x - size, y - size);
-  ctx.lineTo(x + size, y - size);
-  ctx.lineTo(x, y + size * 0.8);
-  ctx.closePath();
-  ctx.fill();
 }

@@ -9,7 +9,7 @@ export function rowOf(view) {
   return {
     window: report.window, time: view.time, first: report.first_step, last: report.last_step,
     seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,
-    gain: view.gain,
+    gain: view.gain, speed: view.samples_per_second, useful: view.useful_samples_per_second, curve: report.curve ?? null,
     gainCandidate: report.phase === "explore" ? view.gain_candidate : null,
     owed: view.owed_steps, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
     phases: PHASES.map((phase) => report.phases[phase] / steps),

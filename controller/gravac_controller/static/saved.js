@@ -11,7 +11,7 @@ export function showSaved(state) {
     box.replaceChildren(el("p", { class: "muted" }, "Nothing to count before the first window."));
     return;
   }
-  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base), ...headroomPart(state));
+  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, state.denseSteps), ...headroomPart(state));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
@@ -28,7 +28,7 @@ function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
 const compare = (label, value, share) => el("p", { class: "compare" },
   el("span", {}, label), bar(share), el("span", { class: "num" }, bytes(value)));
 
-function timePart({ steps, seconds: spent }, base) {
+function timePart({ steps, seconds: spent }, base, measured) {
   if (!known(base)) {
     return [
       el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
@@ -36,13 +36,21 @@ function timePart({ steps, seconds: spent }, base) {
     ];
   }
   const saved = base * steps - spent;
-  const text = saved >= 0 ? `≈ ${duration(saved)}` : `≈ −${duration(-saved)}`;
   return [
-    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, text), " ",
+    el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
     el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (median in warm-up) would take `
-      + `${duration(base * steps)}; they took ${duration(spent)}, exploring included.`),
+      + `${duration(base * steps)}; they took ${duration(spent)}, exploring included.${spread(measured, steps, spent)}`),
   ];
+}
+
+const signed = (value) => (value < 0 ? `−${duration(-value)}` : duration(value));
+
+/** How far the estimate moves when another window of the warm-up is taken for the baseline. */
+function spread(measured, steps, spent) {
+  if (measured.length < 2) return " Only one window measured the dense step: nothing says how sure that is.";
+  const ends = [Math.min(...measured), Math.max(...measured)].map((base) => signed(base * steps - spent));
+  return ` By the slowest and the fastest of ${count(measured.length)} dense windows: ${ends[0]} to ${ends[1]}.`;
 }
 
 /** What compression can gain at best here, from the share of the dense step that waited for the network. */
@@ -53,5 +61,11 @@ function headroomPart({ headroom, job }) {
   if (rest <= 0) return [];
   const now = headroom.step / job.latest.step_seconds;
   return [el("p", { class: "muted small" }, `Headroom: a dense step waits ${share} of its time for the network, so `
-    + `${times(headroom.step / rest)} as fast is the most there is. Last window: ${times(now)}.`)];
+    + `${times(headroom.step / rest)} as fast is the most there is. Last window: ${times(now)}, ${reached(headroom, job.latest.step_seconds)}.`)];
+}
+
+/** The share of what there is to gain, in time per step. */
+function reached({ step, exposed }, took) {
+  const share = (step - took) / exposed;
+  return share < 0 ? "slower than dense" : `${percent(Math.min(1, share))} of that wait is gone`;
 }

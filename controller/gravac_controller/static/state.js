@@ -97,6 +97,23 @@ export class State {
     return this.log(false).findLast((view) => view.epoch === this.job.decision.epoch) ?? null;
   }
 
+  /** The decision made on a window (-1: the one the job began with), or null when it is not known. */
+  decisionOn(window) {
+    return this.log(true).findLast((view) => view.window === window) ?? null;
+  }
+
+  /** The decision in force, with its time where that is known. */
+  get inForce() {
+    const { decision } = this.job;
+    return this.decisions.get(`${decision.window}/${decision.epoch}`) ?? slim({ time: null, changed: false, cf_before: null, decision });
+  }
+
+  /** The newest row up to place `at` that carries a gain curve, or null. */
+  surveyed(at) {
+    for (let i = Math.min(at, this.rows.length - 1); i >= 0; i -= 1) if (this.rows[i].curve !== null) return this.rows[i];
+    return null;
+  }
+
   /** Place of a window in rows and columns, or -1. Windows have gaps only where reports were lost. */
   indexOf(window) {
     let low = 0, high = this.rows.length - 1;
@@ -107,6 +124,11 @@ export class State {
       else high = middle - 1;
     }
     return -1;
+  }
+
+  /** The dense step in seconds as each window of the warm-up measured it. */
+  get denseSteps() {
+    return this.rows.map((row) => row.denseStep).filter((step) => step > 0);
   }
 
   /** Dense step and the part of it that waited for the network, from the warm-up; null when not measured. */
@@ -122,4 +144,5 @@ export class State {
 const slim = ({ time, changed, cf_before, decision }) => ({
   time, changed, before: cf_before, window: decision.window, epoch: decision.epoch, phase: decision.phase,
   cf: decision.cf_candidate, minimum: decision.cf_minimum, rule: decision.rule, reason: decision.reason,
+  epsilon: decision.epsilon, candidates: decision.candidates,
 });

@@ -16,8 +16,8 @@ function fill(table, key, build) {
   table.replaceChildren(...build());
 }
 
-export function showCandidates(job) {
-  const { candidates, cf_candidate: wanted, epsilon } = job.decision;
+/** The ladder as a decision (slim) knew it. */
+export function showCandidates({ candidates, cf: wanted, epsilon }) {
   fill($("candidates"), JSON.stringify([candidates, wanted, epsilon]), () => {
     const best = Math.max(0, ...candidates.map((row) => row.useful_samples_per_second ?? 0));
     const body = candidates.map((row) => candidateRow(row, best, row.cf === wanted));

@@ -5,9 +5,9 @@ import { jobPath } from "./api.js";
 import { hashOf } from "./route.js";
 
 const FIELDS = ["window", "first", "last", "time", "seconds", "epoch", "phase", "cf", "gain", "gainCandidate", "owed",
-  "residual", "wire", "loss", "nonfinite", "failed"];
+  "residual", "wire", "speed", "useful", "loss", "nonfinite", "failed"];
 const NAMES = { first: "first_step", last: "last_step", gainCandidate: "gain_candidate", owed: "owed_steps",
-  residual: "residual_ratio", wire: "wire_cf", nonfinite: "nonfinite_steps", failed: "failed_steps" };
+  residual: "residual_ratio", wire: "wire_cf", speed: "samples_per_second", useful: "useful_samples_per_second", nonfinite: "nonfinite_steps", failed: "failed_steps" };
 const PHASES = ["compute", "data_wait", "compress", "communicate", "decompress"];
 
 /** The windows the charts show, one line each; phases in seconds per step. */
@@ -39,12 +39,17 @@ async function copy(text, what) {
 }
 
 export class Take {
-  /** view(): {state, axis, range} as shown now. */
+  /** view(): {state, axis, range, window} as shown now. */
   constructor(view) {
     this.job = null;
+    this.view = view;
     $("csv").addEventListener("click", () => save(`${this.job}.csv`, csv(view().state, view())));
     $("copy-curl").addEventListener("click", () => copy($("curl").textContent, "Command"));
-    $("copy-link").addEventListener("click", () => copy(`${location.origin}/${hashOf({ ...view(), job: this.job })}`, "Link"));
+    $("copy-link").addEventListener("click", () => this.copyLink());
+  }
+
+  copyLink() {
+    copy(`${location.origin}/${hashOf({ ...this.view(), job: this.job })}`, "Link");
   }
 
   show(job) {

@@ -1,0 +1,74 @@
+"""What encoding costs on one core: Top-k with error feedback against ``torch.topk``, kernels against plain torch."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from gravac import kernels
+from gravac.compressors.base import kept
+from gravac_agent.bench.paired import Side, compare, limit
+from gravac_agent.bench.program import options, speak
+from gravac_agent.bench.steps import Step
+
+CFS = (100.0, 10.0)
+OTHERS_MOST = 1_000_000
+"""Elements that the kernels beside Top-k are measured on, at most: plain torch is slow."""
+
+
+def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """For each n: the limit, Top-k at each CF against two baselines, then the other kernels."""
+    for n in chosen.n:
+        yield {"limit": limit(n, chosen.pairs)}
+        step = Step(n)
+        for cf in CFS:
+            for row in _topk(step, n, cf, chosen.pairs):
+                yield {"row": row}
+    if kernels.active() != "reference":
+        for row in _others(min(max(chosen.n), OTHERS_MOST), chosen.pairs):
+            yield {"row": row}
+
+
+def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
+    k = kept(n, cf)
+    # Elements of equal size are chosen by place here and by chance there.
+    theirs, mine = (
+        step.size[chosen.long()].sort().values for chosen in (step.torch_topk(k), step.one_level(k)[0])
+    )
+    if not torch.equal(theirs, mine):
+        raise AssertionError("the two sides do not choose alike")
+    baselines: dict[str, Side] = {
+        "torch.topk, gather, residual": lambda: step.torch_topk(k),
+        "read, add, write": step.read_add_write,
+    }
+    for against, baseline in baselines.items():
+        yield compare("topk", against, n, cf, pairs, baseline=baseline, ours=lambda: step.one_level(k))
+
+
+def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
+    x, k = torch.randn(n, generator=torch.Generator().manual_seed(0)), kept(n, 100.0)
+    indices, values = kernels.take_top(x, k)
+    level = float(values.abs().amin())
+    packed = kernels.pack_positions(indices, n)
+    scales, codes = kernels.quantise(x, 256, 8, 1)
+    out = torch.zeros(n)
+    works: dict[str, Side] = {
+        "spectrum pass": lambda: kernels.tally(x),
+        "all above a threshold": lambda: kernels.take_above(x, level),
+        "scatter-add": lambda: kernels.scatter_add(out, indices, values, 0.5),
+        "positions packed": lambda: kernels.pack_positions(indices, n),
+        "positions unpacked": lambda: kernels.unpack_positions(packed, k, n),
+        "signs packed": lambda: kernels.pack(x >= 0, 1),
+        "int8 written": lambda: kernels.quantise(x, 256, 8, 1),
+        "int8 read": lambda: kernels.dequantise(scales, codes, n, 256, 8),
+        "noise": lambda: kernels.noise(n, 1, torch.device("cpu")),
+        "random places": lambda: kernels.distinct(n, k, 1),
+    }
+    for name, work in works.items():
+        backends = ("reference", kernels.active())
+        yield compare(name, "plain torch", n, 100.0, pairs, baseline=work, ours=work, backends=backends)
+
+
+if __name__ == "__main__":
+    speak(measured, options("encode", __doc__).parse_args())

@@ -1,0 +1,60 @@
+"""One rank's Top-k step with error feedback, ours and the usual ones; buffers are kept from step to step."""
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.spectrum import Spectrum
+
+
+class Step:
+    """A gradient and its residual, normal numbers of shape ``(n,)``, and every buffer a step needs."""
+
+    def __init__(self, n: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.g, self.e = torch.randn(n, generator=generator), torch.randn(n, generator=generator) / 2
+        self.p, self.size = torch.empty(n), torch.empty(n)
+        self._buffers: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
+
+    def read_add_write(self) -> None:
+        """The least that any step with error feedback does."""
+        torch.add(self.g, self.e, out=self.p)
+
+    def torch_topk(self, *counts: int) -> Tensor:
+        """``torch.topk(|x|)``, gather, residual, for each of these numbers of elements; the last one's places."""
+        torch.add(self.g, self.e, out=self.p)
+        torch.abs(self.p, out=self.size)
+        for k in counts:
+            places = torch.topk(self.size, k, sorted=False).indices
+            self.p.index_select(0, places)
+        self.p[places] = 0.0
+        return places
+
+    def one_level(self, k: int) -> tuple[Tensor, Tensor, kernels.Tally]:
+        """Ours: places, values, histogram; the residual is left in ``p``."""
+        counted = kernels.tally(self.g, self.e, out=self.p)
+        indices, values = self._room("first", k)
+        kernels.take_top(self.p, k, counted, clear=True, indices=indices, values=values)
+        return indices, values, counted
+
+    def two_levels(self, k: int, stronger: int) -> Spectrum:
+        """And ``stronger`` of these, and the whole curve of gain against CF."""
+        _, values, counted = self.one_level(k)
+        indices, fewer = self._room("second", stronger)
+        kernels.take_top(values, stronger, counted, indices=indices, values=fewer)
+        spectrum = Spectrum.of(counted)
+        spectrum.curve()
+        return spectrum
+
+    def twice(self, k: int, stronger: int) -> None:
+        """Both by ours, one after the other, as if neither knew of the other."""
+        counted = kernels.tally(self.g, self.e, out=self.p)
+        for name, count in (("first", k), ("second", stronger)):
+            indices, values = self._room(name, count)
+            counted = kernels.tally(self.p) if name == "second" else counted
+            kernels.take_top(self.p, count, counted, clear=name == "second", indices=indices, values=values)
+
+    def _room(self, name: str, k: int) -> tuple[Tensor, Tensor]:
+        if (name, k) not in self._buffers:
+            self._buffers[name, k] = torch.empty(k, dtype=torch.int32), torch.empty(k)
+        return self._buffers[name, k]

@@ -1,0 +1,80 @@
+"""How far the spectrum's gains are off, on the gradients of a language model in training with error feedback."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from gravac.compressors.base import kept
+from gravac.kernels import take_top, tally
+from gravac.spectrum import Spectrum
+from gravac_agent.bench.paired import compare
+from gravac_agent.bench.task import build
+
+CFS = tuple(1.5 * (1000 / 1.5) ** (step / 60) for step in range(61))
+"""1.5 to 1000."""
+TRAINED_AT = (1.0, 10.0, 100.0, 1000.0)
+
+
+def accuracy(width: int, steps: int, pairs: int) -> Iterator[dict[str, Any]]:
+    """A row for each CF that a model trains at. ``gain_error``: the most that the curve is too low, of the whole
+    gradient, and the row's ``cf`` is where; ``parameters_gain_error``: of each parameter alone; ``above_truth``: the
+    most it is too high. Its seconds are of pass and curve, the baseline's of sorting."""
+    for trained_at in TRAINED_AT:
+        p, pieces = train(width, steps, trained_at)
+        off, *others = (_shortfalls(x) for x in (p, *pieces))
+        yield compare(
+            f"spectrum, trained at {trained_at:g}x",
+            "sorting",
+            p.numel(),
+            CFS[off.index(max(off))],
+            pairs,
+            baseline=lambda x=p: sorted_gains(x),  # type: ignore[misc]
+            ours=lambda x=p: spectrum_gains(x),  # type: ignore[misc]
+            gain_error=max(off),
+            parameters_gain_error=max(max(each) for each in others),
+            above_truth=-min(min(each) for each in (off, *others)),
+        )
+
+
+def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
+    """Gradient and residual of the last step of a training with Top-k, before it was sent; and its part of each
+    parameter that has something in it."""
+    task = build(0, 1, 0, width)
+    parameters = list(task.model.parameters())
+    optimizer = task.optimizer(iter(parameters))
+    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / task.ramp_steps))
+    numels = [parameter.numel() for parameter in parameters]
+    residual = torch.zeros(sum(numels))
+    p = residual.clone()
+    for _ in range(steps):
+        inputs, classes = next(task.batches)
+        loss = cross_entropy(task.model(inputs).flatten(0, -2), classes.flatten())
+        gradient = torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
+        counted = tally(gradient, residual, out=p)
+        residual.copy_(p)
+        indices, values = take_top(residual, kept(p.numel(), cf), counted, clear=True)
+        sent = torch.zeros_like(p).index_copy_(0, indices.long(), values)
+        for parameter, part in zip(parameters, sent.split(numels), strict=True):
+            parameter.grad = part.view_as(parameter)
+        torch.nn.utils.clip_grad_norm_(parameters, task.clip_norm)
+        optimizer.step()
+        ramp.step()
+    return p, [part for part in p.split(numels) if bool(part.any())]
+
+
+def spectrum_gains(x: Tensor) -> list[float]:
+    """What one pass says."""
+    return [gain for gain in Spectrum.of(tally(x.contiguous())).curve(CFS).gains() if gain is not None]
+
+
+def sorted_gains(x: Tensor) -> list[float]:
+    """The truth, in float64."""
+    energies = x.double().square().sort(descending=True).values.cumsum(0)
+    return [float(energies[kept(x.numel(), cf) - 1] / energies[-1]) for cf in CFS]
+
+
+def _shortfalls(x: Tensor) -> list[float]:
+    return [true - said for true, said in zip(sorted_gains(x), spectrum_gains(x), strict=True)]

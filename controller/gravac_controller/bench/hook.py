@@ -1,0 +1,122 @@
+"""What the hook costs where there is nothing to save: plain DDP against others, on ranks side by side.
+
+Each way to train has processes of its own with the same weights and data. A block of plain DDP and a block of another
+way make a pair, every other pair the other way round, so that what the machine does meanwhile hits both. Plain DDP in a
+second set of processes is one of the others: how far its ratio is from 1 tells what differences mean nothing.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from gravac_controller.bench import machine
+from gravac_controller.bench.places import Tell, side_by_side
+from gravac_controller.bench.ranks import Ranks
+from gravac_controller.bench.train import START_SECONDS, STEP_SECONDS
+
+BASELINE = "dense"
+OTHERS = {
+    "plain DDP again": "dense",
+    "agent, observing": "agent///dense",
+    "agent, Top-k 1 %": "agent/topk//static:cf=100",
+    "fp16 hook of PyTorch": "fp16",
+}
+"""What each row is, and its method as ``gravac_agent.bench.methods`` reads it."""
+_CFS = {"agent, Top-k 1 %": 100.0, "fp16 hook of PyTorch": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """How much to run: ``pairs`` of blocks for each way, a block being ``warmup`` steps not timed and ``steps`` that
+    are; a model of that ``width``."""
+
+    ranks: int
+    pairs: int
+    steps: int
+    warmup: int
+    width: int
+
+
+def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
+    """A row for each way. ``seconds`` and ``baseline``: of a step, medians over blocks of the median step of the
+    slowest rank. ``ratio``: baseline / seconds, of each pair; ``cpu_ratio``: the same of CPU seconds, which other work
+    on the machine disturbs less. Raises RanksFailed."""
+    described = machine.describe()
+    places = side_by_side(chosen.ranks, "side by side on purpose", tell)
+    taken: dict[str, list[tuple[Block, Block]]] = {name: [] for name in OTHERS}
+    with ExitStack() as stack:
+        running: dict[str, Ranks] = {}
+        for number, (name, method) in enumerate({BASELINE: BASELINE, **OTHERS}.items()):
+            words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method]
+            words += ["--width", str(chosen.width), "--scratch", str(scratch / str(number))]
+            ranks = Ranks(words, places.ranks, places.port(number), scratch / str(number))
+            stack.callback(ranks.close)
+            elements = ranks.ready(START_SECONDS)[0]["elements"]
+            running[name] = ranks
+        for number in range(chosen.pairs):
+            tell(
+                f"Pair {number + 1} of {chosen.pairs} of each way, {chosen.warmup} + {chosen.steps} steps a block."
+            )
+            for name in OTHERS:
+                order = (BASELINE, name) if number % 2 == 0 else (name, BASELINE)
+                blocks = {each: _block(running[each], chosen) for each in order}
+                taken[name].append((blocks[BASELINE], blocks[name]))
+    return {
+        "benchmark": "hook",
+        "machine": described,
+        "ranks": chosen.ranks,
+        "elements": elements,
+        "rows": [_row(name, elements, pairs) for name, pairs in taken.items()],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Seconds a step: the block's median, on the wall of its slowest rank and on the CPU of a rank."""
+
+    wall: float
+    cpu: float
+    payload_bytes: float
+
+
+def _block(ranks: Ranks, chosen: Pairs) -> Block:
+    for steps in (chosen.warmup, chosen.steps):
+        if steps:
+            answers = ranks.ask(START_SECONDS + steps * STEP_SECONDS, do="train", steps=steps)
+    slowest = [max(step) for step in zip(*(answer["seconds"] for answer in answers), strict=True)]
+    shares = len(answers) * chosen.steps
+    return Block(
+        median(slowest),
+        sum(answer["cpu_seconds"] for answer in answers) / shares,
+        sum(answer["payload_bytes"] for answer in answers) / shares,
+    )
+
+
+def _row(name: str, elements: int, pairs: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
+    ratios = [plain.wall / other.wall for plain, other in pairs]
+    cpu_ratios = [plain.cpu / other.cpu for plain, other in pairs]
+    return {
+        "name": name,
+        "against": "plain DDP",
+        "n": elements,
+        "cf": _CFS.get(name, 1.0),
+        "seconds": median(other.wall for _, other in pairs),
+        "baseline": median(plain.wall for plain, _ in pairs),
+        "ratio": median(ratios),
+        "quartiles": _quartiles(ratios),
+        "cpu_seconds": median(other.cpu for _, other in pairs),
+        "cpu_baseline": median(plain.cpu for plain, _ in pairs),
+        "cpu_ratio": median(cpu_ratios),
+        "cpu_quartiles": _quartiles(cpu_ratios),
+        "payload_bytes": pairs[-1][1].payload_bytes,
+        "pairs": len(pairs),
+    }
+
+
+def _quartiles(values: list[float]) -> list[float]:
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    return [low, high]

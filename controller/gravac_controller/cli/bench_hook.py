@@ -1,0 +1,44 @@
+"""``gravac bench hook``: what the hook costs where there is nothing to save."""
+
+import click
+
+from gravac_controller.bench.hook import Pairs, run
+from gravac_controller.cli import bench_options, bench_table
+from gravac_controller.cli.bench_run import perform
+
+
+@click.command()
+@click.option(
+    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Ranks, on a core each."
+)
+@bench_options.pairs(12)
+@click.option(
+    "--steps", type=click.IntRange(2, 10_000), default=8, show_default=True, help="Timed steps of a block."
+)
+@click.option(
+    "--warmup",
+    type=click.IntRange(0, 1000),
+    default=3,
+    show_default=True,
+    help="Steps before them that are not timed.",
+)
+@click.option(
+    "--width",
+    type=click.IntRange(8, 8192),
+    default=872,
+    show_default=True,
+    help="Width of the LSTM; 872: 3.5 M parameters.",
+)
+@bench_options.as_json
+def hook(ranks: int, pairs: int, steps: int, warmup: int, width: int, as_json: bool) -> None:
+    """A training step with the agent against plain DDP, side by side on this machine, where nothing is slow.
+
+    An agent that only watches, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP once more, whose ratio
+    tells how much noise there is. Blocks of steps take turns.
+
+    \b
+    Example:
+      gravac bench hook --pairs 20
+    """
+    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, width=width)
+    perform(lambda scratch, tell: run(chosen, scratch, tell), bench_table.steps, as_json)

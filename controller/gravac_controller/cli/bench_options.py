@@ -1,0 +1,71 @@
+"""What the benchmarks' options may be, and errors that say what to write."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from gravac_controller.bench import rate
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
+FACTOR = click.FloatRange(1.0, 1e6)
+"""A compression factor."""
+
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object last, on stdout; the rest on stderr."
+)
+
+
+def pairs(default: int) -> Callable[[Command], Command]:
+    """The option of how often to measure."""
+    return click.option(
+        "--pairs",
+        type=click.IntRange(3, 10_000),
+        default=default,
+        show_default=True,
+        help="Pairs of the two sides that count, beside the warm-up.",
+    )
+
+
+def elements(*default: str) -> Callable[[Command], Command]:
+    """The option of how many elements a gradient has: one or several numbers."""
+    return click.option(
+        "--n",
+        "counts",
+        multiple=True,
+        default=default,
+        show_default=True,
+        callback=lambda context, option, texts: tuple(_count(text) for text in texts),
+        metavar="N",
+        help="Elements of a gradient: 10000000 or 1e7. Give it several times for several sizes.",
+    )
+
+
+def largest(context: click.Context, option: click.Parameter, text: str) -> int:
+    """Callback of an option that is a number of elements."""
+    return _count(text)
+
+
+def link(context: click.Context, option: click.Parameter, text: str) -> str:
+    """Callback of an option that is the rate of a link."""
+    try:
+        rate.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+def _count(text: str) -> int:
+    """10000000, 10_000_000 or 1e7."""
+    try:
+        count = float(text.replace("_", ""))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no number of elements; write for example 10000000 or 1e7"
+        ) from None
+    if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
+        raise click.BadParameter(
+            f"{text} must be a whole number between {LEAST_ELEMENTS:,} and {MOST_ELEMENTS:,}"
+        )
+    return int(count)

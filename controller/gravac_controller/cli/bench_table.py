@@ -1,0 +1,133 @@
+"""Figures of a benchmark as people read them."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gravac_controller.cli.wording import printable, size
+
+
+def machine(result: dict[str, Any], console: Console) -> None:
+    """On what it ran, and what its memory lets any pass do."""
+    on = result["machine"]
+    versions = ", ".join(f"{name} {on[name]}" for name in ("torch", "numba") if on[name] is not None)
+    console.print(
+        f"{on['date']}, {printable(on['processor'] or 'unknown processor')}, {on['cores']} cores, "
+        f"load before {on['load_before']:.1f}; Python {on['python']}, {versions}"
+    )
+    for limit in result.get("limits", ()):
+        console.print(
+            f"Limit of this machine, n = {limit['n']:,}: copying {size(limit['copy_bytes_per_second'])}/s "
+            f"({brief(limit['copy_seconds'])}); reading, adding and writing "
+            f"{size(limit['read_add_write_bytes_per_second'])}/s ({brief(limit['read_add_write_seconds'])})"
+        )
+
+
+def pairs(result: dict[str, Any], console: Console) -> None:
+    """A line for each comparison."""
+    machine(result, console)
+    table = _table(
+        ("What", "Against"), ("n", "CF", "Time", "Of the other", "Ratio", "Quartiles", "Published")
+    )
+    for row in result["rows"]:
+        low, high = row["quartiles"]
+        published = row.get("published")
+        table.add_row(
+            row["name"],
+            row["against"],
+            f"{row['n']:,}",
+            f"{row['cf']:.4g}" + (f", {row['second_cf']:g}" if "second_cf" in row else ""),
+            brief(row["seconds"]),
+            brief(row["baseline"]),
+            f"{row['ratio']:.2f}",
+            f"{low:.2f} – {high:.2f}",
+            "" if published is None else f"{published:.2f}",
+        )
+    console.print(table)
+    for row in result["rows"]:
+        if "gain_error" in row:
+            high = row["above_truth"]
+            console.print(
+                f"{row['name']}: gains at worst {row['gain_error']:.1e} too low (at {row['cf']:.3g}x; of one parameter "
+                f"{row['parameters_gain_error']:.1e}), {'never too high' if high <= 0 else f'{high:.1e} TOO HIGH'}"
+            )
+    console.print(
+        "Medians, CPU time of one core. Ratio: the other's time over ours, of pairs; above 1, ours is faster.",
+        style="dim",
+    )
+
+
+def steps(result: dict[str, Any], console: Console) -> None:
+    """A line for each way to train."""
+    machine(result, console)
+    console.print(f"{result['ranks']} ranks, {result['elements']:,} parameters")
+    heads = ("Step", "Plain DDP", "Ratio", "Quartiles", "CPU", "Plain DDP", "Ratio", "Quartiles", "Payload")
+    table = _table(("What",), heads)
+    for row in result["rows"]:
+        table.add_row(
+            row["name"],
+            brief(row["seconds"]),
+            brief(row["baseline"]),
+            f"{row['ratio']:.3f}",
+            "{:.3f} – {:.3f}".format(*row["quartiles"]),
+            brief(row["cpu_seconds"]),
+            brief(row["cpu_baseline"]),
+            f"{row['cpu_ratio']:.3f}",
+            "{:.3f} – {:.3f}".format(*row["cpu_quartiles"]),
+            size(row["payload_bytes"]),
+        )
+    console.print(table)
+    console.print(
+        "Medians of a step, first by the clock, then CPU time of a rank. Ratio: plain DDP's over this one's, of pairs "
+        "of blocks; below 1, this one is slower.",
+        style="dim",
+    )
+
+
+def bytes_sent(result: dict[str, Any], console: Console) -> None:
+    """A line for each size and CF."""
+    machine(result, console)
+    table = _table(
+        ("What",), ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time")
+    )
+    for row in result["rows"]:
+        counted = row["interface_ratio"]
+        table.add_row(
+            row["name"],
+            f"{row['n']:,}",
+            f"{row['cf']:g}",
+            f"{row['wire_cf']:.1f}",
+            size(row["payload_bytes"]),
+            "–" if row["packed_bytes"] is None else size(row["packed_bytes"]),
+            "–" if counted is None else f"{size(row['interface_bytes'])} ({100 * counted:.1f} %)",
+            brief(row["seconds"]),
+        )
+    console.print(table)
+    if result["no_network"] is not None:
+        console.print(f"Not counted on an interface: {result['no_network']}.")
+    framing = ""
+    if result["gloo_bytes"] is not None:
+        framing = f" and gloo's own messages ({result['gloo_bytes']:.0f} B an exchange)"
+    console.print(
+        f"By the interface: bytes that one exchange sent, headers of TCP and Ethernet{framing} taken off. Link time: "
+        f"worked out for {result['link']}.",
+        style="dim",
+    )
+
+
+def brief(seconds: float) -> str:
+    """Three digits: 12.3 ms, 1.23 s, 45.6 µs."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in texts:
+        table.add_column(head, no_wrap=True)
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,81 @@
+// A window that was picked: what was decided on it, why, and on what evidence.
+
+import { $, Facts, el, setHidden, setText } from "./dom.js";
+import { cf, clock, count, digits, fine, known, seconds, times } from "./format.js";
+import { now } from "./api.js";
+import { PHASE, RULE, say } from "./words.js";
+
+export class Card {
+  /** onPick(window or null); onCopy(): copy a link to this view. */
+  constructor(onPick, onCopy) {
+    this.box = $("card");
+    this.title = el("h3", { id: "card-title", tabindex: "-1" });
+    this.meta = el("p", { class: "muted small" });
+    this.reason = el("p", { class: "card-reason" });
+    const list = el("dl", { class: "tiles", "aria-label": "Evidence" });
+    this.facts = new Facts(list);
+    this.before = button("‹ Earlier change", "key: [", () => onPick(this.earlier));
+    this.after = button("Later change ›", "key: ]", () => onPick(this.later));
+    const copy = button("Copy a link", "A link that opens this page here", onCopy);
+    const close = button("Close", "key: Esc", () => onPick(null));
+    this.box.append(el("div", { class: "title-row" }, this.title, el("p", { class: "card-buttons" }, this.before, this.after, copy, close)),
+      this.meta, this.reason, list);
+  }
+
+  /** window: the one picked (-1: the start), or null. */
+  show(state, window) {
+    const row = window === null ? undefined : state.rows[state.indexOf(window)];
+    const view = window === null ? null : state.decisionOn(window);
+    setHidden(this.box, view === null && row === undefined);
+    if (this.box.hidden) return;
+    const changes = state.log(false);
+    this.earlier = changes.findLast((change) => change.window < window)?.window ?? null;
+    this.later = changes.find((change) => change.window > window)?.window ?? null;
+    this.before.disabled = this.earlier === null;
+    this.after.disabled = this.later === null;
+    setText(this.title, titleOf(view, window));
+    setText(this.meta, metaOf(view, row, window));
+    setText(this.reason, view === null ? "The decision on this window is not in what this page holds; the trace has it." : view.reason);
+    this.facts.set(evidence(view, row, state.job.baseline_step_seconds));
+  }
+}
+
+function button(text, title, onClick) {
+  const node = el("button", { type: "button", title }, text);
+  node.addEventListener("click", onClick);
+  return node;
+}
+
+function titleOf(view, window) {
+  if (view === null) return `Window ${count(window)}`;
+  const change = view.before === null || view.before === view.cf ? cf(view.cf) : `${cf(view.before)} → ${cf(view.cf)}`;
+  return `${view.changed ? "Decision" : "No change"}: ${change}`;
+}
+
+function metaOf(view, row, window) {
+  const parts = [window < 0 ? "at the start" : `after window ${count(window)}`];
+  if (row !== undefined) parts.push(`step ${count(row.last)}`);
+  const time = view?.time ?? row?.time ?? null;
+  if (known(time)) parts.push(clock(time, now()));
+  if (view !== null) parts.push(`epoch ${count(view.epoch)}`, say(PHASE, view.phase).toLowerCase(), `rule: ${say(RULE, view.rule)}`);
+  return parts.join(" · ");
+}
+
+/** What was known when it was decided: the window itself, and the dense step it is compared with. */
+function evidence(view, row, base) {
+  const unknown = row === undefined;
+  const against = (value) => (view === null || value === null ? "" : value >= view.epsilon ? `≥ ε ${digits(view.epsilon)}` : `below ε ${digits(view.epsilon)}`);
+  const faults = unknown ? 0 : row.nonfinite + row.failed;
+  return [
+    ["sent", "Sent", unknown ? null : cf(row.cf), unknown ? "" : say(PHASE, row.phase).toLowerCase()],
+    ["gain", "Gain", unknown ? null : digits(row.gain), unknown ? "" : against(row.gain)],
+    ["candidate", "Candidate's gain", unknown || row.gainCandidate === null ? null : digits(row.gainCandidate), unknown ? "" : against(row.gainCandidate)],
+    ["owed", "Owed steps τ", unknown ? null : digits(row.owed), unknown ? "" : `residual ratio ${digits(row.residual)}`],
+    ["step", "Step", unknown ? null : seconds(row.seconds / (row.last - row.first + 1)), known(base) ? `dense: ${seconds(base)}` : ""],
+    ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !known(row.useful) ? "" : `T_comp ${digits(row.useful)} samples/s`],
+    ["wire", "On the wire", unknown ? null : times(row.wire), ""],
+    ["loss", "Loss", unknown || row.loss === null ? null : fine(row.loss), ""],
+    ["faults", "Faults", faults > 0 ? count(faults) : null, faults > 0 ? `${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : ""],
+    ["limits", "Limits", view === null ? null : `ε ${digits(view.epsilon)}`, view === null ? "" : `minimum ${cf(view.minimum)}, candidate ${cf(view.cf)}`],
+  ];
+}

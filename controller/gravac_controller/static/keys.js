@@ -1,0 +1,56 @@
+// What keys do, on a chart and anywhere, and the list of them that `?` shows.
+
+import { $, el } from "./dom.js";
+
+export const KEYS = [
+  ["On a chart", [
+    ["← →", "one window back or on"], ["Page Up, Page Down", "ten windows"], ["Home, End", "the first window, the last"],
+    ["+ −", "come closer, go back"], ["Shift ← →", "move along while zoomed"], ["Esc", "let go of the window, show all"],
+    ["drag", "zoom to a part; double-click shows all"], ["Shift drag", "move along"], ["Ctrl wheel, pinch", "come closer"],
+    ["click", "open the window, or the decision marked ▼"],
+  ]],
+  ["Anywhere", [
+    ["[ ]", "the decision before, the one after"], ["p", "pause, resume"], ["x", "steps or time below the charts"],
+    ["t", "colours: system, dark, light"], ["Esc", "close what was opened"], ["?", "this list"],
+  ]],
+];
+
+/** A key on a chart of `group` (a Charts). */
+export function chartKey(event, group) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const { rows } = group.state, last = rows.length - 1;
+  const here = group.pin.window === null ? last + 1 : group.pin.at;
+  const go = (at) => group.onPick(rows[Math.max(0, Math.min(last, at))].window);
+  const middle = () => group.x[Math.max(0, Math.min(last, here))];
+  const step = (by) => (event.shiftKey ? group.pan(by / 5) : go(here + by));
+  const actions = {
+    ArrowLeft: () => step(-1), ArrowRight: () => step(1), PageUp: () => go(here - 10), PageDown: () => go(here + 10),
+    Home: () => go(0), End: () => go(last), "+": () => group.closer(0.5, middle()), "=": () => group.closer(0.5, middle()),
+    "-": () => group.closer(2, middle()), Escape: () => { group.onPick(null); group.zoom(null); },
+  };
+  if (!(event.key in actions)) return;
+  event.preventDefault();
+  event.stopPropagation();
+  actions[event.key]();
+}
+
+/** Keys that work anywhere but in a field: {key: what it does}. */
+export function pageKeys(actions) {
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=range]), select, textarea, dialog")) return;
+    if (Object.hasOwn(actions, event.key)) actions[event.key]();
+  });
+}
+
+/** Show the list of keys. */
+export function showKeys() {
+  const box = $("keys");
+  if (!box.childElementCount) {
+    const lists = KEYS.map(([where, keys]) => el("section", {}, el("h3", {}, where),
+      el("dl", {}, ...keys.flatMap(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)]))));
+    const close = el("button", { type: "button" }, "Close");
+    close.addEventListener("click", () => box.close());
+    box.append(el("h2", { id: "keys-title" }, "Keys and gestures"), el("div", { class: "keys" }, ...lists), close);
+  }
+  if (!box.open) box.showModal();
+}

@@ -1,0 +1,161 @@
+"""The last questions: which rank, what exploration saw, what went wrong, what can be done, and the controllers."""
+
+from grafana.model import Panel, Query, Row
+from grafana.panels import listing, of_job, stat
+
+RANKS = Row(
+    title="Which rank is slow?",
+    panels=[
+        listing(
+            "Ranks",
+            "Speed of each rank's own work, fastest = 1, and its whole step, which all wait for. Only up to the "
+            "controller's limit of ranks.",
+            {"rank": "Rank", "Value #A": "Relative speed", "Value #B": "Step (s)"},
+            of_job("gravac_rank_relative_speed_ratio", ', rank=~"$rank"'),
+            of_job("gravac_rank_step_seconds", ', rank=~"$rank"'),
+        ),
+        Panel(
+            title="Relative speed",
+            kind="timeseries",
+            about="Of the ranks chosen; fastest = 1.",
+            queries=[
+                Query(
+                    expr=of_job("gravac_rank_relative_speed_ratio", ', rank=~"$rank"'), legend="rank {{rank}}"
+                )
+            ],
+        ),
+        Panel(
+            title="Own work of a step",
+            kind="timeseries",
+            about="All but waiting for the network: smallest, median and largest over ranks, for any number of ranks.",
+            queries=[Query(expr=of_job("gravac_own_work_seconds"), legend="{{stat}}")],
+            unit="s",
+        ),
+        stat(
+            "Straggling",
+            "Own work of the slowest rank per that of the median one.",
+            of_job("gravac_straggler_ratio"),
+            decimals=2,
+            thresholds=[(None, "green"), (1.5, "orange")],
+        ),
+        stat("Error memory", "Of all ranks reported.", of_job("gravac_error_memory_bytes"), unit="decbytes"),
+    ],
+)
+SEEN = Row(
+    title="What did exploration see?",
+    panels=[
+        listing(
+            "Candidates",
+            "Gain and useful samples a second of each CF on the ladder, when last measured.",
+            {"cf": "CF", "Value #A": "Gain", "Value #B": "Useful samples/s"},
+            of_job("gravac_candidate_gain_ratio"),
+            of_job("gravac_candidate_useful_samples_per_second"),
+            width=12,
+        ),
+        Panel(
+            title="Useful samples a second, by CF",
+            kind="bargauge",
+            about="The longest bar is what a policy chooses, if its gain is enough.",
+            queries=[Query(expr=of_job("gravac_candidate_useful_samples_per_second"), legend="CF {{cf}}")],
+            width=12,
+        ),
+    ],
+)
+WRONG = Row(
+    title="What went wrong?",
+    panels=[
+        Panel(
+            title="Events",
+            kind="bargauge",
+            about="Since the job began. The texts are on the live page.",
+            queries=[Query(expr=of_job("gravac_events_total"), legend="{{kind}}")],
+        ),
+        Panel(
+            title="Steps and windows lost",
+            kind="bargauge",
+            about="Non-finite: a NaN or infinite gradient. Failed: compressing failed. Neither changed the model.",
+            queries=[
+                Query(expr=of_job("gravac_nonfinite_steps_total"), legend="non-finite steps"),
+                Query(expr=of_job("gravac_failed_steps_total"), legend="failed steps"),
+                Query(expr=of_job("gravac_missing_windows_total"), legend="missing windows"),
+            ],
+        ),
+        Panel(
+            title="Requests refused",
+            kind="bargauge",
+            about="By all controllers, since each started.",
+            queries=[Query(expr="sum by (reason) (gravac_reports_rejected_total)", legend="{{reason}}")],
+        ),
+    ],
+)
+TAKE = """\
+**Steer** (where the controller was started with a control token): pin a CF, go dense, pause exploring, resume, on the
+[live page](${page}/#job=${job_name}) or over REST
+([${page}/docs](${page}/docs)). Every order is journaled with who gave it.
+
+**Take away**: [the trace](${page}/v1/jobs/${job_name}/trace), which `gravac replay` decides again;
+[decisions](${page}/v1/jobs/${job_name}/decisions) and [windows](${page}/v1/jobs/${job_name}/windows) as JSON.
+"""
+STEER = Row(
+    title="Can I steer it, and take it away?",
+    panels=[Panel(title="", kind="text", about="", width=24, height=4, options={"content": TAKE})],
+)
+CONTROLLER = Row(
+    title="And the controllers?",
+    panels=[
+        Panel(
+            title="Requests",
+            kind="timeseries",
+            about="Let in, a second.",
+            queries=[
+                Query(
+                    expr="sum by (instance, route, method) (rate(gravac_http_requests_total[$__rate_interval]))",
+                    legend="{{method}} {{route}}",
+                )
+            ],
+            unit="reqps",
+        ),
+        Panel(
+            title="Time to decide (p99)",
+            kind="timeseries",
+            about="From a window to the beginning of its answer; it and the decision are on disk by then.",
+            queries=[Query(expr="instance:gravac_decision_seconds:p99_rate5m", legend="{{instance}}")],
+            unit="s",
+        ),
+        Panel(
+            title="Memory",
+            kind="timeseries",
+            about="Resident.",
+            queries=[Query(expr='process_resident_memory_bytes{job="gravac"}', legend="{{instance}}")],
+            unit="bytes",
+        ),
+        Panel(
+            title="CPU",
+            kind="timeseries",
+            about="Cores in use.",
+            queries=[
+                Query(
+                    expr='rate(process_cpu_seconds_total{job="gravac"}[$__rate_interval])',
+                    legend="{{instance}}",
+                )
+            ],
+        ),
+        Panel(
+            title="Jobs",
+            kind="bargauge",
+            about="Held by all controllers.",
+            queries=[
+                Query(expr="sum by (state) (gravac_jobs)", legend="{{state}}"),
+                Query(expr="sum(gravac_unreadable_jobs)", legend="unreadable"),
+            ],
+        ),
+        stat("Pages open", "Event streams.", "sum(gravac_event_stream_clients)"),
+        stat(
+            "Version",
+            "Of the controllers.",
+            "max by (version) (gravac_build_info)",
+            legend="{{version}}",
+        ),
+    ],
+)
+ROWS = (RANKS, SEEN, WRONG, STEER, CONTROLLER)

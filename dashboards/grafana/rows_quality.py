@@ -1,0 +1,181 @@
+"""The questions that follow: is accuracy at risk, where does the time go, is it worth it."""
+
+from grafana.model import Panel, Query, Row
+from grafana.panels import named, of_job, stat
+
+from gravac import risk
+
+RISK = Row(
+    title="Is accuracy at risk?",
+    panels=[
+        stat(
+            "Risk",
+            f"What is measured is information held back from the gradient, not accuracy. {risk.RULE}",
+            f"{of_job('gravac_risk_level')} == 1",
+            legend="{{level}}",
+            width=6,
+            overrides=[named("raised", "orange"), named("high", "red"), named("unknown", "text")],
+        ),
+        stat(
+            "Owed steps",
+            "Of progress, held back.",
+            of_job("gravac_owed_steps"),
+            width=6,
+            decimals=2,
+            minimum=None,
+        ),
+        stat(
+            "Non-finite steps",
+            "Of the last 15 minutes; they changed nothing.",
+            of_job("job_name:gravac_nonfinite_steps:ratio_rate15m"),
+            width=6,
+            unit="percentunit",
+            thresholds=[(None, "green"), (0.01, "red")],
+        ),
+        stat(
+            "Gain",
+            "Share of the gradient's energy that was sent, last window.",
+            of_job("gravac_gain_ratio"),
+            width=6,
+            unit="percentunit",
+        ),
+        Panel(
+            title="Gain",
+            kind="timeseries",
+            about="Share of the gradient's energy that was sent, and the least a CF must keep (ε).",
+            queries=[
+                Query(expr=of_job("gravac_gain_ratio"), legend="gain"),
+                Query(expr=of_job("gravac_gain_threshold_ratio"), legend="ε"),
+            ],
+            unit="percentunit",
+        ),
+        Panel(
+            title="Owed",
+            kind="timeseries",
+            about="Steps of progress held back, and the residual's norm per gradient's. The lines are where owed steps "
+            "count as raised and as high.",
+            queries=[
+                Query(expr=of_job("gravac_owed_steps"), legend="owed steps"),
+                Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
+            ],
+            minimum=None,
+            thresholds=[(None, "green"), (risk.OWED_RAISED, "orange"), (risk.OWED_HIGH, "red")],
+            custom={"thresholdsStyle": {"mode": "dashed"}},
+        ),
+        Panel(
+            title="Loss, and CF",
+            kind="timeseries",
+            about="Loss as the trainer reports it, with agent.log.",
+            queries=[
+                Query(expr=of_job("gravac_loss"), legend="loss"),
+                Query(expr=of_job("gravac_compression_factor"), legend="CF (right)"),
+            ],
+            minimum=None,
+            overrides=[
+                {
+                    "matcher": {"id": "byName", "options": "CF (right)"},
+                    "properties": [{"id": "custom.axisPlacement", "value": "right"}],
+                }
+            ],
+        ),
+    ],
+)
+TIME = Row(
+    title="Where does step time go?",
+    panels=[
+        Panel(
+            title="A step, by phase",
+            kind="timeseries",
+            about="Mean step of each window, mean over ranks; what is hidden behind backward counts as compute. The "
+            "dashed line is the dense step of the warm-up.",
+            queries=[
+                Query(expr=of_job("gravac_step_phase_seconds"), legend="{{phase}}"),
+                Query(expr=of_job("gravac_baseline_step_seconds"), legend="dense step"),
+            ],
+            width=16,
+            height=9,
+            unit="s",
+            custom={"stacking": {"mode": "normal", "group": "A"}, "fillOpacity": 60, "lineWidth": 1},
+            overrides=[
+                {
+                    "matcher": {"id": "byName", "options": "dense step"},
+                    "properties": [
+                        {"id": "custom.stacking", "value": {"mode": "none", "group": "B"}},
+                        {"id": "custom.fillOpacity", "value": 0},
+                        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
+                    ],
+                }
+            ],
+        ),
+        Panel(
+            title="Waiting for the network",
+            kind="timeseries",
+            about="Share of the step.",
+            queries=[Query(expr=of_job("job_name:gravac_network_wait:ratio"), legend="waiting")],
+            height=9,
+            unit="percentunit",
+        ),
+    ],
+)
+WORTH = Row(
+    title="Is compression worth it at all?",
+    panels=[
+        stat(
+            "Headroom",
+            "Share of a dense step that waits for the network: the most there is to save.",
+            of_job("job_name:gravac_headroom:ratio"),
+            unit="percentunit",
+            width=6,
+            no_value="no dense baseline yet",
+        ),
+        stat(
+            "Headroom achieved",
+            "Share of that waiting that is gone now.",
+            f"({of_job('gravac_baseline_step_seconds')} - {of_job('gravac_step_seconds')})"
+            f" / ({of_job('gravac_baseline_exposed_seconds')} > 0)",
+            unit="percentunit",
+            width=6,
+            minimum=None,
+            thresholds=[(None, "red"), (0, "green")],
+            no_value="no dense baseline yet",
+        ),
+        stat(
+            "Batch",
+            "Training samples a step, all ranks.",
+            of_job("gravac_global_batch_samples"),
+            width=6,
+            no_value="not known",
+        ),
+        stat(
+            "Batch bound B_S",
+            "Samples a step beyond which larger batches stop paying, as last measured: far above the batch adding "
+            "workers pays, else cheaper steps do.",
+            of_job("gravac_batch_bound_samples"),
+            width=6,
+            decimals=0,
+            no_value="not measured",
+        ),
+        Panel(
+            title="Samples a second",
+            kind="timeseries",
+            about="All, and weighted by the gain, which is what a CF is chosen by.",
+            queries=[
+                Query(expr=of_job("gravac_samples_per_second"), legend="samples/s"),
+                Query(expr=of_job("gravac_useful_samples_per_second"), legend="useful samples/s"),
+            ],
+            width=12,
+        ),
+        Panel(
+            title="Step, against dense",
+            kind="timeseries",
+            about="1 is as fast as dense; below is faster.",
+            queries=[
+                Query(expr=of_job("job_name:gravac_step_per_baseline:ratio"), legend="step per dense step")
+            ],
+            width=12,
+            thresholds=[(None, "green"), (1, "red")],
+            custom={"thresholdsStyle": {"mode": "dashed"}},
+        ),
+    ],
+)
+ROWS = (RISK, TIME, WORTH)

@@ -1,0 +1,94 @@
+"""Pictures of the live page in each of its states: ``python docs/gallery.py FOLDER [STATE …]``.
+
+Plays the made-up job of the tests to a real controller and takes a picture of every state, light and dark, at desk
+and phone width. For whoever changes how the page looks: look at each of them.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from browser.chromium import READY, Tab, launch
+from browser.sinks import Http
+from browser.story import Story
+from controller.process import Controller
+from playwright.sync_api import Browser, sync_playwright
+
+SETTLE_MS = 1500
+"""Charts appear up to half a second after the numbers, and bars and colours fade in."""
+LOOKS: tuple[tuple[str, Literal["light", "dark"], int], ...] = (
+    ("light", "light", 1400),
+    ("dark", "dark", 1400),
+    ("narrow", "light", 1000),
+    ("phone", "dark", 390),
+)
+
+
+def at_start(story: Story) -> None:
+    story.play(1)
+
+
+def exploring(story: Story) -> None:
+    while story.decision.cf_candidate != 40:
+        story.play()
+    story.play()
+
+
+def holding(story: Story) -> None:
+    story.until("hold")
+    story.play(24)
+    story.event("nonfinite", "a gradient was infinite on rank 1")
+    story.play(1, nonfinite_steps=1)
+    story.play(14)
+
+
+STATES: dict[str, Callable[[Story], None]] = {"start": at_start, "exploring": exploring, "holding": holding}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Pictures of the live page in each of its states.")
+    parser.add_argument("folder", type=Path, help="where to put them")
+    parser.add_argument("states", nargs="*", help=f"which ones: {', '.join(STATES)}, lost [all]")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    wanted = given.states or [*STATES, "lost"]
+    complaints: list[str] = []
+    with sync_playwright() as playwright, launch(playwright) as browser:
+        for name in wanted:
+            complaints += take(browser, given.folder, name)
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)  # noqa: T201
+    return 1 if complaints else 0
+
+
+def take(browser: Browser, folder: Path, name: str) -> list[str]:
+    """One state in every look. Returns what the pages complained of."""
+    with tempfile.TemporaryDirectory() as data:
+        controller = Controller(Path(data) / "runs")
+        try:
+            STATES.get(name, holding)(Story(Http(controller), job="word-model", world_size=4, curves=True))
+            tabs = [
+                (look, Tab(browser, controller.url, scheme=scheme, width=width))
+                for look, scheme, width in LOOKS
+            ]
+            for _, tab in tabs:
+                tab.wait(READY)
+            if name == "lost":
+                controller.kill()
+                for _, tab in tabs:
+                    tab.wait("document.body.dataset.status === 'lost'")
+                    tab.errors.clear()
+            for look, tab in tabs:
+                tab.page.wait_for_timeout(SETTLE_MS)
+                tab.shoot(folder / f"{name}-{look}.png")
+            return [said for _, tab in tabs for said in (*tab.errors, *tab.violations, *tab.foreign)]
+        finally:
+            controller.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

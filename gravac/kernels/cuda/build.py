@@ -1,0 +1,44 @@
+"""How the kernels are made and started."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar, cast
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def jit(*wide: str) -> Callable[[F], F]:
+    """A kernel, or a function that kernels call; compiled when first started for such types (``kernels.warm``).
+
+    ``wide``: tensors read or written in runs, in 16 bytes at a time where they begin at a multiple of that; this makes
+    two variants for each. Nothing else about the arguments does, or the step with a new size would wait for a compiler.
+    """
+
+    def make(function: F) -> F:
+        parameters = inspect.signature(function).parameters.items()
+        plain = [name for name, it in parameters if name not in wide and it.annotation is not tl.constexpr]
+        made = triton.jit(function, do_not_specialize=plain, do_not_specialize_on_alignment=plain)
+        return cast(F, made)
+
+    return make
+
+
+def launch(
+    kernel: Callable[..., Any], programs: int, *arguments: Tensor | float, warps: int = 4, **constants: Any
+) -> None:
+    """Start ``programs`` programs where the first argument lies, on its current stream, and return at once.
+
+    Sums and products are rounded one by one, never fused, so that results are those of plain torch.
+    """
+    if not programs:
+        return
+    device = arguments[0].device  # type: ignore[union-attr]  # a tensor always comes first
+    # A thread of ours starts with the first GPU as its current one, wherever the model lies.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]

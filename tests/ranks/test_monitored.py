@@ -1,0 +1,163 @@
+"""A real Prometheus, with the shipped configuration and rules, scrapes a real job of two ranks: every panel has data.
+
+A minute of it: ``SCRAPE_SECONDS=60 pytest tests/ranks/test_monitored.py``; else as soon as everything has data.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from controller.process import Controller
+from monitoring.prometheus import PATIENCE_SECONDS, Prometheus
+from monitoring.shipped import asks, rules, selectors
+from ranks.harness import Nursery
+
+JOB = "monitored"
+LEAST_SECONDS = float(os.environ.get("SCRAPE_SECONDS", "0"))
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="Prometheus is not installed (Debian: prometheus)"
+    ),
+]
+
+
+@dataclass
+class Scene:
+    """A controller, its job, and the Prometheus that watches both."""
+
+    controller: Controller
+    prometheus: Prometheus
+    folder: Path
+    failures: list[BaseException] = field(default_factory=list)
+
+    def order(self, what: str) -> None:
+        """``fault``: gradients go bad. ``stop``: the training ends."""
+        (self.folder / what).touch()
+
+    def wait(self, what: str, found: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
+        """Until ``found`` is true."""
+        until = time.monotonic() + seconds
+        while not found():
+            assert not self.failures, self.failures
+            assert time.monotonic() < until, f"{what} takes too long"
+            time.sleep(0.5)
+
+    def firing(self) -> set[str]:
+        """Alerts that do."""
+        alerts = self.prometheus.ask("alerts")["alerts"]
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+
+@pytest.fixture(scope="module")
+def scene(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("monitored")
+    ranks = folder / "ranks"
+    ranks.mkdir()
+    controller = Controller(folder / "runs")
+    try:
+        with Prometheus(folder, controller.url) as prometheus:
+            scene = Scene(controller, prometheus, ranks)
+
+            def train() -> None:
+                try:
+                    nursery.run_ranks(ranks, "monitored", url=controller.url, job=JOB, seconds=250)
+                except BaseException as error:
+                    scene.failures.append(error)
+
+            thread = threading.Thread(target=train)
+            thread.start()
+            try:
+                yield scene
+            finally:
+                scene.order("stop")
+                thread.join()
+    finally:
+        controller.stop()
+
+
+def for_grafana(expr: str) -> str:
+    """An expression as Grafana sends it, with its variables filled in."""
+    for name, value in {"$job_name": JOB, "$rank": ".*", "$__rate_interval": "4s"}.items():
+        expr = expr.replace(name, value)
+    return expr
+
+
+def test_every_panel_shows_data(scene: Scene) -> None:
+    began, waiting = time.monotonic(), [ask for ask in asks() if not ask.may_be_empty]
+
+    def complete() -> bool:
+        waiting[:] = [ask for ask in waiting if not scene.prometheus.query(for_grafana(ask.expr))]
+        return not waiting and time.monotonic() - began >= LEAST_SECONDS
+
+    try:
+        scene.wait("data", complete, LEAST_SECONDS + PATIENCE_SECONDS)
+    except AssertionError:
+        assert waiting == []
+        raise
+    last = {ask.panel: scene.prometheus.query(for_grafana(ask.expr)) for ask in asks()}
+    assert [ask.panel for ask in asks() if not last[ask.panel] and not ask.may_be_empty] == []
+
+
+def test_what_prometheus_has_is_what_the_controller_says(scene: Scene) -> None:
+    def agree() -> bool:
+        (found,) = scene.prometheus.query(f'gravac_windows_total{{job_name="{JOB}"}}')
+        said = scene.controller.ask("GET", f"/v1/jobs/{JOB}").json["windows"]
+        return bool(0 < said - 10 <= float(found["value"][1]) <= said)  # it is a second behind
+
+    scene.wait("the number of windows", agree)
+
+
+def test_targets_are_the_controller_and_its_job_and_are_well(scene: Scene) -> None:
+    targets = scene.prometheus.ask("targets?state=active")["activeTargets"]
+    assert {target["scrapeUrl"].removeprefix(scene.controller.url) for target in targets} == {
+        "/metrics/service",
+        f"/v1/jobs/{JOB}/metrics",
+    }
+    assert [target["lastError"] for target in targets] == ["", ""]
+    assert {target["labels"].get("job_name") for target in targets} == {None, JOB}
+
+
+def test_every_rule_is_evaluated_on_data(scene: Scene) -> None:
+    """Recording rules have results. Alerts are silent where all is well, but the series they look at are there."""
+    groups = scene.prometheus.ask("rules")["groups"]
+    evaluated = {rule["name"]: rule for group in groups for rule in group["rules"]}
+    assert set(evaluated) == set(rules())
+    assert {name: rule["lastError"] for name, rule in evaluated.items() if rule["health"] != "ok"} == {}
+    for name, rule in rules().items():
+        if "record" in rule:
+            assert scene.prometheus.query(name), name
+            assert scene.prometheus.query(rule["expr"]), name
+        for selector in selectors(rule["expr"]):
+            assert scene.prometheus.query(selector), f"{name} looks at {selector}, which nothing feeds"
+
+
+def test_an_alert_fires_for_the_fault_it_is_about(scene: Scene) -> None:
+    assert scene.firing() == set()
+    scene.order("fault")
+    scene.wait("the alert", lambda: "GravacNonFiniteSteps" in scene.firing())
+    (alert,) = (
+        one
+        for one in scene.prometheus.ask("alerts")["alerts"]
+        if one["labels"]["alertname"] == "GravacNonFiniteSteps"
+    )
+    assert alert["labels"]["job_name"] == JOB
+    assert alert["annotations"]["summary"].startswith(f"{JOB}: ")
+    assert scene.prometheus.query(f'gravac_nonfinite_steps_total{{job_name="{JOB}"}} > 0')
+
+
+def test_a_training_that_ends_and_a_controller_that_dies_are_seen(scene: Scene) -> None:
+    scene.order("stop")
+    ended = f'gravac_job_state{{job_name="{JOB}", state="ended"}} == 1'
+    scene.wait("the end of the job", lambda: scene.prometheus.query(ended))
+    scene.controller.kill()
+    pending = 'ALERTS{alertname="GravacControllerDown"}'
+    scene.wait("the controller's alert", lambda: scene.prometheus.query(pending))
+    (found,) = scene.prometheus.query(pending)
+    assert found["metric"]["instance"] == f"{scene.controller.host}:{scene.controller.port}"
