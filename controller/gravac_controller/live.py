@@ -16,6 +16,7 @@ from gravac.orders import Override
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traceline import TraceRecord
 from gravac_controller.from_records import decision_view, told, window_view
+from gravac_controller.heat import RankHeat
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
@@ -61,6 +62,7 @@ class LiveJob:
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
         self.totals = Totals()
+        self.heat = RankHeat()
         self.decisions_by_rule: Counter[str] = Counter()
         self.events_by_kind: Counter[str] = Counter()
         self.missing_windows = 0
@@ -122,6 +124,7 @@ class LiveJob:
         self.last_report_time = time
         self._undecided = True
         self._add_up(report)
+        self.heat.add(report)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if report.phase == "warmup":

@@ -7,7 +7,7 @@ sent back as ``Last-Event-ID``.
 
 from pydantic import Field
 
-from gravac.protocol import Record
+from gravac.protocol import Record, Text
 from gravac_controller.views import DecisionView, EventView, JobView, WindowView
 
 

@@ -35,6 +35,7 @@ from gravac_controller.views import (
     JobList,
     JobView,
     Page,
+    RankHeatView,
     RanksView,
     UnreadableJob,
     WindowView,
@@ -136,6 +137,17 @@ def read_routes(services: Services) -> APIRouter:
     async def ranks(request: Request, job: JobName) -> Response:
         """Step time, phases, and speed relative to the fastest rank, by each rank's own work."""
         return tagged(request, present.ranks(store.get(job).live))
+
+    @router.get(
+        "/jobs/{job}/ranks/history",
+        response_model=RankHeatView,
+        responses=OF_A_JOB,
+        summary="Which rank was slow when",
+    )
+    async def rank_heat(request: Request, job: JobName) -> Response:
+        """Own time by rank and window, over the whole job. Long and wide jobs have windows, and ranks, put together:
+        then a cell is the slowest of them."""
+        return tagged(request, present.rank_heat(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/events",

@@ -151,6 +151,8 @@ class JobView(JobSummary):
         "latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
+    event_counts: dict[str, int] = Field(description="How many of each kind the job has had, over all of it.")
+    missing_windows: int = Field(description="Windows that never arrived.")
     control_enabled: bool = Field(
         description="Whether operators may steer over HTTP, with the control token."
     )
@@ -201,6 +203,25 @@ class RanksView(Record):
     ranks: tuple[RankView, ...]
 
 
+class HeatColumn(Record):
+    """One window, or several put together (first to last, inclusive). ``percent``: by row, null where not known."""
+
+    first_window: Count
+    last_window: Count
+    percent: tuple[int | None, ...] = Field(
+        description="Own time of the row's ranks, as per cent of the median rank's in that window; the slowest rank "
+        "and window of those put together."
+    )
+
+
+class RankHeatView(Record):
+    """Which rank was slow when, over the whole job. Row i stands for ranks i x ``ranks_per_row`` and following."""
+
+    job: Name
+    ranks_per_row: int
+    columns: tuple[HeatColumn, ...] = Field(description="Oldest first, at most 240, of at most 128 rows.")
+
+
 class Page(Record, Generic[T]):
     """One page of a list, oldest first. ``next``: cursor for ``?after=``; null when there is no more now."""
 
@@ -244,6 +265,7 @@ __all__ = [
     "EventView",
     "Fault",
     "Health",
+    "HeatColumn",
     "JobList",
     "JobSummary",
     "JobView",
@@ -251,6 +273,7 @@ __all__ = [
     "OverrideView",
     "Page",
     "Problem",
+    "RankHeatView",
     "RankView",
     "RanksView",
     "RiskView",
