@@ -39,8 +39,8 @@ class SharedSupport(Collective):
 
     ``leader``: ``turns`` goes round the ranks by step and bucket; ``largest`` takes the rank whose own k elements have
     the most energy, for a round of 8 bytes more. For Top-k and the like; quantisers behind them are left out: a sum of
-    rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link, however
-    many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
+    rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link,
+    however many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
     """
 
     name = "shared"
