@@ -257,28 +257,3 @@ class Problem(Record):
     status: int
     detail: str
     errors: tuple[Fault, ...] = ()
-
-
-__all__ = [
-    "CandidatesView",
-    "DecisionView",
-    "EventView",
-    "Fault",
-    "Health",
-    "HeatColumn",
-    "JobList",
-    "JobSummary",
-    "JobView",
-    "LastKnown",
-    "OverrideView",
-    "Page",
-    "Problem",
-    "RankHeatView",
-    "RankView",
-    "RanksView",
-    "RiskView",
-    "State",
-    "Totals",
-    "UnreadableJob",
-    "WindowView",
-]

@@ -21,8 +21,6 @@ OPERATOR = "an-operators-token-0123456789abc"
 BEARER = {"Authorization": f"Bearer {AGENT}"}
 WINDOWS = 12
 
-pytestmark = pytest.mark.alone
-
 
 def feed(controller: Controller, trainer: Trainer, windows: int) -> None:
     answer = controller.ask("POST", "/v1/jobs", spec(trainer.job), BEARER)
