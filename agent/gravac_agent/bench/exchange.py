@@ -18,14 +18,16 @@ from gravac_agent.bench.rank import Answer, counters, serve
 
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """Answers ``{"n": …, "cf": …, "repeats": …}`` by what this rank handed over and its interface counted: bytes a
-    repeat handed to the collective, and all bytes and packets sent."""
-    assert dist.group.WORLD is not None
-    aggregator = build(chosen.codec, dist.group.WORLD)
+    """Answers ``{"n": …, "cf": …, "repeats": …}`` (and ``"collective"``, by default gather) by what this rank handed
+    over and its interface counted: bytes a repeat handed to the collective, bytes that all repeats say they put on the
+    link, and all bytes and packets sent."""
+    world = dist.group.WORLD
+    assert world is not None
     held: dict[int, Tensor] = {}
 
     def answer(told: dict[str, Any]) -> dict[str, Any]:
-        n, payload_bytes = told["n"], 0
+        aggregator = build(chosen.codec, world, told.get("collective", "gather"))
+        n, payload_bytes, sent_bytes = told["n"], 0, 0
         if n not in held:
             held.clear()
             held[n] = torch.randn(n, generator=torch.Generator().manual_seed(rank))
@@ -38,10 +40,11 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
             flight = draft.send(told["cf"])
             flight.work.wait()
             flight.mean_into(out)
-            payload_bytes = flight.payload_bytes
+            payload_bytes, sent_bytes = flight.payload_bytes, sent_bytes + flight.sent_bytes
         dist.barrier()
         after = counters(chosen.interface)
-        return {"payload_bytes": payload_bytes} | {name: after[name] - before[name] for name in after}
+        said = {"payload_bytes": payload_bytes, "sent_bytes": sent_bytes}
+        return said | {name: after[name] - before[name] for name in after}
 
     yield {}, answer
 
