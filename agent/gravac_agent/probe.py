@@ -8,7 +8,7 @@ from gravac.collectives import Communicator, Network
 
 REPEATS = 3
 LONG_ENOUGH = 0.02
-"""Seconds of a transfer after which no larger one is tried, so that a slow network is not kept busy."""
+"""Seconds of a transfer after which it is not repeated and no larger one is tried."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
@@ -17,16 +17,18 @@ MOST_BYTES = 8 << 20
 def measure(communicator: Communicator) -> Network:
     """α and β of ring all-gathers, the worst rank's. All ranks call it; the result is the same on all.
 
-    An empty message costs (n-1) α, one of S bytes (n-1) (α + S/β). Takes 20 ms to 0.3 s; a second at 1 Mbit/s.
+    An empty message costs (n-1) α, one of S bytes (n-1) (α + S/β). Takes up to 0.3 s; more where a gather takes that
+    long by its latency alone.
     """
     others = communicator.size - 1
     if others < 1:
         raise ValueError("a network needs at least 2 ranks")
     _seconds(communicator, 1)  # connections are made by the first
     empty = _seconds(communicator, 1)
+    enough = max(LONG_ENOUGH, 2 * empty)  # else it would be latency that is measured
     nbytes = LEAST_BYTES
-    while (took := _seconds(communicator, -(-nbytes // others))) < LONG_ENOUGH and nbytes < MOST_BYTES:
-        nbytes *= 4
+    while (took := _seconds(communicator, -(-nbytes // others))) < enough and nbytes < MOST_BYTES:
+        nbytes = min(MOST_BYTES, nbytes * (4 if took > 1.2 * empty else 32))
     latency, speed = empty / others, nbytes / max(took - empty, took / 10)
     return Network(latency_seconds=_rounded(latency), bytes_per_second=_rounded(speed))
 

@@ -753,7 +753,8 @@ def many_steps(
 
 
 def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """``auto`` by a link that has no latency, by what is measured, as a checkpoint has it, and switched in mid-job."""
+    """``auto`` by a link that has no latency, by what is measured, as a checkpoint has it, and switched in mid-job;
+    then by checkpoints that differ."""
 
     def job(name: str, **options: Any) -> tuple[Agent, DistributedDataParallel, torch.optim.Optimizer]:
         module = wrapped(buckets=4)
@@ -764,7 +765,9 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     agent, module, optimizer = job("linked", link=Link(bits_per_second=1e10))
     with agent:
-        train(module, optimizer, rank, range(6))
+        train(module, optimizer, rank, range(1))
+        early = agent.state_dict()
+        train(module, optimizer, rank, range(1, 6))
         state = agent.state_dict()
         found["linked"] = fingerprint(module), str(state["network"])
     agent, module, optimizer = job("measured")
@@ -788,6 +791,14 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
         agent.load_state_dict(state)
         train(module, optimizer, rank, range(6, 12))
         found["resumed"] = fingerprint(module), str(agent.state_dict()["network"])
+    early["network"]["bytes_per_second"] *= 1 + rank
+    agent, module, optimizer = job("apart")
+    try:
+        with agent:
+            agent.load_state_dict(early)
+            train(module, optimizer, rank, range(1, 6))
+    except AgreementError as error:
+        found["apart"] = str(error)
     return found
 
 

@@ -29,6 +29,7 @@ def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_
     assert first["moved"] == 0.0
     assert "collective='reduce-scatter' needs a selector" in first["refused"]
     assert first["switched"][1] == "10.0"
+    assert all("disagree on the next step's plan" in result["apart"] for result in results)
     for job in ("linked", "resumed"):
         (said,) = [note for note in notes(tmp_path, job) if note.startswith("Collectives at CF 10")]
         assert "for 0 ms and 1.25e+03 MB/s: all-reduce for" in said
@@ -36,5 +37,6 @@ def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_
     assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
     assert sum("collective auto -> shared." in note for note in measured) == 1
     assert (
-        sum("compressor topk+bf16 -> topk+int8, collective shared -> reduce-scatter." in n for n in measured) == 1
+        sum("compressor topk+bf16 -> topk+int8, collective shared -> reduce-scatter." in n for n in measured)
+        == 1
     )

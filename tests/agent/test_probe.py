@@ -1,0 +1,73 @@
+"""What the probe finds out about a network that is known, by a clock that only transfers move."""
+
+import pytest
+import torch
+from maths.simulated import SimulatedWorld
+
+from gravac.collectives import ALONE, Communicator, Done, Network, cost
+from gravac_agent import probe
+
+
+class Paced(Communicator):
+    """``size`` ranks that all do as this one does; a gather takes what the cost model says."""
+
+    rank = 0
+
+    def __init__(self, size: int, network: Network) -> None:
+        self.size, self.network = size, network
+        self.now, self.sent_bytes = 0.0, 0
+
+    def gather(self, out: torch.Tensor, x: torch.Tensor) -> Done:
+        self.now += cost.all_gather(self.network, self.size, x.nbytes)
+        self.sent_bytes += (self.size - 1) * x.nbytes
+        return Done()
+
+    def maximum(self, x: torch.Tensor) -> Done:
+        self.now += self.network.latency_seconds
+        return Done()
+
+    def sum(self, x: torch.Tensor) -> Done:
+        raise AssertionError("not needed")
+
+    def broadcast(self, x: torch.Tensor, root: int) -> Done:
+        raise AssertionError("not needed")
+
+    def exchange(self, out: torch.Tensor, x: torch.Tensor) -> Done:
+        raise AssertionError("not needed")
+
+
+@pytest.mark.parametrize("size", [3, 8, 64])
+@pytest.mark.parametrize(
+    ("latency", "speed", "seconds"),
+    [
+        (5e-5, 1.25e10, 0.2),
+        (1e-4, 1.25e8, 0.3),
+        (1e-3, 1.25e7, 1.0),
+        (2e-2, 1.25e7, 15.0),  # the other side of the world: a ring of 64 takes 1.3 s by itself
+        (1e-3, 1.25e5, 1.0),  # 1 Mbit/s
+    ],
+)
+def test_a_network_that_is_known(
+    size: int, latency: float, speed: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paced = Paced(size, Network(latency_seconds=latency, bytes_per_second=speed))
+    monkeypatch.setattr(probe.time, "monotonic", lambda: paced.now)
+    found = probe.measure(paced)
+    assert found.latency_seconds == pytest.approx(latency, rel=0.3)
+    if speed > 1e10:  # 8 MB take no time on it: all that is known is that it is fast
+        assert found.bytes_per_second > 1e9
+    else:
+        assert found.bytes_per_second == pytest.approx(speed, rel=0.3)
+    assert paced.now < seconds
+    assert paced.sent_bytes * 8 < 1.5e9
+
+
+def test_all_ranks_find_the_same() -> None:
+    found = SimulatedWorld(3).run(probe.measure)
+    assert found[0] == found[1] == found[2]
+    assert found[0].bytes_per_second > 0
+
+
+def test_alone_there_is_no_network() -> None:
+    with pytest.raises(ValueError, match="needs at least 2 ranks"):
+        probe.measure(ALONE)
