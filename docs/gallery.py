@@ -70,13 +70,19 @@ def take(browser: Browser, folder: Path, name: str) -> list[str]:
     with tempfile.TemporaryDirectory() as data:
         controller = Controller(Path(data) / "runs")
         try:
-            STATES.get(name, holding)(Story(Http(controller), job="word-model", world_size=4, curves=True))
+            sink, slow = Http(controller), {3: range(14, 22)}
+            STATES.get(name, holding)(
+                Story(sink, job="word-model", world_size=8, curves=True, straggles=slow)
+            )
             tabs = [
                 (look, Tab(browser, controller.url, scheme=scheme, width=width))
                 for look, scheme, width in LOOKS
             ]
             for _, tab in tabs:
                 tab.wait(READY)
+                tab.page.locator("#heat-box").scroll_into_view_if_needed()
+                tab.wait("document.querySelector('#heat-note').textContent !== ''")
+                tab.page.evaluate("scrollTo(0, 0)")
             if name == "lost":
                 controller.kill()
                 for _, tab in tabs:

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from gravac.aggregators import AGGREGATORS, Aggregator
-from gravac.collectives import ALONE, COLLECTIVES, Collective
+from gravac.collectives import ALONE, COLLECTIVES, Collective, Load
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
 from gravac.estimators import ESTIMATORS
@@ -204,8 +204,16 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
 
 
 def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
-    """Of a payload as large as the tensor itself."""
+    """Of Top-k, whose payloads can meet in every way."""
+    codec, member = build_compressor("topk"), collective(ALONE)
+    loads = [Load(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
     return tuple(
-        _cost(numel, payload_bytes=4 * numel, link_bytes=collective.link_bytes(4 * numel, RANKS))
-        for numel in SIZES
+        _cost(
+            load.numel,
+            cf=load.cf,
+            reached_cf=float(codec.reached(load.numel, load.cf)),
+            payload_bytes=member.payload_bytes(load),
+            link_bytes=member.link_bytes(load),
+        )
+        for load in loads
     )

@@ -6,7 +6,7 @@ The sums in a report run over ranks and steps, so each ratio here divides sums: 
 import math
 
 from gravac.diversity import DiversityTracker, diversity
-from gravac.protocol import GainSums, WindowReport
+from gravac.protocol import GainSums, RankRow, WindowReport
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -73,6 +73,15 @@ def residual_ratio(report: WindowReport) -> float | None:
 def step_seconds(report: WindowReport) -> float | None:
     """Mean duration of a step on rank 0, in seconds: seconds / steps."""
     return ratio(report.seconds, steps(report))
+
+
+def own_step_seconds(row: RankRow) -> float | None:
+    """Mean time a rank spent on its own work in a step, in seconds: all phases but communicate, / steps.
+
+    In the network ranks wait for each other, so whole steps take equally long on all of them.
+    """
+    phases = row.phases
+    return ratio(phases.data_wait + phases.compute + phases.compress + phases.decompress, row.steps)
 
 
 def samples_per_second(report: WindowReport) -> float | None:

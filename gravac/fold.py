@@ -142,6 +142,10 @@ class JobFold:
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec
 
+    def forget(self) -> None:
+        """Windows before the next one were folded where this fold cannot see: one that is resent is a duplicate."""
+        self._forgotten_below = self.next_window
+
     def adopt(self, decision: Decision) -> None:
         """Put a journaled decision in force where an older or newer version of the policy decided otherwise.
 

@@ -7,9 +7,11 @@ A gap in the windows is announced by a ``gap`` event before the window that foll
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gravac.fold import JobFold
 from gravac.orders import Override
+from gravac.parts import Part
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
 from gravac.traceline import Line
@@ -63,6 +65,7 @@ class Follower:
         self._pending: Row | None = None
         self._in_force: Decision | None = None
         self._gap_announced = False
+        self._part: Literal["", "alone", "further"] = ""
 
     @property
     def missing(self) -> Decision | None:
@@ -79,6 +82,9 @@ class Follower:
     def push(self, line: Line) -> list[Row | Difference]:
         """Fold one line."""
         record = line.record
+        if isinstance(record, Part):
+            self._part = "alone" if self.fold is None else "further"
+            return []
         if isinstance(record, JobSpec):
             return self._job(record, line)
         if isinstance(record, WindowReport):
@@ -97,13 +103,16 @@ class Follower:
             spec = spec.model_copy(update={"policy": self._policy.spec(), "policy_state": None})
         if self.fold is None:
             self.fold = JobFold(spec, self._policy)
+            if self._part == "alone":
+                self.fold.forget()
         else:
             try:
                 self.fold.resume(spec)
             except ValueError as error:
                 found.append(Difference(self.fold.next_window, line.number, f"line {line.number}: {error}"))
                 return found
-        self._pending = Row(line.number, None, None, self.fold.decision)
+        if self._part != "further":  # which repeats what is known, for those who read it alone
+            self._pending = Row(line.number, None, None, self.fold.decision)
         return found
 
     def _window(self, report: WindowReport, line: Line) -> list[Row | Difference]:
@@ -126,6 +135,9 @@ class Follower:
 
     def _decision(self, recorded: Decision, line: Line) -> list[Row | Difference]:
         fold, self._in_force = self._folding(), recorded
+        part, self._part = self._part, ""
+        if part == "further" and (recorded == fold.decision or self._policy is not None):
+            return []
         if self._pending is None:
             text = f"window {recorded.window}: line {line.number} is a decision without its window"
             return [Difference(recorded.window, line.number, text)]

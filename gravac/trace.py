@@ -1,16 +1,16 @@
 """Trace files: reading them with bounds, and the one writer of a journal."""
 
 import fcntl
-import gzip
 import os
-import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, Self
 
+from gravac import parts
+from gravac.parts import Part
 from gravac.protocol import JobSpec, WindowReport
+from gravac.rawlines import raw_lines
 from gravac.traceline import (
-    MAX_LINE_BYTES,
     Line,
     TraceError,
     TraceRecord,
@@ -33,9 +33,10 @@ _BOM = b"\xef\xbb\xbf"
 class Trace(Iterator[Line]):
     """The lines of a trace, one at a time, in memory bounded by one line.
 
-    ``notes`` says what was repaired (a torn last line, CRLF, a byte order mark); ``last_line`` and ``digest``
-    are of the last line read; ``good_bytes`` is the length of the whole lines. Raises TraceError for anything
-    else, and with ``verify`` also for a line that was altered after it was written.
+    ``notes`` says what was repaired (a torn last line, CRLF, a byte order mark) or is missing. ``part`` is the one it
+    begins with (``gravac.parts``), ``begins_after`` the digest of the line before that. ``last_line``, counted through
+    all parts, and ``digest`` are of the last line read; ``good_bytes`` is the length of the whole lines. Raises
+    TraceError for anything else, and with ``verify`` also for a line that was altered after it was written.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class Trace(Iterator[Line]):
         self.digest = ""
         self.good_bytes = 0
         self.terminated = True
+        self.part, self.begins_after = 1, ""
         self._job: str | None = None
+        self._fresh = True
         self._verify = verify
-        self._raw = _raw_lines(stream, path, max_bytes, self.notes, owned)
+        self._raw = raw_lines(stream, path, max_bytes, self.notes, owned)
 
     def __next__(self) -> Line:
         try:
@@ -76,14 +79,17 @@ class Trace(Iterator[Line]):
 
     def _next(self) -> Line:
         raw, terminated = next(self._raw)
+        if self._fresh:
+            self._begin(raw)
         number = self.last_line + 1
         if not terminated and split(raw) is None:
             self.notes.append(f"line {number} is torn ({len(raw)} bytes without an end): left out")
             raise StopIteration
         size = len(raw) + terminated
-        if number == 1 and raw.startswith(_BOM):
+        if self._fresh and raw.startswith(_BOM):
             raw = raw[len(_BOM) :]
             self.notes.append("began with a byte order mark: ignored")
+        self._fresh = False
         if raw.endswith(b"\r"):
             raw = raw[:-1]
             self._note_once("has CRLF line ends: ignored")
@@ -104,11 +110,22 @@ class Trace(Iterator[Line]):
         if note not in self.notes:
             self.notes.append(note)
 
+    def _begin(self, raw: bytes) -> None:
+        """A later part of a journal goes on with the numbers and the chain of the parts before it."""
+        head = parts.head_of(raw)
+        if head is not None:
+            self.part, self.last_line, self.digest = head
+            self.begins_after = self.digest
+            self.notes.append(f"begins with part {self.part}: what was before it is not here")
+
     def _check_job(self, line: Line) -> None:
-        if line.number == 1:
-            if not isinstance(line.record, JobSpec):
-                raise TraceError(self.path, 1, f"a trace begins with its job, this with a {line.kind}")
-            self._job = line.record.job
+        if self._job is None:
+            if isinstance(line.record, JobSpec):
+                self._job = line.record.job
+            elif not isinstance(line.record, Part):
+                raise TraceError(
+                    self.path, line.number, f"a trace begins with its job, this with a {line.kind}"
+                )
         elif isinstance(line.record, JobSpec | WindowReport) and line.record.job != self._job:
             message = f"{line.kind}.job: this is the trace of {self._job!r}, got {line.record.job!r}"
             raise TraceError(self.path, line.number, message)
@@ -117,46 +134,20 @@ class Trace(Iterator[Line]):
 def read(source: str | Path | BinaryIO, verify: bool = True, max_bytes: int = MAX_TRACE_BYTES) -> Trace:
     """Read a trace line by line, from a path (gzip is known by its first bytes) or an open binary stream.
 
+    Of a journal in parts (``gravac.parts``), its active part's path stands for all of it.
+
     Raises TraceError when it cannot be opened, and later for the first bad line.
     """
     if not isinstance(source, str | Path):
         return Trace(source, str(getattr(source, "name", "<stream>")), verify, max_bytes)
-    path = str(source)
+    path = Path(source)
     try:
-        with open(path, "rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-        stream = cast(BinaryIO, gzip.open(path, "rb")) if zipped else open(path, "rb")  # noqa: SIM115
+        stream = parts.whole(path) if path.name == parts.ACTIVE else parts.opened(path)
     except OSError as error:
-        raise TraceError(path, None, f"cannot be opened: {error.strerror}") from None
-    return Trace(stream, path, verify, max_bytes, owned=True)
-
-
-def _raw_lines(
-    stream: BinaryIO, path: str, max_bytes: int, notes: list[str], owned: bool
-) -> Generator[tuple[bytes, bool], None, None]:
-    """Lines without their newline, and whether they had one. Closes an owned stream when done or dropped."""
-    total = number = 0
-    try:
-        while True:
-            number += 1
-            try:
-                raw = stream.readline(MAX_LINE_BYTES + 1)
-            except EOFError:
-                notes.append(f"the compressed stream ends early, in line {number}: the rest is left out")
-                return
-            except (OSError, zlib.error) as error:
-                raise TraceError(path, number, f"cannot be read: {error}") from None
-            total += len(raw)
-            if not raw:
-                return
-            if len(raw) > MAX_LINE_BYTES:
-                raise TraceError(path, number, f"is longer than {MAX_LINE_BYTES} bytes")
-            if total > max_bytes:
-                raise TraceError(path, number, f"the trace is longer than {max_bytes} bytes")
-            yield raw.removesuffix(b"\n"), raw.endswith(b"\n")
-    finally:
-        if owned:
-            stream.close()
+        raise TraceError(str(path), None, f"cannot be opened: {error.strerror or error}") from None
+    except EOFError:
+        raise TraceError(str(path), None, "cannot be opened: the compressed stream is empty") from None
+    return Trace(stream, str(path), verify, max_bytes, owned=True)
 
 
 class TraceWriter:
@@ -172,10 +163,11 @@ class TraceWriter:
     ) -> None:
         self.path = Path(path)
         self.notes: tuple[str, ...] = ()
-        self.lines, self.size, self.digest = 0, 0, ""
+        self.part, self.lines, self.size, self.digest, self.begins_after = 1, 0, 0, "", ""
         self._now = now
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            parts.repair(self.path)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TraceError(str(path), None, f"cannot be opened for writing: {error.strerror}") from None
@@ -191,12 +183,7 @@ class TraceWriter:
 
         Raises OSError when the disk refuses (the journal stays as it was), ValueError for a huge record.
         """
-        pieces, lines, digest, time = [], [], self.digest, self._now()
-        for number, record in enumerate(records, self.lines + 1):
-            raw, digest = encode(record, time, digest)
-            pieces.append(raw)
-            lines.append(Line(number, kind_of(record), time, record, digest, digest))
-        data = b"".join(pieces)
+        data, lines = self._encoded(records, self._now())
         try:
             view = memoryview(data)
             while view:
@@ -205,8 +192,39 @@ class TraceWriter:
         except OSError:
             self._cut(self.size)
             raise
-        self.digest, self.size, self.lines = digest, self.size + len(data), self.lines + len(lines)
-        return tuple(lines)
+        self.digest = lines[-1].digest if lines else self.digest
+        self.size, self.lines = self.size + len(data), self.lines + len(lines)
+        return lines
+
+    def turn(self, *records: TraceRecord, summary: str) -> tuple[Line, ...]:
+        """Close this part and go on in the next, which begins with ``records``; returns its lines.
+
+        ``records`` must be what a reader of the next part alone needs: the job and the decision in force. A crash at
+        any moment leaves either this part as it was or the next one begun (``parts.repair``). Raises OSError and
+        ValueError: then this part goes on.
+        """
+        fresh, time = parts.next_path(self.path), self._now()
+        part = Part(number=self.part + 1, lines=self.lines, digest=self.digest, summary=summary)
+        data, lines = self._encoded((part, *records), time)
+        away = parts.closed_path(self.path.parent, self.part)
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(os.dup(file), "wb") as stream:
+                stream.write(data)
+            os.fsync(file)
+            self.path.rename(away)
+            parts.sync_folder(self.path.parent)
+            fresh.rename(self.path)
+            parts.sync_folder(self.path.parent)
+        except BaseException:
+            os.close(file)
+            parts.repair(self.path)
+            raise
+        os.close(self._file)
+        self._file, self.part, self.begins_after = file, part.number, part.digest
+        self.lines, self.size, self.digest = self.lines + len(lines), len(data), lines[-1].digest
+        return lines
 
     def close(self) -> None:
         """Close the file, which frees the lock. Twice is harmless."""
@@ -219,6 +237,15 @@ class TraceWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _encoded(self, records: tuple[TraceRecord, ...], time: float) -> tuple[bytes, tuple[Line, ...]]:
+        """The records as the next lines."""
+        pieces, lines, digest = [], [], self.digest
+        for number, record in enumerate(records, self.lines + 1):
+            raw, digest = encode(record, time, digest)
+            pieces.append(raw)
+            lines.append(Line(number, kind_of(record), time, record, digest, digest))
+        return b"".join(pieces), tuple(lines)
 
     def _lock(self) -> None:
         try:
@@ -233,7 +260,7 @@ class TraceWriter:
             for line in trace:
                 if visit is not None:
                     visit(line)
-        self.notes = tuple(trace.notes)
+        self.notes, self.part, self.begins_after = tuple(trace.notes), trace.part, trace.begins_after
         self.digest, self.lines, self.size = trace.digest, trace.last_line, trace.good_bytes
         self._cut(self.size)
         if not trace.terminated:

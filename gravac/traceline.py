@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from gravac.orders import Override
+from gravac.parts import Part
 from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
 from gravac.validation import first_problem
 
-TraceRecord = JobSpec | WindowReport | Decision | Override | Event | End
+TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
 KINDS: dict[str, type[TraceRecord]] = {
     "job": JobSpec,
     "window": WindowReport,
@@ -28,6 +29,7 @@ KINDS: dict[str, type[TraceRecord]] = {
     "override": Override,
     "event": Event,
     "end": End,
+    "part": Part,
 }
 """Line kinds. A new kind of record: its model in ``protocol.py`` and its line here."""
 

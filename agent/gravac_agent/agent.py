@@ -217,12 +217,14 @@ class Agent:
         one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
         self._regrouper = checkpoint.load(one, parts, self._module, self._rates)
 
-    def switch(self, *, compressor: str | None = None, memory: str | None = None) -> None:
-        """Go on with another codec or error memory; what is owed is kept. Every rank calls it, between steps, with the
-        same arguments. Raises SetupError, with nothing changed, for a name or setting that cannot be."""
+    def switch(
+        self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None
+    ) -> None:
+        """Go on with another codec, error memory or collective; what is owed is kept. Every rank calls it, between
+        steps, with the same arguments. Raises SetupError, with nothing changed, for what cannot be."""
         parts = self._need_parts()
         self._finish(parts)
-        switch(parts, compressor, memory)
+        switch(parts, compressor, memory, collective)
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """One bucket from DDP's hook."""

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gravac
-from gravac import aggregators, kernels, memories, policies
+from gravac import kernels, memories, policies
 from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
 from gravac.gain import GainTracker
@@ -30,6 +30,7 @@ from gravac_agent.plan import Directive
 from gravac_agent.remote import RemoteDesk
 from gravac_agent.settings import AgentSettings
 from gravac_agent.tick import TickCodec
+from gravac_agent.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Parts:
     desk: Desk | None
     tick_group: dist.ProcessGroup
     metered: Metered
+    wire: Wire
 
     @property
     def memory(self) -> Memory:
@@ -65,7 +67,7 @@ def assemble(
     rule = policies.parse(settings.policy) if policy is None else policy
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
         raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
-    wire = links.parse(settings.link) if link is None else link
+    wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
     try:
         kernels.use(settings.kernels)
         kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
@@ -77,20 +79,22 @@ def assemble(
         {
             "compressor": settings.compressor,
             "memory": settings.memory,
+            "collective": settings.collective,
             "policy": rule.spec().model_dump(),
             "window": settings.window,
             "seed": settings.seed,
             "nonfinite": settings.nonfinite,
             "settle_steps": settings.settle_steps,
             "rescale": settings.rescale,
-            "link": str(wire),
+            "link": str(wire.link),
             "parameters": model_shape(module).model_dump(),
             "gravac": gravac.__version__,
         },
         tick_group,
     )
     metered = Metered(data_group)
-    aggregator = aggregators.build(settings.compressor, metered)
+    aggregator = wire.build(settings.compressor, metered)
+    wire.settle(aggregator, metered)
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     memory.world_size = world_size
@@ -116,7 +120,7 @@ def assemble(
             memory=settings.memory,
             model=model_shape(module),
             environment=environment(module),
-            link=None if wire is None else wire.spec(),
+            link=None if wire.link is None else wire.link.spec(),
         )
         desk = _desk(spec, settings, policy)
     loop = StepLoop(
@@ -124,7 +128,7 @@ def assemble(
         rank=rank,
         encoder=encoder,
         tracker=tracker,
-        setup=setup,
+        setup=f"{setup}|{wire}",
         window_steps=settings.window,
         settle_steps=settings.settle_steps,
         desk=desk,
@@ -137,7 +141,7 @@ def assemble(
         encoder=encoder,
         dense=AllReduce(data_group),
         metered=metered,
-        pacer=links.Pacer(wire),
+        pacer=links.Pacer(wire.link),
         tick_group=tick_group,
         codec=TickCodec(rank, world_size),
         announce=loop.announce,
@@ -145,7 +149,7 @@ def assemble(
         seed=settings.seed,
     )
     engine.begin(loop.plan, 0)
-    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered)
+    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered, wire)
 
 
 def _unstable(encoder: Encoder, cf: float) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
 from gravac_agent.build import Parts
 from gravac_agent.errors import SetupError
@@ -38,6 +39,7 @@ def save(parts: Parts, layout: Sequence[Bucket], rates: Rates) -> dict[str, Any]
         "residual": encoder.memory.state_dict(),
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
+        "network": None if parts.wire.network is None else asdict(parts.wire.network),
     }
 
 
@@ -65,6 +67,8 @@ def load(
         log.warning(
             "what %s had learnt is not for %s, which starts anew", first["compressor"], encoder.compressor
         )
+    if first["world_size"] == parts.world_size and first.get("network") is not None:
+        _use(parts, Network(**first["network"]))
     loop.restore(_plan(first["plan"]), _plan(first["following"]), first["step"], first["window"])
     loop.tracker.averages = {float(cf): (pair[0], pair[1]) for cf, pair in first["gain_averages"].items()}
     parts.engine.begin(loop.plan, loop.step)
@@ -84,6 +88,13 @@ def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
         raise SetupError(f"agent state is of rank {state['rank']}, this is rank {parts.rank}: load your own")
     residual: dict[str, Tensor] = state["residual"]
     return residual
+
+
+def _use(parts: Parts, network: Network) -> None:
+    """Choose collectives as the earlier run did, whatever this one measured: a resumed run shall be the same run."""
+    parts.wire.network = network
+    parts.wire.settle(parts.encoder.aggregator, parts.metered)
+    parts.loop.agree_on(str(parts.wire))
 
 
 def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:

@@ -131,6 +131,8 @@ class StepLoop:
 
         Every rank calls it at the same step. The gather runs on the exchange thread, before any bucket of the new step.
         """
+        for sentence in self._encoder.aggregator.notes():
+            self._note("note", sentence, logging.INFO)
         window, self.window = self.window, Window(self.window.number + 1, self.step)
         window.row.memory_bytes = self._encoder.memory.nbytes()
         window.row.samples = samples
@@ -167,8 +169,8 @@ class StepLoop:
                 f"Step {self.step}: what the error memory of rank {self.rank} owed had overflowed and was dropped.",
             )
 
-    def _note(self, kind: str, message: str) -> None:
-        log.warning(message)
+    def _note(self, kind: str, message: str, level: int = logging.WARNING) -> None:
+        log.log(level, message)
         if self._desk is not None:
             self._desk.note(
                 Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
@@ -182,11 +184,15 @@ class StepLoop:
         self._at_this_level = self._dropped = 0
         self._note("note", why)
 
+    def agree_on(self, more: str) -> None:
+        """Something else that must be the same on all ranks; where it is not, they disagree on the next plan."""
+        self._setup += f"|{more}"
+
     def restore_learnt(self, state: dict[str, Tensor]) -> None:
         """Give the aggregator what it had learnt. Ranks that were given different things disagree on the next plan."""
         aggregator = self._encoder.aggregator
         aggregator.load_state_dict(state)
-        self._setup += aggregator.agreed()
+        self.agree_on(aggregator.agreed())
 
     def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
         """Go on where a checkpoint was taken (before the first step)."""

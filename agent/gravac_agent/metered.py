@@ -33,6 +33,12 @@ class Metered(ProcessGroupCommunicator):
     def gather(self, out: Tensor, x: Tensor) -> Work:
         return _Watched(super().gather(out, x), self._waits)
 
+    def broadcast(self, x: Tensor, root: int) -> Work:
+        return _Watched(super().broadcast(x, root), self._waits)
+
+    def exchange(self, out: Tensor, x: Tensor) -> Work:
+        return _Watched(super().exchange(out, x), self._waits)
+
 
 @dataclass(slots=True)
 class _Watched:

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
@@ -16,6 +16,12 @@ from gravac_agent.errors import SetupError
 def _known_compressor(name: str) -> str:
     aggregators.parse(name)
     return name
+
+
+def _known_collective(text: str, info: ValidationInfo) -> str:
+    # Not there: wrong itself, and said so.
+    aggregators.parse(info.data.get("compressor", "topk"), text)
+    return text
 
 
 def _known_memory(name: str) -> str:
@@ -52,6 +58,12 @@ class AgentSettings(BaseSettings):
     )
     memory: Annotated[str, AfterValidator(_known_memory)] = Field(
         "residual", description="Error memory: a name, or name:setting=value,setting=value."
+    )
+    collective: Annotated[str, AfterValidator(_known_collective)] = Field(
+        "auto",
+        description="How the payloads of a codec meet. auto: the way that is quickest by the network, which is "
+        "measured at the start where there are more than 2 ranks. gather, reduce-scatter, shared, "
+        "shared:leader=largest, all-reduce: that one. Linear codecs and aggregators have a way of their own.",
     )
     policy: Annotated[str, AfterValidator(_known_policy)] = Field(
         "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."

@@ -1,24 +1,33 @@
-"""Another codec or error memory in the middle of a job: agreed by all ranks, and nothing owed is lost."""
+"""Another codec, error memory or collective in the middle of a job: agreed by all ranks, and nothing owed is lost."""
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 
-from gravac import aggregators, memories
+from torch import Tensor
+
+from gravac import memories
+from gravac.aggregators import Aggregator, OneShot
 from gravac.memories import convert
 from gravac_agent.agree import same_everywhere
 from gravac_agent.build import Parts
 from gravac_agent.errors import SetupError
 
 
-def switch(parts: Parts, compressor: str | None, memory: str | None) -> None:
+def switch(parts: Parts, compressor: str | None, memory: str | None, collective: str | None) -> None:
     """Between steps, on every rank. Raises SetupError for what cannot be, before anything changed, and AgreementError
     on all ranks when they were told different things."""
     encoder, loop = parts.encoder, parts.loop
+    wire = replace(parts.wire, collective=collective or parts.wire.collective)
     try:
-        aggregator = None if compressor is None else aggregators.build(compressor, parts.metered)
+        aggregator = (
+            wire.build(compressor or encoder.compressor, parts.metered) if compressor or collective else None
+        )
         owed = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
-    _agree(parts, {"compressor": compressor, "memory": memory, "step": loop.step})
+    asked: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
+    _aside(parts, lambda: same_everywhere(asked | {"step": loop.step}, parts.tick_group))
     said = []
     if owed is not None:
         owed.world_size = parts.world_size
@@ -28,19 +37,32 @@ def switch(parts: Parts, compressor: str | None, memory: str | None) -> None:
         except ValueError as error:
             raise SetupError(f"memory={memory!r} cannot take over what is owed: {error}") from None
     if aggregator is not None:
-        said.append(f"compressor {encoder.compressor} -> {compressor}")
-        encoder.aggregator, encoder.compressor = aggregator, str(compressor)
+        _aside(parts, lambda: wire.settle(aggregator, parts.metered))
+        if compressor is None:
+            aggregator.load_state_dict(_of_codec(encoder.aggregator))
+        else:
+            said.append(f"compressor {encoder.compressor} -> {compressor}")
+        if collective is not None:
+            said.append(f"collective {parts.wire.collective} -> {collective}")
+        encoder.aggregator, encoder.compressor = aggregator, compressor or encoder.compressor
+        parts.wire.collective, parts.wire.network = wire.collective, wire.network
+        loop.agree_on(str(wire))
     loop.forget_gains(f"Step {loop.step}: {', '.join(said)}. Gains are measured anew.")
     parts.engine.begin(loop.plan, loop.step)
 
 
-def _agree(parts: Parts, what: dict[str, object]) -> None:
-    """On the exchange thread, which alone uses the tick group."""
+def _of_codec(aggregator: Aggregator) -> dict[str, Tensor]:
+    """What was learnt of the gradient, and not of how it travels."""
+    return (aggregator.compressor if isinstance(aggregator, OneShot) else aggregator).state_dict()
+
+
+def _aside(parts: Parts, job: Callable[[], object]) -> None:
+    """Do it on the exchange thread, which alone uses the agent's groups."""
     done, failed = threading.Event(), list[Exception]()
 
     def ask() -> None:
         try:
-            same_everywhere(what, parts.tick_group)
+            job()
         except Exception as error:
             failed.append(error)
         finally:

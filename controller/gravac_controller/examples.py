@@ -130,6 +130,7 @@ def answers() -> dict[str, Record]:
         "GET /v1/jobs/{job}/decisions": Page(items=tuple(live.decisions), next=None),
         "GET /v1/jobs/{job}/candidates": present.candidates(live),
         "GET /v1/jobs/{job}/ranks": present.ranks(live),
+        "GET /v1/jobs/{job}/ranks/history": present.rank_heat(live),
         "POST /v1/jobs/{job}/events": event,
         "POST /v1/jobs/{job}/end": summary.model_copy(update={"state": "ended"}),
         "GET /v1/jobs/{job}/override": present.override(live),

@@ -23,16 +23,14 @@ from gravac.protocol import (
     WindowAnswer,
     WindowReport,
 )
-from gravac.trace import Line, TraceRecord, TraceWriter
+from gravac.trace import Line, TraceRecord
 from gravac_controller import refusals
 from gravac_controller.checks import check_report
+from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
 from gravac_controller.problems import ApiError
-from gravac_controller.reader import JournalReader
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView
-
-JOURNAL = "journal.jsonl"
 
 logger = logging.getLogger("gravac.controller")
 
@@ -41,13 +39,12 @@ class Job:
     """One job of the store. Requests that change it run one after the other (``_turn``)."""
 
     def __init__(self, folder: Path, settings: ControllerSettings, now: Callable[[], float]) -> None:
-        self.path = folder / JOURNAL
-        self.reader = JournalReader(self.path)
+        self.journal = Journal(folder, settings, now)
         self.live = LiveJob(settings)
-        self._settings, self._now = settings, now
+        self._name, self._settings = folder.name, settings
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
-        self._writer: TraceWriter | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._out_of_step = False  # a write failed: the journal has to be read again before anything else
 
     # -- opening ----------------------------------------------------------------------------------------------
@@ -67,23 +64,24 @@ class Job:
                     raise ValueError(found.message)
             live.apply(line.number, line.time, line.record)
 
-        writer = TraceWriter(self.path, self._now, visit)
+        self.journal.load(visit)
         fold = follower.fold
         try:
-            if fold is not None and fold.spec.job != self.path.parent.name:
+            if fold is not None and fold.spec.job != self._name:
                 raise ValueError(f"the journal is of job {fold.spec.job!r}, the folder is another's")
             if follower.missing is not None:
-                for line in writer.append(follower.missing):
+                for line in self.journal.append(follower.missing):
                     live.apply(line.number, line.time, line.record)
         except BaseException:
-            writer.close()
+            self.close()
             raise
-        self._writer, self._fold, self._out_of_step = writer, fold, False
+        self._fold, self._out_of_step = fold, False
         live.in_force(None if fold is None else fold.override)
         previous, self.live = self.live, live
         previous.notify()
         if fold is None or live.ended:
             self.close()
+        self.journal.tidy()
         return fold is not None
 
     @property
@@ -91,16 +89,9 @@ class Job:
         """Whether the first registration is in the journal."""
         return self._fold is not None
 
-    @property
-    def journal_bytes(self) -> int:
-        """Length of the journal's whole lines."""
-        return self._writer.size if self._writer is not None else self.path.stat().st_size
-
     def close(self) -> None:
         """Close the journal; the next write opens it again."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self.journal.close()
 
     # -- what agents ask --------------------------------------------------------------------------------------
 
@@ -137,6 +128,8 @@ class Job:
                 records.append(_gap(fold.next_window, report.window))
             decision = fold.decide(report)
             await self._write(*records, report, decision)
+            if self.journal.full:
+                await self._turn_page(fold)
             return fold.answer()
 
     async def event(self, event: Event) -> EventView:
@@ -248,7 +241,7 @@ class Job:
         """Journal the records, then show them. On failure the journal is read again before the next change."""
         self._out_of_step = True
         try:
-            lines = await anyio.to_thread.run_sync(self._append, records)
+            lines = await anyio.to_thread.run_sync(lambda: self.journal.append(*records))
         except (OSError, ValueError) as error:
             raise refusals.unwritable(error) from error
         self._out_of_step = False
@@ -257,10 +250,13 @@ class Job:
         self.live.in_force(self._known().override)
         self.live.notify()
 
-    def _append(self, records: tuple[TraceRecord, ...]) -> tuple[Line, ...]:
-        if self._writer is None:
-            self._writer = TraceWriter(self.path, self._now)
-        return self._writer.append(*records)
+    async def _turn_page(self, fold: JobFold) -> None:
+        """Go on in a new part of the journal; the full one is compressed in another thread, while windows come in."""
+        changes = {"policy_state": fold.policy_state, "first_window": fold.next_window}
+        spec, summary = fold.spec.model_copy(update=changes), self.live.carried()
+        for line in await anyio.to_thread.run_sync(self.journal.turn, spec, fold.decision, summary):
+            self.live.apply(line.number, line.time, line.record)
+        self._tidying = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
 
     def _known(self) -> JobFold:
         if self._fold is None:

@@ -13,9 +13,12 @@ from time import time as unix_now
 
 from gravac import derived
 from gravac.orders import Override
+from gravac.parts import Part
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.traceline import TraceRecord
+from gravac_controller.carried import Carried
 from gravac_controller.from_records import decision_view, told, window_view
+from gravac_controller.heat import RankHeat
 from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
@@ -61,6 +64,7 @@ class LiveJob:
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
         self.totals = Totals()
+        self.heat = RankHeat()
         self.decisions_by_rule: Counter[str] = Counter()
         self.events_by_kind: Counter[str] = Counter()
         self.missing_windows = 0
@@ -76,6 +80,7 @@ class LiveJob:
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._changed = asyncio.Event()
+        self._repeating = False  # a new part of the journal repeats what the one before it ended with
 
     # -- from the journal -------------------------------------------------------------------------------------
 
@@ -83,6 +88,17 @@ class LiveJob:
         """Take in one journal line; ``line`` counts from 1. Wakes nobody: call ``notify`` after the last one."""
         self.line = line
         match record:
+            case Part():
+                self._repeating = True
+                if self.spec is None and record.summary:
+                    self._restore(Carried.model_validate_json(record.summary))
+            case JobSpec() if self._repeating and self.spec is not None:
+                pass
+            case Decision() if self._repeating:
+                self._repeating = False
+                if self.decision is None:
+                    self.decision, self.decided_time = record, time
+                    self.decisions.append(decision_view(time, record, None))
             case JobSpec():
                 self._apply_spec(time, record)
             case WindowReport():
@@ -98,17 +114,47 @@ class LiveJob:
                 self.ended, self.end_message = True, record.message
                 self._remember(Moment(line, end=record.message, time=time))
 
+    def carried(self) -> str:
+        """What a new part of the journal begins with, so that its reader needs no part before it."""
+        return Carried(
+            started_time=self.started_time,
+            last_report_time=self.last_report_time,
+            totals=self.totals,
+            decisions_by_rule=dict(self.decisions_by_rule),
+            events_by_kind=dict(self.events_by_kind),
+            missing_windows=self.missing_windows,
+            phase_seconds=dict(self.phase_seconds),
+            dense_medians=tuple(self._dense_medians),
+            dense_exposed=tuple(self._dense_exposed),
+            gradient_diversity=self.gradient_diversity,
+            batch_bound_samples=self.batch_bound_samples,
+            events=tuple(self.events),
+        ).text()
+
+    def _restore(self, carried: Carried) -> None:
+        self.started_time, self.last_report_time = carried.started_time, carried.last_report_time
+        self.totals = carried.totals
+        self.decisions_by_rule.update(carried.decisions_by_rule)
+        self.events_by_kind.update(carried.events_by_kind)
+        self.missing_windows = carried.missing_windows
+        self.phase_seconds.update(carried.phase_seconds)
+        self._dense_medians.extend(carried.dense_medians)
+        self._dense_exposed.extend(carried.dense_exposed)
+        self.gradient_diversity = carried.gradient_diversity
+        self.batch_bound_samples = carried.batch_bound_samples
+        self.events.extend(carried.events)
+
     def _apply_event(self, line: int, view: EventView) -> None:
         self.events.append(view)
         self.events_by_kind[view.event.kind] += 1
         self._remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
-        if self.spec is None:
+        if self.spec is None and not self._repeating:
             self.started_time = time
         if self.spec is None or self.spec.incarnation != spec.incarnation:
             self.ended = False
-        self.spec = spec
+        self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
@@ -122,6 +168,7 @@ class LiveJob:
         self.last_report_time = time
         self._undecided = True
         self._add_up(report)
+        self.heat.add(report)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if report.phase == "warmup":

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from gravac import derived
 from gravac.protocol import Candidate, Decision, JobSpec
-from gravac_controller.present import own_seconds, rank_views
+from gravac_controller.present import rank_views
 from gravac_controller.views import LastKnown, RankView, State, Totals, WindowView
 
 Sample = tuple[tuple[str, ...], float]
@@ -50,7 +51,7 @@ class JobPicture:
     def own_seconds(self) -> list[float]:
         """Seconds a step that each rank of the last window spent on its own work, in order; may be empty."""
         rows = () if self.latest is None else self.latest.report.ranks
-        return sorted(seconds for row in rows if (seconds := own_seconds(row)) is not None)
+        return sorted(seconds for row in rows if (seconds := derived.own_step_seconds(row)) is not None)
 
     @property
     def median_own_seconds(self) -> float | None:

@@ -14,7 +14,8 @@ from pydantic.json_schema import models_json_schema
 from gravac.orders import Order
 from gravac.protocol import End, Event, JobSpec, Record, WindowReport
 from gravac_controller import examples
-from gravac_controller.views import EndView, EventDelta, JobDelta, Problem, Snapshot, WindowDelta
+from gravac_controller.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
+from gravac_controller.views import Problem
 
 BODIES: tuple[type[Record], ...] = (JobSpec, WindowReport, Event, End, Order)
 MESSAGES: tuple[type[Record], ...] = (Snapshot, WindowDelta, EventDelta, EndView, JobDelta, Problem)

@@ -28,9 +28,9 @@ async def windows(
     known = list(job.live.all_windows())
     if _complete(known, job.live.totals.windows, after):
         return _page(_known_windows(known, after, wanted), after, limit)
-    size = job.journal_bytes
+    end = job.journal.end
     floor = -1 if after is None else after.floor
-    return await _from_disk(lambda: _page(job.reader.windows(floor, size, wanted), after, limit))
+    return await _from_disk(lambda: _page(job.journal.reader.windows(floor, end, wanted), after, limit))
 
 
 async def decisions(
@@ -40,9 +40,9 @@ async def decisions(
     known = list(job.live.decisions)
     if _complete(known, job.live.decisions_by_rule.total(), after):
         return _page(_known_decisions(known, after, wanted), after, limit)
-    size = job.journal_bytes
+    end = job.journal.end
     floor = None if after is None else after.floor
-    return await _from_disk(lambda: _page(job.reader.decisions(floor, size, wanted), after, limit))
+    return await _from_disk(lambda: _page(job.journal.reader.decisions(floor, end, wanted), after, limit))
 
 
 def _complete(known: Sequence[V], total: int, after: Cursor | None) -> bool:

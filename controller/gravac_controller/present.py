@@ -6,16 +6,18 @@ from itertools import islice
 from gravac import derived, risk
 from gravac.protocol import RankRow
 from gravac_controller.live import LiveJob
+from gravac_controller.messages import Snapshot
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
 from gravac_controller.views import (
     CandidatesView,
+    HeatColumn,
     JobSummary,
     JobView,
     OverrideView,
+    RankHeatView,
     RanksView,
     RankView,
     RiskView,
-    Snapshot,
 )
 
 
@@ -53,6 +55,8 @@ def job_view(job: LiveJob) -> JobView:
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
         events=tuple(job.events),
+        event_counts=dict(job.events_by_kind),
+        missing_windows=job.missing_windows,
         control_enabled=job.control_enabled,
         override=job.override,
         override_waiting=job.ordered,
@@ -108,13 +112,24 @@ def ranks(job: LiveJob) -> RanksView:
     )
 
 
+def rank_heat(job: LiveJob) -> RankHeatView:
+    """Own time by rank and window."""
+    spec, _ = job.known()
+    heat = job.heat
+    columns = (
+        HeatColumn(first_window=one.first, last_window=one.last, percent=tuple(x or None for x in one.cells))
+        for one in heat.columns
+    )
+    return RankHeatView(job=spec.job, ranks_per_row=heat.ranks_per_row, columns=tuple(columns))
+
+
 def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
     """Each rank with its mean own step, and its speed relative to the fastest (own time: all but communicate).
 
     Ranks wait for each other in the collective, so whole steps take equally long everywhere: a slow rank shows in
     the time it spends on its own work.
     """
-    own = [own_seconds(row) for row in rows]
+    own = [derived.own_step_seconds(row) for row in rows]
     fastest = min((value for value in own if value), default=None)
     return [
         RankView(
@@ -124,9 +139,3 @@ def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
         )
         for row, seconds in sorted(zip(rows, own, strict=True), key=lambda pair: pair[0].rank)
     ]
-
-
-def own_seconds(row: RankRow) -> float | None:
-    """Seconds a step that a rank spent on its own work; null for a rank without steps."""
-    phases = row.phases
-    return derived.ratio(phases.data_wait + phases.compute + phases.compress + phases.decompress, row.steps)

@@ -1,8 +1,5 @@
 """GET routes about jobs. They change nothing."""
 
-from collections.abc import Iterator
-from pathlib import Path as FilePath
-
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
@@ -35,12 +32,12 @@ from gravac_controller.views import (
     JobList,
     JobView,
     Page,
+    RankHeatView,
     RanksView,
     UnreadableJob,
     WindowView,
 )
 
-COPY_BYTES = 65536
 OF_A_JOB = NOT_MODIFIED | problems(404, 409)
 FROM_DISK = OF_A_JOB | problems(503)
 
@@ -138,6 +135,17 @@ def read_routes(services: Services) -> APIRouter:
         return tagged(request, present.ranks(store.get(job).live))
 
     @router.get(
+        "/jobs/{job}/ranks/history",
+        response_model=RankHeatView,
+        responses=OF_A_JOB,
+        summary="Which rank was slow when",
+    )
+    async def rank_heat(request: Request, job: JobName) -> Response:
+        """Own time by rank and window, over the whole job. Long and wide jobs have windows, and ranks, put together:
+        then a cell is the slowest of them."""
+        return tagged(request, present.rank_heat(store.get(job).live))
+
+    @router.get(
         "/jobs/{job}/events",
         summary="Live: a snapshot, then what happens (server-sent events)",
         response_class=EventStream,
@@ -162,15 +170,19 @@ def read_routes(services: Services) -> APIRouter:
         "/jobs/{job}/trace",
         summary="Download the journal: replay it with `gravac replay`",
         response_class=StreamingResponse,
-        responses=problems(404, 409)
+        responses=problems(404, 409, 503)
         | {200: {"content": {"application/x-ndjson": {}}, "description": "The journal so far."}},
     )
     async def trace(job: JobName) -> Response:
         """One JSON object a line, each sealed with a digest over the one before."""
-        known = store.get(job)
-        size = known.journal_bytes
+        journal = store.get(job).journal
+        end = journal.end
+        try:
+            size = journal.reader.size(end)
+        except OSError as error:
+            raise ApiError(503, f"the journal cannot be read: {error}", reason="journal") from error
         return StreamingResponse(
-            _copy(known.path, size),
+            journal.reader.raw(end),
             media_type="application/x-ndjson",
             headers={
                 "content-disposition": f'attachment; filename="{job}.jsonl"',
@@ -189,14 +201,3 @@ def _line(last_event_id: str | None) -> int | None:
     """The journal line in a Last-Event-ID; null (a snapshot, then) for anything that is not one."""
     text = last_event_id or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None
-
-
-def _copy(path: FilePath, size: int) -> Iterator[bytes]:
-    """The first ``size`` bytes of a file that only grows."""
-    with path.open("rb") as file:
-        while size > 0:
-            piece = file.read(min(size, COPY_BYTES))
-            if not piece:
-                return
-            size -= len(piece)
-            yield piece

@@ -72,6 +72,19 @@ class ControllerSettings(BaseSettings):
         description="Longest time that the head of a request, and then its body, may take to arrive, in seconds.",
     )
     max_jobs: int = Field(default=1000, ge=1, description="Jobs held at once; more are refused with 429.")
+    journal_part_bytes: int = Field(
+        default=16 << 20,
+        ge=1 << 16,
+        le=1 << 30,
+        description="A job's journal goes on in a new part when the one being written has so many bytes; the full one "
+        "is compressed.",
+    )
+    journal_keep_bytes: int = Field(
+        default=8 << 30,
+        ge=0,
+        description="Bytes on disk of a job's full parts; beyond it the oldest are deleted. The job goes on, but its "
+        "trace then begins later.",
+    )
     history_windows: int = Field(
         default=1000,
         ge=SNAPSHOT_WINDOWS,

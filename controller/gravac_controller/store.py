@@ -1,4 +1,4 @@
-"""All jobs of one data folder: ``<data_dir>/<job>/journal.jsonl`` each."""
+"""All jobs of one data folder: ``<data_dir>/<job>/journal.jsonl`` each, and its full parts beside it."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
 from gravac_controller.checks import check_name
-from gravac_controller.job import JOURNAL, Job
+from gravac_controller.job import Job
 from gravac_controller.lock import DataDirLock
 from gravac_controller.problems import ApiError
 from gravac_controller.settings import ControllerSettings
@@ -29,10 +29,11 @@ class Store:
     def open(self) -> None:
         """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
         self._folder_lock.acquire()
-        for path in sorted(self.settings.data_dir.glob(f"*/{JOURNAL}")):
-            name = path.parent.name
-            if not name.startswith(".") and self.settings.job in (None, name):
-                self._load(name, path.parent)
+        for folder in sorted(self.settings.data_dir.iterdir()):
+            name = folder.name
+            ours = not name.startswith(".") and self.settings.job in (None, name) and folder.is_dir()
+            if ours and any(folder.glob("journal*.jsonl*")):
+                self._load(name, folder)
 
     def announce(self, url: str, instance: str) -> None:
         """Leave word in the folder of where this controller answers, for the command line to find."""

@@ -1,10 +1,6 @@
 """What the controller answers: read models made of the wire records plus what follows from them.
 
 Times are Unix seconds (when the line was written to the journal). Unknown is ``null``, never 0.
-
-Messages of an event stream, by name: ``snapshot`` (Snapshot: first, and again whenever the reader has missed
-something; replace everything), ``window`` (WindowDelta), ``event`` (EventDelta), ``end`` (EndView), ``job``
-(JobDelta). Their id is a journal line number, to be sent back as ``Last-Event-ID``.
 """
 
 from typing import Generic, Literal, TypeVar
@@ -155,6 +151,8 @@ class JobView(JobSummary):
         "latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
+    event_counts: dict[str, int] = Field(description="How many of each kind the job has had, over all of it.")
+    missing_windows: int = Field(description="Windows that never arrived.")
     control_enabled: bool = Field(
         description="Whether operators may steer over HTTP, with the control token."
     )
@@ -205,6 +203,25 @@ class RanksView(Record):
     ranks: tuple[RankView, ...]
 
 
+class HeatColumn(Record):
+    """One window, or several put together (first to last, inclusive). ``percent``: by row, null where not known."""
+
+    first_window: Count
+    last_window: Count
+    percent: tuple[int | None, ...] = Field(
+        description="Own time of the row's ranks, as per cent of the median rank's in that window; the slowest rank "
+        "and window of those put together."
+    )
+
+
+class RankHeatView(Record):
+    """Which rank was slow when, over the whole job. Row i stands for ranks i x ``ranks_per_row`` and following."""
+
+    job: Name
+    ranks_per_row: int
+    columns: tuple[HeatColumn, ...] = Field(description="Oldest first, at most 240, of at most 128 rows.")
+
+
 class Page(Record, Generic[T]):
     """One page of a list, oldest first. ``next``: cursor for ``?after=``; null when there is no more now."""
 
@@ -216,43 +233,6 @@ class JobList(Page[JobSummary]):
     """The jobs, ordered by name, and the journals that cannot be read."""
 
     unreadable: tuple[UnreadableJob, ...] = ()
-
-
-class Snapshot(Record):
-    """First message of an event stream: all a page needs to draw."""
-
-    job: JobView
-    windows: tuple[WindowView, ...] = Field(description="The last 600, oldest first.")
-    decisions: tuple[DecisionView, ...] = Field(description="The last 200, oldest first.")
-
-
-class WindowDelta(Record):
-    """Message ``window`` of the stream: a new window and what was decided on it."""
-
-    window: WindowView
-    decision: DecisionView
-    job: JobView
-
-
-class EventDelta(Record):
-    """Message ``event`` of the stream: something besides windows happened."""
-
-    event: EventView
-    job: JobView
-
-
-class EndView(Record):
-    """Message ``end`` of the stream: the trainer closed its agent. The stream stays: a job may come back."""
-
-    time: float
-    message: Text
-    job: JobView
-
-
-class JobDelta(Record):
-    """Message ``job`` of the stream: only the job's state changed, for instance to stale. Carries no id."""
-
-    job: JobView
 
 
 class Health(Record):
@@ -277,31 +257,3 @@ class Problem(Record):
     status: int
     detail: str
     errors: tuple[Fault, ...] = ()
-
-
-__all__ = [
-    "CandidatesView",
-    "DecisionView",
-    "EndView",
-    "EventDelta",
-    "EventView",
-    "Fault",
-    "Health",
-    "JobDelta",
-    "JobList",
-    "JobSummary",
-    "JobView",
-    "LastKnown",
-    "OverrideView",
-    "Page",
-    "Problem",
-    "RankView",
-    "RanksView",
-    "RiskView",
-    "Snapshot",
-    "State",
-    "Totals",
-    "UnreadableJob",
-    "WindowDelta",
-    "WindowView",
-]

@@ -9,33 +9,43 @@ from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
 from gravac.aggregators.terngradsum import TernGradSum
-from gravac.collectives import ALONE, Communicator
+from gravac.collectives import ALONE, AUTO, Communicator, Network, known
 from gravac.compressors import COMPRESSORS, spec
 from gravac.compressors import build as build_compressor
 
 AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
 
 
-def parse(text: str) -> Callable[[dist.ProcessGroup | Communicator], Aggregator]:
+Builder = Callable[[dist.ProcessGroup | Communicator], Aggregator]
+
+
+def parse(text: str, collective: str = AUTO, network: Network | None = None) -> Builder:
     """What builds the aggregator that ``text`` describes, on a group: ``powersgd:rank=2``, or any codec's text.
 
-    Raises ValueError naming what is known.
+    ``collective`` and ``network``: how payloads meet, see ``OneShot``; aggregators of several rounds have their own
+    way. Raises ValueError naming what is known.
     """
     name, settings = spec.split(text)
+    known(collective)
     if name in AGGREGATORS:
         kind = AGGREGATORS[name]
         spec.make(kind, text, settings, ALONE)  # says now what is wrong
         return lambda group: spec.make(kind, text, settings, group)
     if name not in COMPRESSORS and "+" not in text:
-        known = ", ".join(sorted([*COMPRESSORS, *AGGREGATORS]))
-        raise ValueError(f"compressor={name!r} is unknown; choose one of {known}")
-    build_compressor(text)
-    return lambda group: OneShot(build_compressor(text), group)
+        listed = ", ".join(sorted([*COMPRESSORS, *AGGREGATORS]))
+        raise ValueError(f"compressor={name!r} is unknown; choose one of {listed}")
+    OneShot(build_compressor(text), ALONE, collective)
+    return lambda group: OneShot(build_compressor(text), group, collective, network)
 
 
-def build(text: str, group: dist.ProcessGroup | Communicator) -> Aggregator:
+def build(
+    text: str,
+    group: dist.ProcessGroup | Communicator,
+    collective: str = AUTO,
+    network: Network | None = None,
+) -> Aggregator:
     """The aggregator that ``text`` describes. Raises ValueError naming what is known."""
-    return parse(text)(group)
+    return parse(text, collective, network)(group)
 
 
 __all__ = [

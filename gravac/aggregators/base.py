@@ -8,9 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives.communicator import Communicator, Work, communicator
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.collectives.base import Exchange
+from gravac.collectives.communicator import Communicator, communicator
+from gravac.compressors.base import Key
 from gravac.kernels import Tally
+
+Flight = Exchange
+"""An aggregation in flight: what the ranks' mean will be, and what this one is deemed to have sent."""
 
 
 class Tensors(Protocol):
@@ -25,28 +29,6 @@ class Tensors(Protocol):
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shape of each tensor; empty when unknown, then each is taken for a vector."""
-
-
-class Flight(Protocol):
-    """An aggregation in flight. ``codec.remove(payload, x)`` takes off ``x`` what this rank is deemed to have sent."""
-
-    @property
-    def work(self) -> Work: ...
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes this rank puts on its network link for it, all rounds."""
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes this rank hands to collectives, all rounds; equal on all ranks."""
-
-    @property
-    def codec(self) -> Compressor: ...
-    @property
-    def payload(self) -> Payload: ...
-
-    def mean_into(self, out: Tensor) -> None:
-        """After ``work`` is done: write the mean over ranks to ``out``, shape ``(n,)``. Bit-equal on all ranks."""
 
 
 class Draft(Protocol):
@@ -138,6 +120,10 @@ class Aggregator(ABC):
     def agreed(self) -> str:
         """Digest of the state that must be equal on all ranks; empty when there is none."""
         return ""
+
+    def notes(self) -> list[str]:
+        """Sentences for the journal since this was last asked."""
+        return []
 
 
 def shapes_of(tensors: Tensors) -> tuple[tuple[int, ...], ...]:

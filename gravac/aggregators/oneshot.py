@@ -9,55 +9,58 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
-from gravac.collectives import Collective, Communicator, Exchange, choose
-from gravac.collectives.communicator import Work
+from gravac.aggregators.shortfall import Shortfall
+from gravac.collectives import AUTO, Collective, Communicator, Load, Network, Ways, check
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.kernels import Tally
 
 
 @dataclass(slots=True)
-class _Flight:
-    work: Work
-    sent_bytes: int
-    payload_bytes: int
-    codec: Compressor
-    payload: Payload
-    exchange: Exchange
-
-    def mean_into(self, out: Tensor) -> None:
-        self.exchange.mean_into(out)
-
-
-@dataclass(slots=True)
 class _Draft:
+    owner: "OneShot"
     codec: Compressor
-    collective: Collective
+    tensors: Tensors
     payloads: dict[float, Payload]
     x: Tensor | None
     key: Key
     dtype: torch.dtype
 
     def kept_energy(self, cf: float) -> float:
-        return 0.0 if self.x is None else self.codec.kept_energy(self.payloads[cf], self.x)
+        if self.x is None:
+            return 0.0
+        kept = self.codec.kept_energy(self.payloads[cf], self.x)
+        return kept * self.owner.shortfall.expected(self.tensors.number, cf)
 
     def send(self, cf: float) -> Flight:
         payload = self.payloads[cf]
-        exchange = self.collective.exchange(self.codec, payload, cf, self.key, self.dtype)
-        return _Flight(
-            exchange.work, exchange.sent_bytes, exchange.payload_bytes, self.codec, payload, exchange
-        )
+        way = self.owner.way(self.tensors, self.codec, cf, self.dtype)
+        flight = way.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
+        if flight.payload is not payload and self.x is not None:
+            chosen = self.codec.kept_energy(payload, self.x)
+            sent = flight.codec, flight.payload
+            self.owner.shortfall.learn(self.tensors.number, cf, chosen, sent, self.x)
+        return flight
 
 
 class OneShot(Aggregator):
-    """Compress, exchange, decode. Linear codecs are all-reduced, the others gathered.
+    """Compress, exchange, decode. Linear codecs are all-reduced; others meet as ``collective`` says, by default the way
+    that is quickest on ``network`` (None: gathered).
 
     Two levels are nested where the codec is (multi-level compression, GraVAC §III-C).
     """
 
-    def __init__(self, compressor: Compressor, group: dist.ProcessGroup | Communicator) -> None:
+    def __init__(
+        self,
+        compressor: Compressor,
+        group: dist.ProcessGroup | Communicator,
+        collective: str = AUTO,
+        network: Network | None = None,
+    ) -> None:
         super().__init__(group)
+        check(collective, compressor)
         self.compressor = compressor
-        self.collective = choose(compressor, self.communicator)
+        self.ways = Ways(self.communicator, collective, network)
+        self.shortfall = Shortfall()
         self.name, self.source = compressor.name, compressor.source
         self._fitted: dict[tuple[tuple[int, ...], ...], Compressor] = {}
 
@@ -72,11 +75,11 @@ class OneShot(Aggregator):
     ) -> _Draft:
         codec = self.codec_for(tensors)
         payloads = codec.levels(x, cfs, key, dtype, counted)
-        return _Draft(codec, self.collective, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
+        return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     @property
     def keeps_largest(self) -> bool:
-        return self.compressor.counts
+        return self.compressor.counts and self.ways.whole
 
     def counts(self, gradient: Tensor) -> bool:
         return self.compressor.counts and kernels.compiled(gradient)
@@ -86,10 +89,16 @@ class OneShot(Aggregator):
     ) -> _Draft:
         codec = self.codec_for(tensors)
         payload = codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
-        return _Draft(codec, self.collective, {cf: payload}, None, key, dtype)
+        return _Draft(self, codec, tensors, {cf: payload}, None, key, dtype)
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        return self.codec_for(tensors).wire_bytes(sum(tensors.numels), cf, dtype)
+        load = Load(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)
+        return self.ways.of(load).payload_bytes(load)
+
+    def way(self, tensors: Tensors, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
+        """How these tensors' payloads meet; the same on all ranks."""
+        load = Load(codec, sum(tensors.numels), cf, dtype, self.communicator.size)
+        return self.ways.of(load)
 
     def codec_for(self, tensors: Tensors) -> Compressor:
         """The codec fitted to these shapes."""
@@ -100,14 +109,23 @@ class OneShot(Aggregator):
             self._fitted[shapes] = self.compressor.fitted(shapes)
         return self._fitted[shapes]
 
+    def use(self, network: Network) -> None:
+        """Choose by this network from now on; all ranks must be told the same."""
+        self.ways.use(network)
+
+    def notes(self) -> list[str]:
+        return self.ways.notes()
+
     def commit(self) -> None:
         self.compressor.commit()
+        self.shortfall.commit()
 
     def rollback(self) -> None:
         self.compressor.rollback()
+        self.shortfall.rollback()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.compressor.state_dict()
+        return self.compressor.state_dict() | self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.compressor.load_state_dict(state)
+        self.compressor.load_state_dict(self.shortfall.load_state_dict(state))

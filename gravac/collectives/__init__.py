@@ -1,9 +1,8 @@
-"""Collectives: one a file. ``choose`` picks by what the codec is."""
-
-import torch.distributed as dist
+"""Collectives: how payloads meet, one a file. ``choice`` says which; to add one, name it there in ``COLLECTIVES``."""
 
 from gravac.collectives.all_reduce import AllReduce
-from gravac.collectives.base import Collective, Exchange, ring_bytes
+from gravac.collectives.base import Collective, Exchange, Load, Transfer
+from gravac.collectives.choice import AUTO, COLLECTIVES, Choice, Ways, check, choose, known
 from gravac.collectives.communicator import (
     ALONE,
     Communicator,
@@ -12,29 +11,33 @@ from gravac.collectives.communicator import (
     Work,
     communicator,
 )
+from gravac.collectives.cost import Network, ring_bytes
 from gravac.collectives.gather import Gather
-from gravac.compressors.base import Compressor
-
-COLLECTIVES: dict[str, type[Collective]] = {collective.name: collective for collective in (AllReduce, Gather)}
-
-
-def choose(compressor: Compressor, group: dist.ProcessGroup | Communicator) -> Collective:
-    """Linear codecs are all-reduced, the others gathered."""
-    return AllReduce(group) if compressor.traits.linear else Gather(group)
-
+from gravac.collectives.reduce_scatter import ReduceScatter
+from gravac.collectives.shared import SharedSupport
 
 __all__ = [
     "ALONE",
+    "AUTO",
     "COLLECTIVES",
     "AllReduce",
+    "Choice",
     "Collective",
     "Communicator",
     "Done",
     "Exchange",
     "Gather",
+    "Load",
+    "Network",
     "ProcessGroupCommunicator",
+    "ReduceScatter",
+    "SharedSupport",
+    "Transfer",
+    "Ways",
     "Work",
+    "check",
     "choose",
     "communicator",
+    "known",
     "ring_bytes",
 ]

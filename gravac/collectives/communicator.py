@@ -39,6 +39,15 @@ class Communicator(ABC):
     def gather(self, out: Tensor, x: Tensor) -> Work:
         """Write every rank's ``x`` to ``out``, one after the other in rank order; sizes are equal on all ranks."""
 
+    @abstractmethod
+    def broadcast(self, x: Tensor, root: int) -> Work:
+        """Replace ``x`` by that of rank ``root``."""
+
+    @abstractmethod
+    def exchange(self, out: Tensor, x: Tensor) -> Work:
+        """All to all: ``x`` holds a part for each rank, in rank order and equally long on all; ``out`` gets what each
+        rank has for this one, in rank order."""
+
 
 class ProcessGroupCommunicator(Communicator):
     """A ``torch.distributed`` group."""
@@ -54,6 +63,12 @@ class ProcessGroupCommunicator(Communicator):
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
         return _issued(_all_gather(out, x, group=self.group, async_op=True))
+
+    def broadcast(self, x: Tensor, root: int) -> Work:
+        return _issued(dist.broadcast(x, group=self.group, group_src=root, async_op=True))
+
+    def exchange(self, out: Tensor, x: Tensor) -> Work:
+        return _issued(dist.all_to_all_single(out, x, group=self.group, async_op=True))
 
 
 class Done:
@@ -80,6 +95,13 @@ class _Alone(Communicator):
         return Done()
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
+        out.copy_(x)
+        return Done()
+
+    def broadcast(self, x: Tensor, root: int) -> Work:
+        return Done()
+
+    def exchange(self, out: Tensor, x: Tensor) -> Work:
         out.copy_(x)
         return Done()
 

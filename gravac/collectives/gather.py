@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gravac.collectives.base import Collective, Exchange
+from gravac.collectives import cost
+from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Work
+from gravac.collectives.cost import Network
+from gravac.collectives.header import HEADER_BYTES, opened, sealed
 from gravac.compressors.base import Compressor, Key, Payload
 
 
@@ -15,12 +18,11 @@ class _Gathered:
     work: Work
     sent_bytes: int
     payload_bytes: int
-    compressor: Compressor
+    codec: Compressor
+    payload: Payload
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, world_size messages of equal length one after the other
     sizes: list[int]  # bytes that count of each message
-    numel: int
-    cf: float
     key: Key
     dtype: torch.dtype
     share: float
@@ -30,24 +32,31 @@ class _Gathered:
         messages = self.arrived.view(len(self.sizes), -1)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             key = self.key._replace(rank=rank)
-            message = messages[rank, :size]
-            payload = self.compressor.unpack(message, self.numel, self.cf, key, self.dtype)
-            self.compressor.decompress(payload, out, self.share)
+            message = opened(messages[rank, :size], self.payload, self.codec, key, self.dtype)
+            payload = self.codec.unpack(message, self.payload.numel, self.payload.cf, key, self.dtype)
+            self.codec.decompress(payload, out, self.share)
 
 
 class Gather(Collective):
     """Each payload goes to every other rank: (N-1) payloads a rank, less than a dense ring while N < 2 wire CF.
 
-    Where sizes vary, ranks first tell each other theirs (8 bytes each, and a wait), then all fill up to the largest.
+    Each message begins with eight bytes that say what it is (``header.py``). Where sizes vary, ranks first tell each
+    other theirs (8 bytes each, and a wait), then all fill up to the largest.
     """
 
     name = "gather"
     source = "Strom 2015, Scalable distributed DNN training using commodity GPU cloud computing"
 
     def exchange(
-        self, compressor: Compressor, payload: Payload, cf: float, key: Key, dtype: torch.dtype
+        self,
+        compressor: Compressor,
+        payload: Payload,
+        x: Tensor | None,
+        cf: float,
+        key: Key,
+        dtype: torch.dtype,
     ) -> Exchange:
-        message, told = payload.pack(), 0
+        message, told = sealed(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
         if not compressor.traits.fixed_size:
             sizes, told = self._sizes(message), 8
@@ -57,22 +66,31 @@ class Gather(Collective):
         payload_bytes = message.numel() + told
         return _Gathered(
             work,
-            self.link_bytes(payload_bytes, self.world_size),
+            (self.world_size - 1) * payload_bytes,
             payload_bytes,
             compressor,
+            payload,
             message,
             arrived,
             sizes,
-            payload.numel,
-            cf,
             key,
             dtype,
             self.share,
         )
 
     @staticmethod
-    def link_bytes(payload_bytes: int, world_size: int) -> int:
-        return (world_size - 1) * payload_bytes
+    def fits(compressor: Compressor) -> bool:
+        return True
+
+    def payload_bytes(self, load: Load) -> int:
+        return HEADER_BYTES + load.wire_bytes
+
+    def link_bytes(self, load: Load) -> int:
+        return (load.ranks - 1) * self.payload_bytes(load)
+
+    def seconds(self, network: Network, load: Load) -> float:
+        work = cost.handling(load.ranks, load.ranks * load.decoding)
+        return cost.all_gather(network, load.ranks, self.payload_bytes(load)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:
         """Every rank's payload bytes; waits for all of them."""

@@ -29,6 +29,9 @@ class Dense(Compressor):
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         out.add_(payload.values.to(out.dtype), alpha=scale)
 
+    def decode(self, payload: Payload) -> Tensor:
+        return payload.values.to(torch.float32, copy=True)
+
     def energy(self, payload: Payload) -> float:
         return kernels.energy(payload.values)
 

@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def split(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings; values are JSON where they can be, else text. Raises ValueError for what cannot be read."""
+def split(text: str, what: str = "compressor") -> tuple[str, dict[str, Any]]:
+    """Name and settings; values are JSON where they can be, else text. Raises ValueError for what cannot be read,
+    saying ``what`` the text is for."""
     name, _, rest = text.strip().partition(":")
     found: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         setting, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not setting or not value:
-            raise ValueError(f"compressor={text!r}: {part!r} must be written setting=value")
+            raise ValueError(f"{what}={text!r}: {part!r} must be written setting=value")
         if setting in found:
-            raise ValueError(f"compressor={text!r}: setting {setting!r} is given twice")
+            raise ValueError(f"{what}={text!r}: setting {setting!r} is given twice")
         try:
             found[setting] = json.loads(value)
         except ValueError:
@@ -25,7 +26,13 @@ def split(text: str) -> tuple[str, dict[str, Any]]:
     return name, found
 
 
-def make(kind: Callable[..., T], text: str, settings: dict[str, Any], *leading: object) -> T:
+def make(
+    kind: Callable[..., T],
+    text: str,
+    settings: dict[str, Any],
+    *leading: object,
+    what: str = "compressor",
+) -> T:
     """``kind`` with these settings as keywords. Raises ValueError naming the setting that it does not have or take."""
     known = [
         name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY
@@ -33,9 +40,9 @@ def make(kind: Callable[..., T], text: str, settings: dict[str, Any], *leading: 
     for setting in settings:
         if setting not in known:
             raise ValueError(
-                f"compressor={text!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
+                f"{what}={text!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
             )
     try:
         return kind(*leading, **settings)
     except TypeError as error:
-        raise ValueError(f"compressor={text!r}: {error}") from None
+        raise ValueError(f"{what}={text!r}: {error}") from None

@@ -2,6 +2,7 @@
 
 from gravac.kernels.above import count_above, take_above
 from gravac.kernels.backend import active, compiled, on_gpu, use, warm
+from gravac.kernels.dealing import deal, home
 from gravac.kernels.draws import distinct
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
@@ -29,9 +30,11 @@ __all__ = [
     "blocked",
     "compiled",
     "count_above",
+    "deal",
     "dequantise",
     "distinct",
     "energy",
+    "home",
     "inner",
     "inner_at",
     "noise",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "scatter", "bits", "places", "rounding", "feistel")
+_KERNELS = ("tally", "top", "scatter", "bits", "places", "rounding", "feistel", "dealing")
 """The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
 _GPU_KERNELS = ("tally", "top", "scatter", "bits", "rounding", "draws", "products")
 """The same of ``gravac.kernels.cuda``."""

@@ -77,3 +77,22 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
         return False
     out.index_add_(0, indices, (values.float() * scale).to(out.dtype))
     return True
+
+
+def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.dealing``."""
+    wide = places.long()
+    owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
+    counts = torch.bincount(owners, minlength=ranks)
+    return owners.sort(stable=True).indices.int(), counts.cpu()
+
+
+def home(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+    """The places of these rows of an owner's share."""
+    wide = rows.long()
+    return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()
+
+
+def _turns(rows: Tensor, ranks: int, seed: int) -> Tensor:
+    mixed = ((rows + seed) & 0x7FFFFFFF) * 0x9E3779B1 & 0xFFFFFFFF
+    return (mixed >> 16) % ranks

@@ -50,10 +50,10 @@ class Network(Communicator):
         self.more.release()
         return self.issued[-1]
 
-    def sum(self, x: torch.Tensor) -> Any:
+    def sum(self, *tensors: Any) -> Any:
         raise AssertionError("Top-k is gathered")
 
-    maximum = sum
+    maximum = broadcast = exchange = sum
 
     def take(self) -> list[tuple[float, float]]:
         """As ``Metered``: no time is spent waiting for rounds."""

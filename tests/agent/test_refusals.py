@@ -18,8 +18,6 @@ from gravac_agent.remote import RemoteDesk
 SPEC = job_spec(StaticPolicy(cf=10).spec())
 END = End(incarnation="first", windows=0, steps=0, message="")
 
-pytestmark = pytest.mark.alone
-
 
 class Moody(ThreadingHTTPServer):
     """A controller of one job that answers ``status`` while there is one, and counts requests."""
@@ -88,6 +86,7 @@ def test_which_answers_mean_later(moody: Moody, status: int, error: type[Excepti
         post(moody.url, "/v1/jobs", "{}", seconds=5, token=None)
 
 
+@pytest.mark.alone
 def test_a_refused_registration_is_tried_again_ever_less_often(moody: Moody) -> None:
     moody.status = 401
     reporter = desk(moody)

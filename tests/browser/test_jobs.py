@@ -71,7 +71,7 @@ def test_a_long_job_begins_at_its_beginning(
     assert [int(line.split(",")[0]) for line in lines] == list(range(1700))
     tab.page.locator("#chart-gain .plot").focus()
     tab.page.keyboard.press("Home")
-    assert tab.text("#readout").startswith("Window 0 · step 19 ·")
+    tab.shows("#readout", "Window 0 · step 19 ·")
 
 
 def test_names_that_are_words_of_javascript(controller: Controller, open_page: OpenPage) -> None:

@@ -150,12 +150,51 @@ def test_faults_and_the_end(controller: Controller, open_page: OpenPage) -> None
     story.play(1, nonfinite_steps=1)
     tab = open_page(controller.url)
     tab.wait(READY)
-    assert "1 non-finite step ·" in tab.text("#faults")
+    assert tab.text("#faults tbody tr").split("\t") == [
+        "▲ steps with a gradient that is not finite",
+        "1",
+        "window 3",
+        "window 3",
+    ]
     assert "▲ non-finite" in tab.text("#events .is-fault")
     story.end()
     shows(tab, "#chip-word", "ended")
     assert "final numbers, from step 79" in tab.text("#banner")
     assert tab.page.locator("body.grey").count() == 0, "final is not old"
+
+
+def test_the_heat_map_shows_who_was_slow_when(shared: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(shared), job="heat", world_size=6, straggles={4: range(3, 6)})
+    story.play(10)
+    tab = open_page(f"{shared.url}/#job=heat")
+    tab.wait(READY)
+    tab.page.locator("#heat").scroll_into_view_if_needed()
+    tab.wait("document.querySelector('#heat-note').textContent.startsWith('Slowest: Rank 4, window')")
+    box = tab.page.locator("#heat canvas").bounding_box()
+
+    def point(window: int, rank: int) -> tuple[float, float]:
+        return box["width"] * (window + 0.5) / 10, box["height"] * (rank + 0.5) / 6
+
+    table = {}
+    history = shared.ask("GET", "/v1/jobs/heat/ranks/history").json
+    for window, rank in ((4, 4), (4, 3), (7, 4)):
+        x, y = point(window, rank)
+        tab.page.mouse.move(box["x"] + x, box["y"] + y)
+        percent = history["columns"][window]["percent"][rank]
+        assert (
+            tab.text("#heat-note")
+            == f"Rank {rank}, window {window}: {percent} % of the median rank's own time."
+        )
+        table[window, rank] = tab.page.evaluate(
+            """([x, y]) => [...document.querySelector('#heat canvas').getContext('2d')
+            .getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]""",
+            [x, y],
+        )
+    assert table[4, 4] != table[7, 4] == table[4, 3], "the straggler's colour, and only then"
+    x, y = point(7, 4)
+    tab.page.mouse.click(box["x"] + x, box["y"] + y)
+    tab.shows("#card-title", "No change")
+    assert "after window 7 " in tab.text("#card")
 
 
 def test_ranks_slowest_first(controller: Controller, open_page: OpenPage) -> None:

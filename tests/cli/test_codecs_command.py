@@ -87,8 +87,8 @@ def test_a_name_of_two_kinds_shows_both() -> None:
 def test_bytes_and_bounds() -> None:
     _, output = run("topk")
     assert re.search(r"^ *1000 +10 +10 +466 B +\(1−0.1\)·‖x‖²$", output, re.MULTILINE)
-    _, output = run("all_reduce")
-    assert re.search(r"Link of 8 ranks\n +1000 +4 kB +7 kB$", output, re.MULTILINE)
+    _, output = run("all-reduce")
+    assert re.search(r"Link of 8 ranks\n +1000 +10 +10 +4 kB +7 kB$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

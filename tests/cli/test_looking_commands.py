@@ -23,8 +23,6 @@ from gravac_controller.cli import main
 TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
 OPERATOR = "an-operators-token-0123456789abc"
 
-alone = pytest.mark.alone
-
 
 def run(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(main, list(arguments))
@@ -115,7 +113,6 @@ def test_status_of_a_trace_and_of_its_folder(tmp_path: Path) -> None:
         assert [(one["job"], one["state"], one["cf"]) for one in facts["jobs"]] == [("job", "ended", 10.0)]
 
 
-@alone
 def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: Path) -> None:
     folder = ["--data-dir", str(job.controller.data_dir)]
     assert "alpha" in run("status", *folder)
@@ -126,7 +123,6 @@ def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: 
     assert f"no controller runs on the journals in {tmp_path}" in output
 
 
-@alone
 def test_explaining_an_operators_order(job: Job) -> None:
     seen = job.controller.ask("GET", "/v1/jobs/alpha/override").headers["etag"]
     order = b'{"action": "pin", "cf": 12.5, "actor": "alice", "note": "trying it"}'
@@ -139,7 +135,6 @@ def test_explaining_an_operators_order(job: Job) -> None:
     assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
 
 
-@alone
 def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "runs")
     job = Job(controller, "beta")
@@ -175,7 +170,6 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         controller.stop()
 
 
-@alone
 def test_top_in_a_terminal_is_a_screen(job: Job) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     pid, terminal = pty.fork()

@@ -1,17 +1,21 @@
 """A real controller process on a free port, and plain HTTP to it."""
 
+import functools
 import http.client
+import itertools
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from forked import Forked, Zygote, surroundings
 
 from gravac.protocol import Record
 
@@ -32,25 +36,50 @@ class Answer:
         return json.loads(self.body)
 
 
+@functools.cache
+def zygotes() -> Iterator[Zygote]:
+    """Two in turn: one started again after another orders sets in another way, as in real life."""
+    modules = ("gravac_controller.cli.serve", "uvicorn.loops.asyncio", "uvicorn.lifespan.off")
+    return itertools.cycle([Zygote(*modules), Zygote(*modules)])
+
+
 class Controller:
-    """``python -m gravac_controller serve`` until ``stop`` or ``kill``."""
+    """``python -m gravac_controller serve`` until ``stop`` or ``kill``.
+
+    ``fresh``: a new interpreter that imports everything, as a user starts it, in place of a quicker fork.
+    """
 
     def __init__(
-        self, data_dir: Path, *arguments: str, port: int = 0, env: dict[str, str] | None = None
+        self,
+        data_dir: Path,
+        *arguments: str,
+        port: int = 0,
+        env: dict[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.data_dir = data_dir
-        command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
+        command = ["serve", "--announce", "--with-parent"]
         command += ["--port", str(port), "--data-dir", str(data_dir), *arguments]
         self.log = data_dir.parent / f"{data_dir.name}.log"
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
+        environment = surroundings(**(env or {}))
+        self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=clean | (env or {}),
-            )
+            if fresh:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "gravac_controller", *command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=environment,
+                )
+            else:
+                self.process = next(zygotes()).start(
+                    module="gravac_controller",
+                    argv=tuple(command),
+                    environment=environment,
+                    stdin=subprocess.PIPE,
+                    stderr=errors,
+                )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

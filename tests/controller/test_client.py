@@ -14,14 +14,12 @@ from gravac.protocol import End, JobAnswer, WindowAnswer
 from gravac.replay import check
 from gravac_controller.client import Client, NoController, NotAController, Refused, running
 from gravac_controller.client.wire import base_of
-from gravac_controller.views import EndView, Snapshot, WindowDelta
+from gravac_controller.messages import EndView, Snapshot, WindowDelta
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 BEARER = {"Authorization": f"Bearer {AGENT}"}
 WINDOWS = 12
-
-pytestmark = pytest.mark.alone
 
 
 def feed(controller: Controller, trainer: Trainer, windows: int) -> None:

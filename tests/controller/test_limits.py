@@ -14,8 +14,6 @@ from gravac.protocol import JobAnswer
 from gravac_controller.headers import HEADERS
 from gravac_controller.rates import BURST_SECONDS, MOST_KEYS, Rates
 
-alone = pytest.mark.alone
-
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
@@ -51,7 +49,6 @@ def eventually(ask: Callable[[], Answer], status: int) -> Answer:
     return answer
 
 
-@alone
 def test_too_many_connections_are_told_so(small: Controller) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(20):
@@ -63,7 +60,6 @@ def test_too_many_connections_are_told_so(small: Controller) -> None:
     eventually(lambda: small.ask("GET", "/healthz"), 200)
 
 
-@alone
 def test_connections_far_beyond_the_limit_are_dropped(small: Controller) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(120):
@@ -73,7 +69,6 @@ def test_connections_far_beyond_the_limit_are_dropped(small: Controller) -> None
     eventually(lambda: small.ask("GET", "/healthz"), 200)
 
 
-@alone
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc"])
 def test_a_client_that_never_says_what_it_wants_is_let_go(small: Controller, said: bytes) -> None:
     with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
@@ -81,7 +76,6 @@ def test_a_client_that_never_says_what_it_wants_is_let_go(small: Controller, sai
         assert sock.recv(1) == b""
 
 
-@alone
 def test_a_second_head_has_its_time_too(small: Controller) -> None:
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
@@ -91,7 +85,6 @@ def test_a_second_head_has_its_time_too(small: Controller) -> None:
         assert sock.recv(1) == b""
 
 
-@alone
 def test_a_body_that_does_not_come(small: Controller) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     answer = small.raw(head)
@@ -100,7 +93,6 @@ def test_a_body_that_does_not_come(small: Controller) -> None:
     assert b"within 1.5 s" in answer
 
 
-@alone
 def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
     answer = small.raw(b"\x00\x01\x02\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
@@ -108,7 +100,6 @@ def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
     assert b"default-src 'self'" in answer
 
 
-@alone
 def test_streams_leave_room_for_agents(small: Controller) -> None:
     readers = [Reader(small) for _ in range(3)]
     try:
@@ -121,7 +112,7 @@ def test_streams_leave_room_for_agents(small: Controller) -> None:
             reader.close()
 
 
-@alone
+@pytest.mark.alone
 def test_reading_and_changing_have_their_own_rates(small: Controller) -> None:
     statuses = [small.ask("GET", "/v1/jobs").status for _ in range(80)]
     assert set(statuses) == {200, 429}

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from controller.builders import Trainer
 from controller.conftest import InProcess
-from controller.test_jobs import register, run
+from controller.direct import run
+from controller.test_jobs import register
 from controller.test_pages import walk
 
 from gravac_controller import cursor

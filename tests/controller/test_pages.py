@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from controller.builders import Trainer
 from controller.conftest import InProcess
-from controller.test_jobs import register, run
+from controller.direct import run
+from controller.test_jobs import register
 
 from gravac.protocol import Decision, Record
 from gravac.replay import check
@@ -74,10 +75,10 @@ def test_a_page_from_disk_equals_the_page_from_memory(open_app: Callable[..., In
     run(app, Trainer(), register(app).decision, 20)
     job = app.services.store.jobs["job"]
     remembered = app.client.get("/v1/jobs/job/windows?limit=1000").json()["items"]
-    from_disk = shown(job.reader.windows(after=-1, end=job.journal_bytes))
+    from_disk = shown(job.journal.reader.windows(after=-1, end=job.journal.end))
     assert from_disk == remembered
     remembered = app.client.get("/v1/jobs/job/decisions?limit=1000").json()["items"]
-    from_disk = shown(job.reader.decisions(after=None, end=job.journal_bytes))
+    from_disk = shown(job.journal.reader.decisions(after=None, end=job.journal.end))
     assert from_disk == remembered
 
 
@@ -85,9 +86,9 @@ def test_a_reader_sees_what_was_appended_since(open_app: Callable[..., InProcess
     app = open_app()
     decision: Decision = run(app, trainer := Trainer(), register(app).decision, 150)
     job = app.services.store.jobs["job"]
-    assert len(list(job.reader.windows(after=120, end=job.journal_bytes))) == 29
+    assert len(list(job.journal.reader.windows(after=120, end=job.journal.end))) == 29
     run(app, trainer, decision, 150)
-    found = [number for number, _ in job.reader.windows(after=120, end=job.journal_bytes)]
+    found = [number for number, _ in job.journal.reader.windows(after=120, end=job.journal.end)]
     assert found == list(range(121, 300))
 
 

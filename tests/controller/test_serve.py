@@ -2,19 +2,18 @@
 
 import http.client
 import json
-import os
 import signal
 import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from controller.builders import spec
-from controller.process import PATIENCE_SECONDS, Controller
+from controller.process import PATIENCE_SECONDS, Controller, zygotes
+from forked import surroundings
 
 from gravac_controller.listen import ListenError, listen, url_of
 
@@ -23,27 +22,25 @@ TOKEN = "a-token-of-the-tests-0123456789"
 
 def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end, which must come by itself."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gravac_controller",
-            "serve",
-            "--data-dir",
-            str(tmp_path / "runs"),
-            *arguments,
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        env=clean | env,
-        check=False,
-    )
+    argv = ("serve", "--data-dir", str(tmp_path / "runs"), *arguments)
+    said, complained = tmp_path / "stdout", tmp_path / "stderr"
+    with said.open("wb") as stdout, complained.open("wb") as stderr:
+        process = next(zygotes()).start(
+            module="gravac_controller",
+            argv=argv,
+            environment=surroundings(**env),
+            stdout=stdout,
+            stderr=stderr,
+        )
+    try:
+        process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(argv, process.wait(), said.read_text(), complained.read_text())
 
 
-def test_it_announces_itself_in_one_line(controller: Controller) -> None:
+def test_it_announces_itself_in_one_line(start: Callable[..., Controller]) -> None:
+    controller = start(fresh=True)
     assert set(controller.announced) == {"url", "pid", "instance"}
     assert controller.announced["pid"] == controller.process.pid
     assert controller.ask("GET", "/healthz").json == {

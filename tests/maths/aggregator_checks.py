@@ -10,7 +10,7 @@ from maths.simulated import SimulatedWorld
 from torch import Tensor
 
 from gravac.aggregators import Aggregator, build
-from gravac.collectives import Communicator
+from gravac.collectives import AUTO, Communicator
 from gravac.compressors import Key
 
 
@@ -79,10 +79,16 @@ def steps(
     return found
 
 
+def made(text: str, communicator: Communicator) -> Aggregator:
+    """The aggregator of a text such as ``topk``, or ``topk by shared``, the collective behind it."""
+    codec, _, collective = text.partition(" by ")
+    return build(codec, communicator, collective or AUTO)
+
+
 def world(size: int, text: str, each: Callable[[Aggregator], object]) -> list[object]:
     """What ``each`` returns on every rank of a simulated world."""
 
     def body(communicator: Communicator) -> object:
-        return each(build(text, communicator))
+        return each(made(text, communicator))
 
     return SimulatedWorld(size).run(body)

@@ -74,6 +74,15 @@ class _Simulated(Communicator):
     def gather(self, out: Tensor, x: Tensor) -> Work:
         return self._meet(x, torch.cat, out)
 
+    def broadcast(self, x: Tensor, root: int) -> Work:
+        return self._meet(x, lambda all_: all_[root].clone(), x)
+
+    def exchange(self, out: Tensor, x: Tensor) -> Work:
+        def for_me(all_: list[Tensor]) -> Tensor:
+            return torch.cat([one.chunk(self.size)[self.rank] for one in all_])
+
+        return self._meet(x, for_me, out)
+
     def _meet(self, x: Tensor, combine: Callable[[list[Tensor]], Tensor], out: Tensor) -> Work:
         self._world.meet(self.rank, x, combine, out)
         return Done()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from maths.aggregator_checks import BUCKETS, Step, bucket, gradient, steps, world
+from maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, steps, world
 from maths.checks import LECTURE
 from maths.simulated import SimulatedWorld
 from torch import Tensor
@@ -17,8 +17,13 @@ from gravac.collectives import ALONE
 from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors import build as build_codec
 
-MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "randomk+int4"]
-MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name]
+WAYS = [
+    *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),
+    *("redsync-trimmed by shared", "topk+int8 by reduce-scatter"),
+    *("qsgd by all-reduce", "dgc by all-reduce"),
+]
+MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "randomk+int4", *WAYS]
+MANY = [name for name in MEMBERS if name in AGGREGATORS or ":" in name or " by " in name]
 
 
 def run(size: int, text: str, count: int = 3, cf: float = 4.0, **given: Any) -> list[list[list[Step]]]:
@@ -29,7 +34,7 @@ def run(size: int, text: str, count: int = 3, cf: float = 4.0, **given: Any) -> 
 @pytest.mark.parametrize("text", MEMBERS)
 def test_the_mean_is_that_of_what_was_sent_and_the_same_bits_everywhere(text: str, size: int) -> None:
     ranks = run(size, text)
-    conserves = build(text, ALONE).conserves
+    conserves = made(text, ALONE).conserves
     for step in range(3):
         for number in range(len(BUCKETS)):
             here = [rank[step][number] for rank in ranks]
@@ -44,7 +49,7 @@ def test_the_mean_is_that_of_what_was_sent_and_the_same_bits_everywhere(text: st
 
 @pytest.mark.parametrize("text", MEMBERS)
 def test_bytes_are_those_declared(text: str) -> None:
-    aggregator = build(text, ALONE)
+    aggregator = made(text, ALONE)
     fixed = text in MANY or build_codec(text).traits.fixed_size
     if not fixed:
         return
@@ -113,7 +118,11 @@ def test_one_overflow_reaches_all_ranks_and_poisons_nothing(text: str, kind: str
 
 
 @pytest.mark.parametrize(
-    "text", ["powersgd", "powersgd:rank=1", "hardthreshold-warmup", "terngrad-sum", "topk"]
+    "text",
+    [
+        *("powersgd", "powersgd:rank=1", "hardthreshold-warmup", "terngrad-sum", "topk"),
+        *("topk by shared:leader=largest", "topk by reduce-scatter"),
+    ],
 )
 def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
     def through(aggregator: Aggregator) -> list[list[Step]]:
@@ -121,7 +130,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
 
     def resumed(aggregator: Aggregator) -> list[list[Step]]:
         steps(aggregator, 3, 4.0)
-        other = build(text, aggregator.communicator)
+        other = made(text, aggregator.communicator)
         other.load_state_dict(aggregator.state_dict())
         assert other.agreed() == aggregator.agreed()
         return steps(other, 3, 4.0, first=3)
@@ -133,7 +142,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(text: str) -> None:
 
 @pytest.mark.parametrize("text", MEMBERS)
 def test_both_levels_of_an_exploring_step(text: str) -> None:
-    aggregator = build(text, ALONE)
+    aggregator = made(text, ALONE)
     x = gradient(0, 0, BUCKETS[0])
     draft = aggregator.prepare(BUCKETS[0], x, (3.0, 12.0), Key(3, 0, 0, 0), torch.float32)
     weak, strong = draft.kept_energy(3.0), draft.kept_energy(12.0)

@@ -83,7 +83,15 @@ def test_numbers() -> None:
     )
     assert [setting.name for setting in by_name["aggregator", "powersgd"].settings] == ["rank", "saving"]
     assert [setting.name for setting in by_name["compressor", "qsgd"].settings] == ["bits", "norm", "block"]
-    ring, gather = by_name["collective", "all_reduce"].costs[0], by_name["collective", "gather"].costs[0]
-    assert (ring.link_bytes, gather.link_bytes) == (2 * 7 * 4000 // RANKS, 7 * 4000)
+    told = {
+        name: by_name["collective", name].costs[0] for name in COLLECTIVES
+    }  # 1000 elements, CF 10, 8 ranks
+    assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in told.items()} == {
+        "gather": (474, 7 * 474),  # with 8 bytes of header
+        "all-reduce": (4000, 2 * 7 * 4000 // RANKS),
+        # 13 elements of 125, with packed places: 52 + 9 bytes to each owner, and from each.
+        "reduce-scatter": (9 * 61, 14 * 61),
+        "shared": (466, 66 * 7 // 8 + 2 * 7 * 400 // RANKS),
+    }
     assert by_name["memory", "none"].costs[0].held_bytes == 0
     assert by_name["memory", "residual"].costs[0].held_bytes in (4000, 8000)

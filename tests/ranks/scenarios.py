@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import time
 import urllib.request
@@ -17,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent, AgreementError, SetupError
+from gravac_agent.link import Link
 from gravac_agent.plan import Directive, Plan
 
 
@@ -162,10 +164,10 @@ def nonfinite(
     )
     bad["now"] = False
     spoiled: dict[str, Any] = {}
-    policy = f"static:cf={cf}" if cf > 1 else "dense"
-    with Agent(
-        module, optimizer, data_dir=folder, controller=None, policy=policy, compressor=compressor, window=5
-    ) as agent:
+    options: dict[str, Any] = {"policy": f"static:cf={cf}" if cf > 1 else "dense"}
+    options["compressor"], _, collective = compressor.partition(" by ")
+    options["collective"] = collective or "gather"
+    with Agent(module, optimizer, data_dir=folder, controller=None, window=5, **options) as agent:
         for step in range(at + 6):
             bad["now"] = step == at and rank == world - 1
             before = (agent._parts.memory.state_dict(), fingerprint(module)) if agent._parts else None
@@ -636,10 +638,12 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
     start = [parameter.detach().clone() for parameter in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     cfs, layouts = [], []
+    codec, _, collective = name.partition(" by ")
     options: dict[str, Any] = {
         "policy": "static:cf=8",
-        "compressor": name,
-        "job": f"{name}-{buckets}".replace("+", "-"),
+        "compressor": codec,
+        "collective": collective or "gather",
+        "job": re.sub(r"\W", "-", f"{name}-{buckets}"),
     }
     with Agent(module, optimizer, data_dir=folder, controller=None, window=6, **options) as agent:
         assert agent._parts is not None
@@ -657,7 +661,8 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
         "saved": loop.dense_bytes / loop.payload_bytes,
     }
     if rank == 0:
-        options = {"compressor": name, "memory": "residual", "cfs": cfs, "layouts": layouts, "rate": 0.02}
+        options = {"compressor": codec, "collective": collective or "gather", "memory": "residual"}
+        options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02}
         expected = simulate(net, batch, world=world, **options)
         moved = sum(float((one - begun).square().sum()) for one, begun in zip(expected, start, strict=True))
         pairs = zip(expected, module.parameters(), strict=True)
@@ -745,6 +750,45 @@ def many_steps(
         "steps": loop.step,
         "saved": loop.dense_bytes / loop.payload_bytes,
     }
+
+
+def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """``auto`` by a link that has no latency, by what is measured, as a checkpoint has it, and switched in mid-job."""
+
+    def job(name: str, **options: Any) -> tuple[Agent, DistributedDataParallel, torch.optim.Optimizer]:
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+        options |= {"policy": "static:cf=10", "collective": "auto", "window": 3, "job": name}
+        return Agent(module, optimizer, data_dir=folder, controller=None, **options), module, optimizer
+
+    found: dict[str, Any] = {}
+    agent, module, optimizer = job("linked", link=Link(bits_per_second=1e10))
+    with agent:
+        train(module, optimizer, rank, range(6))
+        state = agent.state_dict()
+        found["linked"] = fingerprint(module), str(state["network"])
+    agent, module, optimizer = job("measured")
+    with agent:
+        train(module, optimizer, rank, range(6))
+        found["measured"] = fingerprint(module), str(agent.state_dict()["network"])
+        agent.switch(collective="shared")
+        train(module, optimizer, rank, range(6, 12))
+        before = agent.state_dict()["residual"]
+        agent.switch(collective="reduce-scatter", compressor="topk+int8")
+        after = agent.state_dict()["residual"]
+        found["moved"] = max(float((before[name] - after[name]).abs().max()) for name in before)
+        try:
+            agent.switch(compressor="qsgd")
+        except SetupError as error:
+            found["refused"] = str(error)
+        train(module, optimizer, rank, range(12, 18))
+        found["switched"] = fingerprint(module), str(agent.state.cf if agent.state else None)
+    agent, module, optimizer = job("resumed")
+    with agent:
+        agent.load_state_dict(state)
+        train(module, optimizer, rank, range(6, 12))
+        found["resumed"] = fingerprint(module), str(agent.state_dict()["network"])
+    return found
 
 
 def hashed(rank: int, world: int, folder: str) -> dict[str, Any]:

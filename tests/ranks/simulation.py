@@ -6,7 +6,7 @@ import torch
 from maths.simulated import SimulatedWorld
 from torch import Tensor, nn
 
-from gravac.aggregators import build
+from gravac.aggregators import Aggregator, build
 from gravac.collectives import Communicator
 from gravac.compressors import Key
 from gravac.memories import Bucket
@@ -23,6 +23,7 @@ def simulate(
     world: int,
     compressor: str,
     memory: str,
+    collective: str,
     cfs: Sequence[float],
     layouts: Layouts,
     rate: float,
@@ -32,22 +33,22 @@ def simulate(
     modules = [make() for _ in range(world)]  # not in the threads, which share the generator that makes them
 
     def each(communicator: Communicator) -> list[Tensor]:
-        return _rank(communicator, modules[communicator.rank], batch, compressor, memory, cfs, layouts, rate)
+        aggregator, module = build(compressor, communicator, collective), modules[communicator.rank]
+        return _rank(aggregator, module, batch, memory, cfs, layouts, rate)
 
     return SimulatedWorld(world).run(each)[0]
 
 
 def _rank(
-    communicator: Communicator,
+    aggregator: Aggregator,
     module: nn.Module,
     batch: Batch,
-    compressor: str,
     memory: str,
     cfs: Sequence[float],
     layouts: Layouts,
     rate: float,
 ) -> list[Tensor]:
-    aggregator, owed = build(compressor, communicator), build_memory(memory)
+    communicator, owed = aggregator.communicator, build_memory(memory)
     parameters = dict(module.named_parameters())
     for step, (cf, layout) in enumerate(zip(cfs, layouts, strict=True)):
         x, y = batch(communicator.rank, step)

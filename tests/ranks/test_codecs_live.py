@@ -10,9 +10,13 @@ from gravac.compressors import COMPRESSORS
 
 pytestmark = pytest.mark.distributed
 
-MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS)]
-LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2}
-"""Whole run, dense steps included; the halves can do 2x only."""
+WAYS = [
+    *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter")),
+    *("topk+int8 by reduce-scatter", "qsgd by all-reduce"),
+]
+MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), *WAYS]
+LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2, "qsgd by all-reduce": 0.99}
+"""Whole run, dense steps included; the halves can do 2x only, and what is decoded first is dense."""
 
 
 @pytest.mark.parametrize("buckets", [1, 6])

@@ -25,7 +25,7 @@ KINDS: dict[Kind, KindWords] = {
         'Agent(model, optimizer, compressor="{}")',
     ),
     "memory": KindWords("Error memories", "what becomes of the rest", 'Agent(model, optimizer, memory="{}")'),
-    "collective": KindWords("Collectives", "how payloads meet", "follows from the compressor"),
+    "collective": KindWords("Collectives", "how payloads meet", 'Agent(model, optimizer, collective="{}")'),
     "policy": KindWords("Policies", "who decides how much", 'Agent(model, optimizer, policy="{}")'),
     "estimator": KindWords(
         "Estimators", "which samples a gradient is made of", 'gravac.estimators.ESTIMATORS["{}"]'
@@ -115,7 +115,7 @@ def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
     if cost.held_bytes is not None:
         return f"Held, {million}"
     if cost.link_bytes is not None:
-        return f"{LINK}, {million}"
+        return f"{LINK}, {million}, CF {cost.cf:g}"
     return f"Payload, {million}, CF {cost.cf:g}"
 
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import click
 
 from gravac.follow import Follower
+from gravac.parts import Part
+from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.trace import TraceError, read
 from gravac_controller.cli.wording import printable
 from gravac_controller.client import Client, ControllerError, running
@@ -87,15 +89,17 @@ class FromTrace:
         self._windows: list[WindowView] = []
         self._decisions: list[DecisionView] = []
         follower, before = Follower(adopt=True), None
+        repeats = False  # a part begins with what the part before it holds already
         for line in read(path):
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
-            if line.kind == "window":
-                self._windows.append(window_view(line.time, line.record, self._live.known()[0].world_size))  # type: ignore[arg-type]
-            elif line.kind == "decision":
-                view = decision_view(line.time, line.record, before)  # type: ignore[arg-type]
+            if isinstance(line.record, WindowReport):
+                self._windows.append(window_view(line.time, line.record, self._live.known()[0].world_size))
+            elif isinstance(line.record, Decision) and not repeats:
+                view = decision_view(line.time, line.record, before)
                 self._decisions.append(view)
                 before = view.decision
+            repeats = isinstance(line.record, Part) or (repeats and isinstance(line.record, JobSpec))
         if follower.fold is None or before is None:
             raise TraceError(str(path), None, "holds no job")
         self._live.in_force(follower.fold.override)

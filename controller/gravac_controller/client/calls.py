@@ -23,6 +23,7 @@ from gravac_controller.views import (
     JobView,
     OverrideView,
     Page,
+    RankHeatView,
     RanksView,
     State,
     UnreadableJob,
@@ -120,6 +121,10 @@ class Client:
     def ranks(self, name: str) -> RanksView:
         """Each rank in the last window: ``/v1/jobs/{job}/ranks``."""
         return self._get(_job(name, "ranks"), RanksView)
+
+    def rank_heat(self, name: str) -> RankHeatView:
+        """Which rank was slow when: ``/v1/jobs/{job}/ranks/history``."""
+        return self._get(_job(name, "ranks/history"), RankHeatView)
 
     def events(self, name: str, after: str | None = None) -> Iterator[Message]:
         """What happens, as it happens, from a connection of its own: ``/v1/jobs/{job}/events``.

@@ -1,9 +1,9 @@
-// The decision log and the list of events, newest first.
+// The decision log, newest first.
 
-import { $, el, setText } from "./dom.js";
+import { $, el } from "./dom.js";
 import { cf, clock, count } from "./format.js";
 import { now } from "./api.js";
-import { EVENT, FAULTS, RULE, say } from "./words.js";
+import { RULE, say } from "./words.js";
 
 const MOST_ROWS = 300;
 
@@ -73,32 +73,4 @@ function decisionRow(view, state) {
     el("td", {}, clock(view.time, now())), el("td", { class: "num" }, step), el("td", { class: "num" }, open),
     el("td", { class: "num" }, count(view.epoch)), el("td", { class: "change" }, change),
     el("td", {}, say(RULE, view.rule)), el("td", { class: "why" }, view.reason));
-}
-
-export function showEvents(job, unreadable) {
-  const list = $("events");
-  const key = JSON.stringify([job.events, unreadable]);
-  if (list.dataset.key !== key) {
-    list.dataset.key = key;
-    const items = [...job.events].reverse().map(({ time, event }) => item(clock(time, now()), event));
-    for (const { job: name, reason } of unreadable) {
-      items.unshift(item("", { kind: "failed", window: null, message: `The journal of “${name}” cannot be read: ${reason}` }));
-    }
-    list.replaceChildren(...(items.length ? items : [el("li", { class: "muted" }, "Nothing so far.")]));
-  }
-  const { nonfinite_steps: nonfinite, failed_steps: failed } = job.totals;
-  const fallbacks = job.events.filter(({ event }) => event.kind === "fallback").length;
-  const parts = [[nonfinite, "non-finite step"], [failed, "failed step"], [fallbacks, "fallback"]]
-    .map(([n, name]) => `${count(n)} ${name}${n === 1 ? "" : "s"}`);
-  setText($("faults"), `${parts.join(" · ")}.`);
-  $("faults").classList.toggle("fault", nonfinite + failed + fallbacks > 0);
-}
-
-function item(time, { kind, window, message }) {
-  const fault = FAULTS.has(kind);
-  return el("li", { class: fault ? "is-fault" : null },
-    el("span", { class: "muted num" }, time), " ",
-    el("span", { class: "kind" }, `${fault ? "▲ " : ""}${say(EVENT, kind)}`),
-    window === null ? null : el("span", { class: "muted" }, ` window ${count(window)}`), " ",
-    el("span", { class: "message" }, message));
 }

@@ -4,10 +4,12 @@ import { Card } from "./card.js";
 import { Charts } from "./charts.js";
 import { Curve, showCurve } from "./curve.js";
 import { $, setHidden, setText } from "./dom.js";
+import { showEvents, showFaults } from "./faults.js";
 import { count } from "./format.js";
 import { showHeader, showJobs, showStatus } from "./header.js";
 import { showHero, showTitle } from "./hero.js";
-import { DecisionLog, showEvents } from "./log.js";
+import { Heat } from "./heat.js";
+import { DecisionLog } from "./log.js";
 import { showReadout } from "./readout.js";
 import { showRisk } from "./risk.js";
 import { showSaved } from "./saved.js";
@@ -33,6 +35,7 @@ export class Screen {
       $("charts").scrollIntoView({ block: "nearest" });
     });
     this.curve = new Curve($("curve"));
+    this.heat = new Heat(pick);
     $("exploration-now").addEventListener("click", () => this.pick(null));
   }
 
@@ -75,6 +78,7 @@ export class Screen {
   rebuild() {
     this.charts.rebuild();
     this.curve.rebuild();
+    this.heat.paint();
   }
 
   /** Everything that changes when the job does. */
@@ -88,6 +92,8 @@ export class Screen {
     charts.show(state);
     showRanks(state.job);
     this.log.show(state);
+    this.heat.show(state.job);
+    showFaults(state);
     showEvents(state.job, unreadable);
     showReadout(state, charts.pin.at < 0 ? null : charts.pin.at);
     this.showPicked();

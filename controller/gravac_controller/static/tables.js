@@ -35,7 +35,7 @@ function candidateRow(row, best, wanted) {
   const state = row.verdict === "chosen" ? "chosen" : wanted ? "trying" : row.verdict;
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row" }, cf(row.cf)), num(digits(row.gain)), num(digits(row.samples_per_second)),
-    el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null, digits(useful)),
+    el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null, el("span", {}, digits(useful))),
     el("td", { class: "verdict" }, say(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
 }
 
@@ -75,7 +75,7 @@ function rankRow(row, speed) {
   const { phases } = row;
   const fault = (value) => el("td", { class: value > 0 ? "num fault" : "num" }, count(value));
   return el("tr", {}, el("th", { scope: "row", class: "num" }, count(row.rank)),
-    el("td", { class: "num with-bar" }, known(speed) ? bar(speed) : null, digits(speed)),
+    el("td", { class: "num with-bar" }, known(speed) ? bar(speed) : null, el("span", {}, digits(speed))),
     mean(row.step_seconds), mean(phases.compute), mean(phases.data_wait), mean(phases.compress),
     mean(phases.communicate), mean(phases.decompress), fault(row.nonfinite_steps), fault(row.failed_steps),
     num(bytes(row.memory_bytes)));

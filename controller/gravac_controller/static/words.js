@@ -14,7 +14,7 @@ export const PHASE_LONG = {
 export const RULE = {
   start: "start", warmup: "warm-up", explore: "explore", climb: "climb", extend: "look longer",
   no_headroom: "no headroom", saturated: "saturated", too_strong: "too strong", top: "top of the ladder",
-  hold: "hold", scale_down: "scale down", reexplore: "look again", fixed: "fixed", unusable: "window not usable",
+  hold: "hold", scale_down: "scale down", reexplore: "look again", fixed: "fixed", unusable: "window not usable", pinned: "pinned", paused: "paused", resumed: "resumed",
 };
 
 export const VERDICT = {
@@ -23,7 +23,7 @@ export const VERDICT = {
 };
 
 export const EVENT = {
-  registered: "registered", restarted: "restarted", gap: "gap", fallback: "fallback", recovered: "recovered",
+  registered: "registered", restarted: "restarted", gap: "gap", override: "order", fallback: "fallback", recovered: "recovered",
   nonfinite: "non-finite", failed: "failed step", note: "note",
 };
 

@@ -1,0 +1,112 @@
+// Ranks against windows as a heat map: who did its own work slower than the others, and when.
+
+import { getJson, jobPath } from "./api.js";
+import { $, el, setHidden, setText } from "./dom.js";
+import { count } from "./format.js";
+import { paintHeat } from "./heatpaint.js";
+
+const AGAIN_MS = 5000;
+const SMALLEST_ROW = 3, LARGEST_ROW = 18, HEIGHT = 320;  // CSS pixels
+
+export class Heat {
+  /** onPick(window): the person clicked a cell. */
+  constructor(onPick) {
+    this.canvas = el("canvas", { role: "img", tabindex: "0" });
+    $("heat").append(this.canvas);
+    this.readAt = -Infinity;
+    this.job = this.windows = this.data = null;
+    this.stale = this.seen = false;
+    this.timer = 0;
+    this.limit = Infinity;
+    new IntersectionObserver(([entry]) => {
+      this.seen = entry.isIntersecting;
+      if (this.seen) this.read();
+    }, { rootMargin: "200px" }).observe($("heat-box"));
+    new ResizeObserver(() => this.paint()).observe($("heat"));
+    this.canvas.addEventListener("mousemove", (event) => this.say(this.cellAt(event)));
+    this.canvas.addEventListener("mouseleave", () => this.say(null));
+    this.canvas.addEventListener("click", (event) => {
+      const cell = this.cellAt(event);
+      if (cell !== null) onPick(cell.column.last_window);
+    });
+  }
+
+  /** The job as it is now, and the last window to show: a page that looks back shows no later ones. */
+  show({ job, spec, totals, latest }) {
+    if (job !== this.job) this.data = null;
+    const windows = totals.windows, limit = latest?.report.window ?? -1;
+    setHidden($("heat-box"), spec.world_size < 2 || windows === 0);
+    if (job !== this.job || windows !== this.windows) this.stale = true;
+    Object.assign(this, { job, windows, limit });
+    this.paint();
+    this.read();
+  }
+
+  /** Ask for the table, when it is in sight and has changed, but not too often. */
+  async read() {
+    clearTimeout(this.timer);
+    if (!this.stale || !this.seen || this.job === null) return;
+    const wait = this.data === null ? 0 : this.readAt + AGAIN_MS - performance.now();
+    if (wait > 0) {
+      this.timer = setTimeout(() => this.read(), wait);
+      return;
+    }
+    const { job } = this;
+    this.stale = false;
+    this.readAt = performance.now();
+    try {
+      const data = await getJson(jobPath(job, "/ranks/history"));
+      if (job !== this.job) return;
+      this.data = data;
+      this.paint();
+    } catch {
+      this.stale = true;  // asked again with the next window
+    }
+  }
+
+  get columns() {
+    return this.data.columns.filter((column) => column.first_window <= this.limit);
+  }
+
+  paint() {
+    if (this.data === null || $("heat-box").hidden) return;
+    const { columns } = this, rows = Math.max(1, ...columns.map(({ percent }) => percent.length));
+    const height = Math.max(SMALLEST_ROW, Math.min(LARGEST_ROW, Math.floor(HEIGHT / rows))) * rows;
+    this.rows = rows;
+    paintHeat(this.canvas, columns, rows, $("heat").clientWidth, height);
+    this.say(null);
+  }
+
+  cellAt(event) {
+    if (this.data === null) return null;
+    const box = this.canvas.getBoundingClientRect(), { columns } = this;
+    const column = columns[Math.floor(((event.clientX - box.left) / box.width) * columns.length)];
+    const row = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+    return column === undefined || row < 0 ? null : { column, row };
+  }
+
+  /** What a cell is; of none, the slowest in sight. */
+  say(cell) {
+    const text = cell === null ? `Slowest: ${this.worst()}` : this.cell(cell);
+    setText($("heat-note"), text);
+    this.canvas.setAttribute("aria-label", `Own time of each rank by window. ${text}`);
+  }
+
+  cell({ column, row }) {
+    const { first_window: first, last_window: last, percent } = column, each = this.data.ranks_per_row;
+    const ranks = each === 1 ? `Rank ${count(row)}` : `Ranks ${count(row * each)}–${count((row + 1) * each - 1)}`;
+    const windows = first === last ? `window ${count(first)}` : `windows ${count(first)}–${count(last)}`;
+    const value = percent[row] ?? null;
+    return `${ranks}, ${windows}: ${value === null ? "not known" : `${count(value)} % of the median rank's own time`}.`;
+  }
+
+  worst() {
+    let found = null, most = 0;
+    for (const column of this.columns) {
+      column.percent.forEach((value, row) => {
+        if (value !== null && value > most) [most, found] = [value, { column, row }];
+      });
+    }
+    return found === null ? "not known." : this.cell(found);
+  }
+}

@@ -1,0 +1,193 @@
+"""A long journal in parts: ``journal.jsonl`` is the one being written, ``journal.000001.jsonl.gz`` … those before it.
+
+Each part but the first begins with a ``part`` line, the job as registered and the decision in force, so that it is a
+trace of its own: a controller takes a job up again without reading all of it, and old parts may be deleted. The chain
+of digests runs on through all parts, so that they are one trace too.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated, BinaryIO, cast
+
+from pydantic import Field
+
+from gravac.protocol import Count, Record
+
+ACTIVE = "journal.jsonl"
+COMPRESS_LEVEL = 6
+_CLOSED = re.compile(r"journal\.([0-9]{6,})\.jsonl(?:\.gz)?")
+_HEAD = re.compile(
+    rb'\{"kind":"part","schema":[0-9]+,"time":[^,]*,"body":\{"number":([0-9]+),"lines":([0-9]+),"digest":"([0-9a-f]{16})"'
+)
+
+
+class Part(Record):
+    """First line of every part but the first. ``lines`` and ``digest``: of all parts before it, and of their last line.
+
+    ``summary``: sums over those parts, for people, as whoever writes the journal keeps them; nothing is decided by it.
+    """
+
+    number: Annotated[int, Field(ge=2, le=10**9)]
+    lines: Count
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    summary: Annotated[str, Field(max_length=200_000)] = ""
+
+
+def head_of(raw: bytes) -> tuple[int, int, str] | None:
+    """Number, lines before and digest before, from a part's first line; null for any other line."""
+    match = _HEAD.match(raw)
+    return None if match is None else (int(match[1]), int(match[2]), match[3].decode())
+
+
+def number_of(path: Path) -> int:
+    """Which part a journal file is; 1 for an empty one. Raises OSError."""
+    with opened(path) as stream:
+        head = head_of(stream.readline(1 << 20))
+    return 1 if head is None else head[0]
+
+
+def plain_size(path: Path) -> int:
+    """Bytes of a full part, uncompressed. Raises OSError."""
+    with opened_closed_raw(path) as file:
+        if file.read(2) != b"\x1f\x8b":
+            return file.seek(0, os.SEEK_END)
+        file.seek(-4, os.SEEK_END)  # gzip's own note, modulo 4 GiB; parts are far smaller
+        return int.from_bytes(file.read(4), "little")
+
+
+def closed_path(folder: Path, number: int) -> Path:
+    """Where part ``number`` goes when it is full."""
+    return folder / f"journal.{number:06}.jsonl"
+
+
+def closed(folder: Path) -> dict[int, Path]:
+    """The full parts of a journal by number; of one that is there twice, the compressed file."""
+    found: dict[int, Path] = {}
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir()):  # .jsonl before .jsonl.gz
+            match = _CLOSED.fullmatch(path.name)
+            if match is not None:
+                found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def whole(path: Path) -> BinaryIO:
+    """All of the journal whose active part is ``path`` as one stream: it, and the unbroken row of parts before it.
+
+    What is turned to or compressed meanwhile does no harm. Raises OSError and EOFError, later too.
+    """
+    active = opened(path)
+    try:
+        head = head_of(active.readline(1 << 20))
+        active.seek(0)
+    except BaseException:
+        active.close()
+        raise
+    before, number = closed(path.parent), 1 if head is None else head[0]
+    files = []
+    while number - 1 in before:
+        number -= 1
+        files.append(before[number])
+    return io.BufferedReader(_Chain(files[::-1], active), 1 << 16)
+
+
+def repair(path: Path) -> None:
+    """Put a journal in order that a crash left between two steps of turning to a new part, or of compressing one."""
+    folder = path.parent
+    if not path.exists():
+        plain = [file for file in closed(folder).values() if file.suffix == ".jsonl"]
+        if plain:  # moved away, and the next part was not put in its place
+            plain[-1].rename(path)
+    for leftover in (next_path(path), *folder.glob("journal.*.gz.tmp")):
+        leftover.unlink(missing_ok=True)
+    for file in closed(folder).values():
+        if file.suffix == ".gz":
+            file.with_suffix("").unlink(missing_ok=True)
+
+
+def next_path(path: Path) -> Path:
+    """Where the next part is made before it takes the active one's name."""
+    return path.with_name(path.name + ".next")
+
+
+def compress(path: Path) -> Path:
+    """Replace a full part by its gzip; at every moment one of the two is whole. Returns the new path."""
+    target = path.with_name(path.name + ".gz")
+    draft = target.with_name(target.name + ".tmp")
+    with path.open("rb") as source, draft.open("wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        with gzip.GzipFile("", "wb", COMPRESS_LEVEL, file, mtime=0) as packed:
+            shutil.copyfileobj(source, packed, 1 << 18)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(target)
+    sync_folder(path.parent)
+    path.unlink()
+    return target
+
+
+def sync_folder(folder: Path) -> None:
+    """Have renames in ``folder`` on disk before going on."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def opened(path: Path) -> BinaryIO:
+    """A journal file for reading; gzip is known by its first bytes. Raises OSError."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb")
+
+
+def opened_closed(path: Path) -> BinaryIO:
+    """A full part for reading, which may just have been compressed. Raises OSError."""
+    try:
+        return opened(path)
+    except FileNotFoundError:
+        return opened(path.with_name(path.name + ".gz"))
+
+
+def opened_closed_raw(path: Path) -> BinaryIO:
+    """The same, but the bytes of the file as they are."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return path.with_name(path.name + ".gz").open("rb")
+
+
+class _Chain(io.RawIOBase):
+    """Full parts one after the other, and the active one, which is open already."""
+
+    def __init__(self, files: list[Path], active: BinaryIO) -> None:
+        self._files, self._active = iter(files), active
+        self._open: BinaryIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object, /) -> int:
+        view = memoryview(cast(bytearray, buffer))
+        while True:
+            if self._open is None:
+                following = next(self._files, None)
+                self._open = self._active if following is None else opened_closed(following)
+            piece = self._open.read(len(view))
+            if piece or self._open is self._active:
+                view[: len(piece)] = piece
+                return len(piece)
+            self._open.close()
+            self._open = None
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+        self._active.close()
+        super().close()

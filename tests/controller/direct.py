@@ -1,0 +1,21 @@
+"""Windows straight to a job, past HTTP: for tests that need many."""
+
+import asyncio
+
+from controller.builders import Trainer
+from controller.conftest import InProcess
+
+from gravac.protocol import Decision
+
+
+def run(app: InProcess, trainer: Trainer, decision: Decision, windows: int) -> Decision:
+    """Report so many windows; returns the decision on the last."""
+    job = app.services.store.get(trainer.job)
+
+    async def send() -> Decision:
+        latest = decision
+        for _ in range(windows):
+            latest = (await job.window(trainer.report(latest))).decision
+        return latest
+
+    return asyncio.run(send())

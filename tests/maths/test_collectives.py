@@ -1,0 +1,411 @@
+"""Ways that payloads meet: nothing is lost in them, and the cost model's figures are those of its sources."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from maths.aggregator_checks import BUCKETS, bucket, gradient, made, steps, world
+from maths.checks import vector
+from torch import Tensor
+
+from gravac import kernels
+from gravac.aggregators import Aggregator, OneShot, build
+from gravac.collectives import ALONE, COLLECTIVES, Load, Network, Ways, choose, cost, known
+from gravac.collectives.shards import Shards
+from gravac.compressors import COMPRESSORS, Key
+from gravac.compressors import build as build_codec
+from gravac.memories import Bucket
+from gravac.memories import build as build_memory
+
+SELECTING = ("topk by shared", "topk by shared:leader=largest", "topk by reduce-scatter")
+NETWORKS = st.builds(Network, latency_seconds=st.floats(0, 0.1), bytes_per_second=st.floats(1e3, 1e11))
+
+
+def load(codec: str = "topk", numel: int = 1 << 20, cf: float = 100.0, ranks: int = 8) -> Load:
+    return Load(build_codec(codec), numel, cf, torch.float32, ranks)
+
+
+def one_step(
+    size: int, text: str, xs: list[Tensor], cf: float, number: int = 0
+) -> list[tuple[Tensor, Tensor]]:
+    """(mean, what was sent) on each rank."""
+    one = bucket(0, (xs[0].numel(),))
+
+    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
+        rank = aggregator.communicator.rank
+        return aggregator.aggregate(one, xs[rank], cf, Key(1, number, 0, rank))
+
+    return world(size, text, each)  # type: ignore[return-value]
+
+
+@settings(max_examples=40)
+@given(
+    numel=st.integers(1, 300),
+    ranks=st.integers(1, 6),
+    cf=st.sampled_from([1.0, 1.5, 4.0, 30.0, 1000.0]),
+    kind=st.sampled_from(["gauss", "heavy", "zero", "one_hot", "constant", "cluster"]),
+    text=st.sampled_from(SELECTING),
+)
+def test_nothing_is_lost(numel: int, ranks: int, cf: float, kind: str, text: str) -> None:
+    """Mean + mean of what is owed = mean of what came in, for any shape of gradient, one that fits no shard too."""
+    if kind == "cluster":  # a layer that dwarfs the others
+        xs = [
+            vector("gauss", numel, rank) * torch.where(torch.arange(numel) < numel // 3, 1e3, 1e-3)
+            for rank in range(ranks)
+        ]
+    else:
+        xs = [vector(kind, numel, rank) for rank in range(ranks)]
+    done = one_step(ranks, text, xs, cf)
+    largest = max(float(x.abs().max()) for x in xs)
+    for mean, _ in done:
+        assert torch.equal(mean, done[0][0])
+    owed = torch.stack([x - sent for x, (_, sent) in zip(xs, done, strict=True)]).double().mean(0)
+    came_in = torch.stack(xs).double().mean(0)
+    assert float((done[0][0].double() + owed - came_in).abs().max()) <= 1e-6 * largest * ranks
+    k = max(1, int(numel / cf))
+    assert int((done[0][0] != 0).sum()) <= k + ranks  # no build-up, unlike a gather
+
+
+def test_a_shared_support_is_the_leaders_and_leaves_the_rest_exactly() -> None:
+    one = BUCKETS[0]
+    n = sum(one.numels)
+    topk = build_codec("topk")
+    for step in range(4):
+        xs = [gradient(rank, step, one, scale=1.0 + (rank == 1)) for rank in range(3)]
+        for text, leader in (("topk by shared", step % 3), ("topk by shared:leader=largest", 1)):
+            support = topk.compress(xs[leader], 10.0, Key(0, 0, 0, 0), torch.float32).support
+            assert support is not None
+            for x, (mean, sent) in zip(xs, one_step(3, text, xs, 10.0, step), strict=True):
+                expected = torch.zeros(n)
+                expected[support.long()] = x[support.long()]
+                assert torch.equal(sent, expected)
+                assert mean.nonzero().squeeze(1).tolist() == support.tolist()
+
+
+def test_a_reduce_scatter_of_equal_ranks_tells_their_largest_elements() -> None:
+    x = vector("heavy", 20_000)
+    topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
+    for mean, sent in one_step(4, "topk by reduce-scatter", [x] * 4, 20.0):
+        assert torch.equal(sent[sent != 0], x[sent != 0])
+        told = int(((mean != 0) & (topk != 0)).sum())
+        assert told > 0.93 * 1000  # a few do not fit their owner's share
+        assert float(mean.square().sum()) > 0.99 * float(topk.square().sum())
+
+
+def test_the_owner_takes_over_what_it_does_not_tell() -> None:
+    """Two ranks, one element a shard told: what the loser sent is the owner's to send next time."""
+    n, cf = 40, 20.0
+    shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    home = [shards.places(rows, owner).tolist() for owner in range(2)]
+    a, b, c, d = home[0][3], home[0][5], home[1][2], home[1][7]
+    xs = [torch.zeros(n), torch.zeros(n)]
+    xs[0][a], xs[0][c] = 5.0, 1.0
+    xs[1][b], xs[1][d] = 3.0, 2.0
+    (mean, first), (_, second) = one_step(2, "topk by reduce-scatter", xs, cf)
+    assert {at: float(mean[at]) for at in mean.nonzero().squeeze(1).tolist()} == {a: 2.5, d: 1.0}
+    assert {at: float(first[at]) for at in first.nonzero().squeeze(1).tolist()} == {a: 5.0, b: -3.0, c: 1.0}
+    assert {at: float(second[at]) for at in second.nonzero().squeeze(1).tolist()} == {c: -1.0, b: 3.0, d: 2.0}
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [
+        *(
+            ("residual", text)
+            for text in (*SELECTING, "topk+bf16 by reduce-scatter", "topk+int8 by reduce-scatter")
+        ),
+        *((memory, "topk by reduce-scatter") for memory in ("conef:bits=8", "momentum")),
+        ("momentum", "topk by shared"),
+    ],
+)
+def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
+    """What was applied + what is owed = what came in, through every memory; and what is owed stops growing."""
+    one, ranks = Bucket(0, ("a", "b"), (300, 100)), 3
+    exact = memory == "residual"
+
+    def each(aggregator: Aggregator) -> tuple[Tensor, Tensor, Tensor, list[float]]:
+        rank, owed = aggregator.communicator.rank, build_memory(memory)
+        owed.world_size = ranks
+        applied, came, sizes = (
+            torch.zeros(400, dtype=torch.float64),
+            torch.zeros(400, dtype=torch.float64),
+            [],
+        )
+        for step in range(30):
+            g = torch.randn(400, generator=torch.Generator().manual_seed(7 * step + rank)) + vector(
+                "heavy", 400, 9
+            )
+            came += g.double()
+            p = owed.compensate(one, g)
+            flight = aggregator.prepare(one, p, (8.0,), Key(0, step, 0, rank), torch.float32).send(8.0)
+            owed.update(one, flight.codec, flight.payload)
+            mean = torch.empty(400)
+            flight.mean_into(mean)
+            applied += mean.double()
+            owed.commit()
+            left = torch.cat([owed.state_dict()[name] for name in one.names])
+            sizes.append(float(left.norm()))
+        return applied, came, left.double(), sizes
+
+    done: list[tuple[Tensor, Tensor, Tensor, list[float]]] = world(ranks, text, each)  # type: ignore[assignment]
+    if exact:
+        owed = torch.stack([left for _, _, left, _ in done]).mean(0)
+        came = torch.stack([came for _, came, _, _ in done]).mean(0)
+        assert float((done[0][0] + owed - came).abs().max()) <= 1e-5 * float(came.abs().max())
+    for _, _, _, sizes in done:
+        assert all(math.isfinite(size) for size in sizes)
+        assert max(sizes[20:]) < 2.0 * max(sizes[10:20])
+
+
+@pytest.mark.parametrize("text", ["topk by shared", "topk by reduce-scatter"])
+def test_the_gate_hears_of_what_counts_not_of_what_was_chosen(text: str) -> None:
+    """On ranks without the leader's places (or with sums that are not told) gain is less than their own Top-k's."""
+    one = bucket(0, (2000,))
+
+    def each(aggregator: Aggregator) -> tuple[float, float, float, float, float]:
+        assert isinstance(aggregator, OneShot)
+        rank = aggregator.communicator.rank
+        x = gradient(rank, 0, one)
+        key = Key(0, 1, 0, rank)
+
+        def kept(cf: float) -> float:
+            return aggregator.prepare(one, x, (cf,), key, torch.float32).kept_energy(cf)
+
+        chosen = kept(10.0)
+        flight = aggregator.prepare(one, x, (10.0,), key, torch.float32).send(10.0)
+        inner, sent = flight.codec.inner(flight.payload, x), flight.codec.energy(flight.payload)
+        aggregator.rollback()
+        assert kept(10.0) == chosen
+        aggregator.prepare(one, x, (10.0,), key, torch.float32).send(10.0)
+        aggregator.commit()
+        other = made(text, aggregator.communicator)
+        other.load_state_dict(aggregator.state_dict())
+        again = other.prepare(one, x, (10.0,), key, torch.float32).kept_energy(10.0)
+        assert again == kept(10.0)
+        return chosen, kept(10.0), max(0.0, inner) ** 2 / sent, kept(100.0), 0.0
+
+    ranks: list[tuple[float, ...]] = world(3, text, each)  # type: ignore[assignment]
+    for rank, (chosen, after, truly, stronger, _) in enumerate(ranks):
+        assert after == pytest.approx(min(chosen, truly), rel=1e-4)
+        if text == "topk by shared" and rank == 1:
+            assert after == chosen  # the leader of step 1
+        else:
+            assert after < 0.9 * chosen
+        assert stronger < after  # as at the CF nearest to it
+
+
+@given(numel=st.integers(1, 500), ranks=st.integers(1, 9), seed=st.integers(0, 2**31 - 1))
+def test_every_element_has_one_owner(numel: int, ranks: int, seed: int) -> None:
+    shards = Shards(numel, ranks, seed)
+    rows = torch.arange(shards.rows, dtype=torch.int32)
+    x = torch.arange(1.0, numel + 1)
+    read = [shards.read(x, rows, owner) for owner in range(ranks)]
+    values = torch.cat([values for _, values in read])
+    assert sorted(values[values > 0].tolist()) == x.tolist()
+    assert int((values == 0).sum()) == shards.rows * ranks - numel < ranks
+    for owner, (places, found) in enumerate(read):
+        assert torch.equal(places, shards.places(rows, owner))
+        assert torch.equal(x[places.long()][found > 0], found[found > 0])
+
+
+def clusters() -> Iterator[Tensor]:
+    yield torch.arange(0, 4096)  # one layer
+    yield torch.arange(0, 1 << 20, 256)  # one column
+    yield torch.arange(0, 1 << 20, 255)
+    yield torch.randperm(1 << 20, generator=torch.Generator().manual_seed(0))[:4096].sort().values
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
+def test_clusters_are_dealt_out_evenly(ranks: int) -> None:
+    for seed in range(3):
+        shards = Shards(1 << 20, ranks, seed)
+        for places in clusters():
+            counts = kernels.deal(places.int(), ranks, shards.seed)[1]
+            fair = places.numel() / ranks
+            assert float((counts - fair).abs().max()) < 5 * math.sqrt(fair)
+
+
+@given(
+    chosen=st.sets(st.integers(0, 99), min_size=1),
+    ranks=st.integers(1, 5),
+    more=st.integers(0, 10),
+    seed=st.integers(0, 1000),
+)
+def test_division(chosen: set[int], ranks: int, more: int, seed: int) -> None:
+    """As many rows for each owner: the largest where there are too many, others only where there are too few."""
+    places = torch.tensor(sorted(chosen), dtype=torch.int32)
+    x = vector("gauss", 100, seed)
+    shards = Shards(100, ranks, seed)
+    count = min(shards.rows, -(-len(chosen) // ranks) + more)
+    order, counts = kernels.deal(places, ranks, seed)
+    owned = places[order.long()].split(counts.tolist())
+    for owner, rows in enumerate(shards.divide(places, x, count)):
+        assert rows.numel() == count == len(set(rows.tolist()))
+        assert rows.tolist() == sorted(rows.tolist())
+        assert 0 <= int(rows.min()) <= int(rows.max()) < shards.rows
+        mine, kept = set(owned[owner].tolist()), set(shards.places(rows, owner).tolist())
+        if len(mine) <= count:
+            assert mine <= kept
+        else:
+            assert kept < mine
+            assert min(abs(float(x[at])) for at in kept) >= max(abs(float(x[at])) for at in mine - kept)
+
+
+def test_the_figures_of_ar_topk() -> None:
+    """Tyagi and Swany 2023: 8 ranks, 1 ms, 1 Gbit/s, ResNet50 (102.2 MB), ratios 0.1 and 0.001; half is places."""
+    network = Network(latency_seconds=1e-3, bytes_per_second=125e6)
+    for ratio, gather, ring in ((0.1, 1148, 405), (0.001, 14.4, 21)):
+        part = round(102.2e6 * ratio)
+        # They take a tree's latency for the all-gather, 3 messages in place of the ring's 7.
+        assert 1e3 * cost.all_gather(network, 8, 2 * part) - 4 == pytest.approx(gather, rel=0.01)
+        shared = cost.broadcast(network, 8, part) + cost.all_reduce(network, 8, part)
+        assert 1e3 * shared == pytest.approx(ring, rel=0.01)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16, 64])
+def test_a_gather_loses_to_a_dense_ring_above_twice_its_factor(ranks: int) -> None:
+    """n > 2c, at no latency."""
+    network, dense = Network(latency_seconds=0.0, bytes_per_second=1e8), 1 << 24
+    ring = cost.all_reduce(network, ranks, dense)
+    for factor in (1, 2, 5, 10, 40):
+        gathered = cost.all_gather(network, ranks, dense // factor)
+        assert (gathered > ring * 1.0001) == (ranks > 2 * factor)
+
+
+def test_trees() -> None:
+    for ranks in range(1, 20):
+        for root in range(ranks):
+            sent = [cost.children(ranks, rank, root) for rank in range(ranks)]
+            assert sum(sent) == ranks - 1  # everybody else hears it once
+            assert max(sent) == sent[root] == cost.depth(ranks)
+
+
+@given(
+    network=NETWORKS,
+    numel=st.integers(1, 10**8),
+    cf=st.floats(1, 1000),
+    ranks=st.integers(2, 5000),
+    name=st.sampled_from(sorted(COMPRESSORS)),
+)
+@settings(max_examples=50)
+def test_a_choice_is_the_quickest_that_tells_as_much_or_twice_as_quick(
+    network: Network, numel: int, cf: float, ranks: int, name: str
+) -> None:
+    one = load(name, numel, cf, ranks)
+    choice = choose(network, one)
+    chosen = COLLECTIVES[choice.name]
+    assert chosen.fits(one.codec)
+    assert choice == choose(network, one)
+    took = choice.predicted[choice.name]
+    for other, seconds in choice.predicted.items():
+        if COLLECTIVES[other].whole == chosen.whole:
+            assert took <= seconds
+        elif chosen.whole:
+            assert took <= 2 * seconds
+        else:
+            assert 2 * took <= seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "numel", "ranks", "cf", "speed", "chosen"),
+    [
+        ("topk", 6_500_000, 3, 100.0, 125e6, "gather"),
+        ("topk", 6_500_000, 8, 100.0, 125e6, "shared"),
+        ("topk", 6_500_000, 16, 10.0, 12.5e6, "reduce-scatter"),
+        ("topk", 1000, 16, 10.0, 125e6, "all-reduce"),  # small: fewest messages to handle
+        ("topk+bf16", 6_500_000, 8, 100.0, 12.5e6, "reduce-scatter"),
+        ("topk+bf16", 6_500_000, 8, 100.0, 1.25e9, "gather"),  # handling it would take longer than the wire
+        ("dgc", 6_500_000, 64, 10.0, 125e6, "all-reduce"),  # sizes vary: only a gather would do else
+        ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
+        ("qsgd", 6_500_000, 16, 4.0, 125e6, "all-reduce"),
+    ],
+)
+def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, chosen: str) -> None:
+    network = Network(latency_seconds=1e-4, bytes_per_second=speed)
+    assert choose(network, load(name, numel, cf, ranks)).name == chosen
+
+
+def test_who_chooses_and_what_is_said() -> None:
+    network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
+    ways = Ways(ALONE, "auto", network)
+    assert ways.whole
+    assert ways.of(load(cf=10.0, ranks=16)).name == "shared"
+    assert not ways.whole
+    assert ways.of(load(cf=10.0, ranks=16)) is ways.of(load(cf=20.0, ranks=16))
+    assert ways.of(load("randomk", ranks=16)).name == "all-reduce"
+    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "gather"
+    assert ways.notes() == [
+        "Collectives at CF 10 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements; gather for 60,000 elements.",
+        "Collectives at CF 20 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements.",
+    ]
+    assert ways.notes() == []
+    ways.use(Network(latency_seconds=1e-5, bytes_per_second=1e11))
+    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "all-reduce"
+
+
+def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
+    """Whatever the network, so there is nothing to measure; a collective that was named is taken."""
+    network = Network(latency_seconds=0.0, bytes_per_second=1e3)
+    assert Ways(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
+    assert Ways(ALONE, "auto").of(load(cf=10.0, ranks=16)).name == "gather"
+    assert Ways(ALONE, "shared").of(load(cf=10.0, ranks=2)).name == "shared"
+
+
+@pytest.mark.parametrize(
+    ("codec", "collective", "said"),
+    [
+        (
+            "topk",
+            "ring",
+            "collective='ring' is unknown; choose one of auto, gather, all-reduce, reduce-scatter, shared",
+        ),
+        ("topk", "auto:fast=1", "collective='auto:fast=1' is unknown"),
+        ("topk", "shared:leader=me", "shared: leader='me' must be one of turns, largest"),
+        ("topk", "shared:boss=me", "collective='shared:boss=me' has no setting 'boss'; it has leader"),
+        ("dgc", "shared", "compressor='dgc' is not: choose gather, all-reduce or auto"),
+        (
+            "qsgd",
+            "reduce-scatter",
+            "collective='reduce-scatter' needs a selector that sends a fixed number of elements",
+        ),
+        (
+            "topk+int8",
+            "shared",
+            "compressor='topk+int8' is not: choose gather, all-reduce, reduce-scatter or auto",
+        ),
+    ],
+)
+def test_wrong_ways_are_named(codec: str, collective: str, said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        build(codec, ALONE, collective)
+    assert said in str(error.value)
+
+
+def test_what_has_its_own_way_takes_no_notice() -> None:
+    assert isinstance(build("randomk", ALONE, "shared"), OneShot)
+    assert build("powersgd", ALONE, "reduce-scatter").name == "powersgd"
+    assert known("auto") is None
+
+
+@pytest.mark.parametrize(
+    ("latency", "speed"), [(-1.0, 1.0), (math.nan, 1.0), (0.0, 0.0), (0.0, math.inf), (0.0, math.nan)]
+)
+def test_networks_that_cannot_be(latency: float, speed: float) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        Network(latency_seconds=latency, bytes_per_second=speed)
+
+
+def test_a_damaged_state_is_named() -> None:
+    with pytest.raises(ValueError, match="state of 'through/x' must be one number of a bucket and a CF"):
+        build("topk", ALONE).load_state_dict({"through/x": torch.ones(1)})
+
+
+def test_a_step_of_many_buckets() -> None:
+    """All in flight at once, as the engine has them."""
+    for text in SELECTING:
+        for rank in world(3, text, lambda aggregator: steps(aggregator, 2, 4.0)):
+            assert len(rank) == 2  # type: ignore[arg-type]

@@ -1,0 +1,40 @@
+"""How payloads meet is chosen alike on all ranks, said in the journal, kept in a checkpoint, and can be switched."""
+
+from pathlib import Path
+
+import pytest
+from ranks.harness import RunRanks
+
+from gravac.protocol import Event
+from gravac.trace import read
+
+pytestmark = pytest.mark.distributed
+
+
+def notes(folder: Path, job: str) -> list[str]:
+    lines = read(folder / job / "journal.jsonl")
+    return [line.record.message for line in lines if isinstance(line.record, Event)]
+
+
+def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_path: Path) -> None:
+    results = run_ranks("chosen_collectives", 3)
+    for name in ("linked", "measured", "switched", "resumed"):
+        assert len({tuple(result[name]) for result in results}) == 1, name
+    first = results[0]
+    linked = {"latency_seconds": 0.0, "bytes_per_second": 1.25e9}
+    assert first["linked"][1] == first["resumed"][1] == str(linked), (
+        "a checkpoint goes before what is measured"
+    )
+    assert first["measured"][1] not in ("None", str(linked))
+    assert first["moved"] == 0.0
+    assert "collective='reduce-scatter' needs a selector" in first["refused"]
+    assert first["switched"][1] == "10.0"
+    for job in ("linked", "resumed"):
+        (said,) = [note for note in notes(tmp_path, job) if note.startswith("Collectives at CF 10")]
+        assert "for 0 ms and 1.25e+03 MB/s: all-reduce for" in said
+    measured = notes(tmp_path, "measured")
+    assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
+    assert sum("collective auto -> shared." in note for note in measured) == 1
+    assert (
+        sum("compressor topk -> topk+int8, collective shared -> reduce-scatter." in n for n in measured) == 1
+    )
