@@ -47,6 +47,8 @@ def holding(story: Story) -> None:
 
 
 STATES: dict[str, Callable[[Story], None]] = {"start": at_start, "exploring": exploring, "holding": holding}
+TOKEN = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": "a-token-for-a-picture"}
+"""Control is on in the pictures, so that its buttons are seen."""
 
 
 def main() -> int:
@@ -68,7 +70,7 @@ def main() -> int:
 def take(browser: Browser, folder: Path, name: str) -> list[str]:
     """One state in every look. Returns what the pages complained of."""
     with tempfile.TemporaryDirectory() as data:
-        controller = Controller(Path(data) / "runs")
+        controller = Controller(Path(data) / "runs", env=TOKEN)
         try:
             sink, slow = Http(controller), {3: range(14, 22)}
             STATES.get(name, holding)(

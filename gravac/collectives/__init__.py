@@ -1,4 +1,4 @@
-"""Collectives: how payloads meet, one a file. ``choice`` says which; to add one, name it there in ``COLLECTIVES``."""
+"""Collectives: how payloads meet, one a file. To add one, name it in ``choice.COLLECTIVES``."""
 
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Exchange, Load, Transfer

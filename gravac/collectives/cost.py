@@ -61,8 +61,8 @@ def broadcast(network: Network, ranks: int, nbytes: int) -> float:
 
 
 def handling(messages: int, elements: float) -> float:
-    """Seconds of work of one core on so many messages and, in all, elements. Measured once and not on each machine: it
-    need only tell what is hopeless where the network is fast."""
+    """Seconds of work of one core on so many messages and, in all, elements. Measured once (benchmarks/collectives.py)
+    and not on each machine: it need only tell what is hopeless where the network is fast."""
     return messages * MESSAGE_SECONDS + elements * ELEMENT_SECONDS
 
 

@@ -89,7 +89,7 @@ class Gather(Collective):
         return (load.ranks - 1) * self.payload_bytes(load)
 
     def seconds(self, network: Network, load: Load) -> float:
-        work = cost.handling(load.ranks, load.ranks * load.decoding)
+        work = cost.handling(load.ranks, load.ranks * load.decoding + 0.2 * load.numel)
         return cost.all_gather(network, load.ranks, self.payload_bytes(load)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:

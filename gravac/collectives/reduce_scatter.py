@@ -78,7 +78,7 @@ class ReduceScatter(Collective):
         chooser, coder = made
         n, ranks, rank = payload.numel, self.world_size, self.communicator.rank
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
-        entries = Entries(coder, dtype, _count(n, cf, ranks), shards.rows)
+        entries = Entries(coder, dtype, cf, _count(n, cf, ranks), shards.rows)
         x = compressor.decode(payload) if x is None else x
 
         messages, sent = [], list[_Part]()
@@ -142,7 +142,7 @@ class ReduceScatter(Collective):
         nbytes = _message_bytes(load)
         first = cost.all_to_all(network, load.ranks, load.ranks * nbytes)
         # Packed for each owner, unpacked by it, unpacked again by all; and passes over an owner's share.
-        work = cost.handling(5 * load.ranks + 3, 7 * load.decoding + 0.8 * load.numel)
+        work = cost.handling(5 * load.ranks + 3, 12 * load.decoding + 0.8 * load.numel)
         return first + cost.all_gather(network, load.ranks, nbytes) + work
 
 
@@ -155,7 +155,7 @@ def _message_bytes(load: Load) -> int:
     made = parts(load.codec)
     assert made is not None
     rows = -(-load.numel // load.ranks)
-    return Entries(made[1], load.dtype, _count(load.numel, load.cf, load.ranks), rows).nbytes
+    return Entries(made[1], load.dtype, load.cf, _count(load.numel, load.cf, load.ranks), rows).nbytes
 
 
 def _payload(sent: list[_Part], numel: int, cf: float, key: Key) -> Payload:

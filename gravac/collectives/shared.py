@@ -12,8 +12,9 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Communicator, Work
 from gravac.collectives.cost import Network, children, ring_bytes
+from gravac.collectives.entries import parts
+from gravac.collectives.header import HEADER_BYTES, facts_of, marked, unmarked
 from gravac.compressors.base import Compressor, Key, Payload, kept
-from gravac.compressors.selector import Indexed
 
 Leader = Literal["turns", "largest"]
 
@@ -37,8 +38,9 @@ class SharedSupport(Collective):
     places stays in its error memory, exactly.
 
     ``leader``: ``turns`` goes round the ranks by step and bucket; ``largest`` takes the rank whose own k elements have
-    the most energy, for a round of 8 bytes more. For selectors of fixed size, such as Top-k. About 2 (n-1)/n · 4k bytes
-    on a link, however many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
+    the most energy, for a round of 8 bytes more. For Top-k and the like; quantisers behind them are left out: a sum of
+    rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link,
+    however many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
     """
 
     name = "shared"
@@ -63,31 +65,34 @@ class SharedSupport(Collective):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        assert isinstance(compressor, Indexed)
+        made = parts(compressor)
+        assert made is not None
         assert payload.support is not None
         n, k, ranks, rank = payload.numel, kept(payload.numel, cf), self.world_size, self.communicator.rank
         leader, told = self._leader(compressor, payload, key), self._told_bytes
-        places = payload.parts[1] if rank == leader else torch.empty_like(payload.parts[1])
-        self.communicator.broadcast(places, leader).wait()
+        message = marked(payload.parts[-1:], facts := facts_of(payload, compressor, key, dtype))
+        self.communicator.broadcast(message, leader).wait()
+        places = unmarked(message, facts, key._replace(rank=leader))
         support = (payload.support if rank == leader else kernels.unpack_positions(places, k, n)).int()
         # A blank payload has the same value everywhere, so its own places do not matter.
-        own = (payload.values if x is None else x[support.long()]).float()
+        x, at = (compressor.decode(payload), payload.support) if x is None else (x, support)
+        own = x[at.long()].float()
         values = own * self.share
         work = self.communicator.sum(values)
         sent = Payload((own, places), support, n, cf, key)
-        sent_bytes = children(ranks, rank, leader) * places.nbytes + ring_bytes(values.nbytes, ranks)
+        sent_bytes = children(ranks, rank, leader) * message.nbytes + ring_bytes(values.nbytes, ranks)
         return _Flight(
             work,
             sent_bytes + (ranks - 1) * told,
-            places.nbytes + values.nbytes + told,
-            compressor,
+            message.nbytes + values.nbytes + told,
+            made[0],
             sent,
             replace(sent, parts=(values, places)),
         )
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
-        return isinstance(compressor, Indexed) and compressor.traits.fixed_size
+        return parts(compressor) is not None
 
     def _leader(self, compressor: Compressor, payload: Payload, key: Key) -> int:
         if self.leader == "turns":
@@ -109,13 +114,13 @@ class SharedSupport(Collective):
         told, places, values = self._sizes(load)
         leader = cost.all_gather(network, load.ranks, told) if told else 0.0
         first = cost.broadcast(network, load.ranks, places)
-        work = cost.handling(2, 1.3 * load.decoding)
+        work = cost.handling(2, 1.6 * load.decoding + 0.2 * load.numel)
         return leader + first + cost.all_reduce(network, load.ranks, values) + work
 
     def _sizes(self, load: Load) -> tuple[int, int, int]:
         """Bytes handed to each round: energies, places, values."""
         k = kept(load.numel, load.cf)
-        return self._told_bytes, kernels.position_bytes(k, load.numel), 4 * k
+        return self._told_bytes, HEADER_BYTES + kernels.position_bytes(k, load.numel), 4 * k
 
     @property
     def _told_bytes(self) -> int:

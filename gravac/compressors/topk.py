@@ -34,7 +34,7 @@ class TopK(Indexed):
         home: Tensor | None = None
         for cf in cfs:
             places, taken = take_top(taken, kept(numel, cf), counted)
-            home = places if home is None else home[places]
+            home = places if home is None else home.index_select(0, places)
             values = taken if dtype == torch.float32 else travelling(taken, dtype)
             payloads.append(self._payload(values, home, numel, cf, key))
         return payloads

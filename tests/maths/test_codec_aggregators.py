@@ -19,7 +19,7 @@ from gravac.compressors import build as build_codec
 
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),
-    *("redsync-trimmed by shared", "topk+int8 by reduce-scatter"),
+    *("redsync-trimmed by shared", "topk+int8 by reduce-scatter", "topk+bf16 by shared"),
     *("qsgd by all-reduce", "dgc by all-reduce"),
 ]
 MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), "powersgd:rank=2", "randomk+int4", *WAYS]

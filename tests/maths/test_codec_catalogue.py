@@ -89,9 +89,9 @@ def test_numbers() -> None:
     assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in told.items()} == {
         "gather": (474, 7 * 474),  # with 8 bytes of header
         "all-reduce": (4000, 2 * 7 * 4000 // RANKS),
-        # 13 elements of 125, with packed places: 52 + 9 bytes to each owner, and from each.
-        "reduce-scatter": (9 * 61, 14 * 61),
-        "shared": (466, 66 * 7 // 8 + 2 * 7 * 400 // RANKS),
+        # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.
+        "reduce-scatter": (9 * 69, 14 * 69),
+        "shared": (474, 74 * 7 // 8 + 2 * 7 * 400 // RANKS),
     }
     assert by_name["memory", "none"].costs[0].held_bytes == 0
     assert by_name["memory", "residual"].costs[0].held_bytes in (4000, 8000)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from maths.simulated import SimulatedWorld
 
-from gravac.collectives import Communicator
-from gravac.collectives.gather import Gather
+from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
 from gravac.collectives.header import HEADER_BYTES, opened, sealed
 from gravac.compressors import Key, build
 
@@ -34,13 +33,14 @@ def test_a_message_of_another_step_is_refused(text: str) -> None:
             opened(message, *changed)
 
 
-def test_the_mean_is_not_made_of_strangers() -> None:
+@pytest.mark.parametrize("way", [Gather, ReduceScatter, SharedSupport])
+def test_the_mean_is_not_made_of_strangers(way: type[Collective]) -> None:
     world = SimulatedWorld(2)
 
     def each(network: Communicator) -> None:
-        codec, key = build("topk"), Key(1, 7 + network.rank, 0, network.rank)  # rank 1 is a step ahead
+        codec, key = build("topk"), Key(1, 7 + 2 * network.rank, 0, network.rank)  # rank 1 is ahead
         x = torch.randn(100)
-        flight = Gather(network).exchange(codec, codec.compress(x, 10.0, key, x.dtype), x, 10.0, key, x.dtype)
+        flight = way(network).exchange(codec, codec.compress(x, 10.0, key, x.dtype), x, 10.0, key, x.dtype)
         flight.mean_into(torch.empty(100))
 
     with pytest.raises(ValueError, match="the ranks are out of step"):

@@ -1,45 +1,16 @@
-"""``gravac bench encode|multilevel|wire|hook``: every row says what it must, however fast the machine is."""
+"""``gravac bench encode|multilevel|wire|hook|collective``: every row says what it must, however fast the machine is."""
 
-import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from testbed.measured import bench
 
 from gravac_agent.bench.paired import row
 from gravac_controller.bench import hook as hooks
 from gravac_controller.cli import main
-
-FIELDS = {"name", "against", "n", "cf", "seconds", "baseline", "ratio", "quartiles"}
-
-
-def bench(*words: str) -> dict[str, Any]:
-    """The JSON object of a benchmark that must succeed, what all of them promise checked."""
-    done = CliRunner().invoke(main, ["bench", *words, "--json"])
-    assert done.exit_code == 0, done.output
-    result: dict[str, Any] = json.loads(done.stdout)
-    assert result["benchmark"] == words[0]
-    assert result["machine"]["date"].endswith("+00:00")
-    assert result["machine"]["cores"] >= 1
-    assert result["machine"]["torch"]
-    assert result["rows"]
-    for each in result["rows"]:
-        assert set(each) >= FIELDS
-        for name in ("seconds", "baseline", "ratio", *(("cpu_ratio",) if words[0] == "hook" else ())):
-            assert 0 < each[name] < math.inf, each
-        assert 0 < each["quartiles"][0] <= each["ratio"] <= each["quartiles"][1] < math.inf, each
-        assert str(each["name"]) in done.stderr, "the table shows it"
-    for limit in result.get("limits", ()):
-        assert limit["copy_bytes_per_second"] == pytest.approx(8 * limit["n"] / limit["copy_seconds"])
-        moved = 12 * limit["n"]
-        assert limit["read_add_write_bytes_per_second"] == pytest.approx(
-            moved / limit["read_add_write_seconds"]
-        )
-        assert "Limit of this machine" in done.stderr
-    return result
 
 
 def test_encode() -> None:
@@ -113,6 +84,27 @@ def test_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < each["payload_bytes"] < 4 * each["n"]
 
 
+@pytest.mark.distributed
+def test_collective() -> None:
+    """Every way there is, with what the cost model says of it and of the dense one."""
+    result = bench("collective", "--ranks", "2", "--n", "2000", "--cf", "10", "--pairs", "3")
+    assert result["network"]["bytes_per_second"] > 0
+    assert {each["name"] for each in result["rows"]} == {"gather", "all-reduce", "reduce-scatter", "shared"}
+    assert sum(each["chosen"] for each in result["rows"]) == 1
+    for each in result["rows"]:
+        assert each["predicted_seconds"] > 0
+        assert each["predicted_baseline"] > 0
+        assert (each["link_bytes"] >= 8000) == (each["name"] == "all-reduce"), "the others send a tenth"
+
+
+def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of another network would be believed."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    done = CliRunner().invoke(main, ["bench", "collective", "--link", "100mbit"])
+    assert done.exit_code == 1
+    assert "links of 100mbit cannot be made here" in done.output
+
+
 def test_every_way_of_the_hook_is_a_method() -> None:
     """The two lists are in packages that cannot import each other."""
     from gravac_agent.bench.methods import agent_spec
@@ -168,6 +160,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(
         (["wire", "--link", "none"], "bytes take no time on a link without a rate"),
         (["wire", "--link", "fast"], "write for example 100mbit"),
         (["hook", "--ranks", "1"], "--ranks"),
+        (["collective", "--link", "slow"], "write for example 100mbit"),
     ],
 )
 def test_wrong_options(words: list[str], said: str) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from gravac_controller.bench import machine
 from gravac_controller.bench.places import Tell, side_by_side
 from gravac_controller.bench.ranks import Ranks
+from gravac_controller.bench.results import quartiles
 from gravac_controller.bench.train import START_SECONDS, STEP_SECONDS
 
 BASELINE = "dense"
@@ -107,16 +108,11 @@ def _row(name: str, elements: int, pairs: Sequence[tuple[Block, Block]]) -> dict
         "seconds": median(other.wall for _, other in pairs),
         "baseline": median(plain.wall for plain, _ in pairs),
         "ratio": median(ratios),
-        "quartiles": _quartiles(ratios),
+        "quartiles": quartiles(ratios),
         "cpu_seconds": median(other.cpu for _, other in pairs),
         "cpu_baseline": median(plain.cpu for plain, _ in pairs),
         "cpu_ratio": median(cpu_ratios),
-        "cpu_quartiles": _quartiles(cpu_ratios),
+        "cpu_quartiles": quartiles(cpu_ratios),
         "payload_bytes": pairs[-1][1].payload_bytes,
         "pairs": len(pairs),
     }
-
-
-def _quartiles(values: list[float]) -> list[float]:
-    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-    return [low, high]

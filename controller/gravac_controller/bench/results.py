@@ -42,6 +42,12 @@ def heldout_loss(answers: Sequence[dict[str, Any]]) -> float:
     return float(sum(each["nats"] for each in answers) / sum(each["predicted"] for each in answers))
 
 
+def quartiles(values: Sequence[float]) -> list[float]:
+    """The first and the third of at least one value."""
+    low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return [low, high]
+
+
 def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
     """One row a method: seconds are of a step, bytes of a step and a rank, losses in nats per byte.
 
@@ -58,12 +64,11 @@ def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
 def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]:
     timed = tally.step_seconds()
     seconds = median(timed) if timed else None
-    low, _, high = quantiles(timed, n=4, method="inclusive") if len(timed) > 1 else (seconds,) * 3
     losses = tally.losses()
     return {
         "name": tally.name,
         "seconds": seconds,
-        "seconds_quartiles": [low, high],
+        "seconds_quartiles": quartiles(timed) if timed else [None, None],
         "baseline": baseline,
         "ratio": None if baseline is None or not seconds else baseline / seconds,
         "cpu_seconds": tally.per_step("cpu_seconds"),

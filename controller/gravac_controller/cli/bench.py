@@ -2,6 +2,7 @@
 
 import click
 
+from gravac_controller.cli.bench_collective import collective
 from gravac_controller.cli.bench_hook import hook
 from gravac_controller.cli.bench_kernels import encode, multilevel
 from gravac_controller.cli.bench_train import train
@@ -17,5 +18,5 @@ def bench() -> None:
     """
 
 
-for each in (encode, multilevel, hook, wire, train):
+for each in (encode, multilevel, hook, wire, collective, train):
     bench.add_command(each)

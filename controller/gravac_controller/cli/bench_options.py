@@ -42,6 +42,32 @@ def elements(*default: str) -> Callable[[Command], Command]:
     )
 
 
+def factors(*default: float) -> Callable[[Command], Command]:
+    """The option of the CFs: one or several."""
+    return click.option(
+        "--cf",
+        "factors",
+        type=FACTOR,
+        multiple=True,
+        default=default,
+        show_default=True,
+        metavar="CF",
+        help="Nominal CF; give it several times for several.",
+    )
+
+
+def codec(default: str) -> Callable[[Command], Command]:
+    """The option of the codec."""
+    return click.option(
+        "--codec",
+        default=default,
+        show_default=True,
+        callback=_codec,
+        metavar="CODEC",
+        help="As `gravac codecs` lists them.",
+    )
+
+
 def largest(context: click.Context, option: click.Parameter, text: str) -> int:
     """Callback of an option that is a number of elements."""
     return _count(text)
@@ -51,6 +77,20 @@ def link(context: click.Context, option: click.Parameter, text: str) -> str:
     """Callback of an option that is the rate of a link."""
     try:
         rate.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+def _codec(context: click.Context, option: click.Parameter, text: str) -> str:
+    try:
+        from gravac.compressors import build
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException("compressing needs torch, which is not installed") from None
+    try:
+        build(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text

@@ -116,6 +116,39 @@ def bytes_sent(result: dict[str, Any], console: Console) -> None:
     )
 
 
+def meetings(result: dict[str, Any], console: Console) -> None:
+    """A line for each way to meet."""
+    machine(result, console)
+    network = result["network"]
+    where = "side by side" if result["link"] == "none" else f"on links of {result['link']}"
+    console.print(
+        f"{result['ranks']} ranks {where}, {result['codec']}; the network as measured: "
+        f"{brief(network['latency_seconds'])} a message, {size(network['bytes_per_second'])}/s"
+    )
+    heads = ("n", "CF", "Time", "Predicted", "Dense", "Predicted", "Ratio", "Quartiles", "On the link")
+    table = _table(("Way", "Chosen"), heads)
+    for row in result["rows"]:
+        table.add_row(
+            row["name"],
+            "yes" if row["chosen"] else "",
+            f"{row['n']:,}",
+            f"{row['cf']:g}",
+            brief(row["seconds"]),
+            brief(row["predicted_seconds"]),
+            brief(row["baseline"]),
+            brief(row["predicted_baseline"]),
+            f"{row['ratio']:.2f}",
+            "{:.2f} – {:.2f}".format(*row["quartiles"]),
+            size(row["link_bytes"]),
+        )
+    console.print(table)
+    console.print(
+        "Medians by the clock, of the slowest rank, from the payload to the mean. Ratio: the dense all-reduce's time "
+        "over this one's, of pairs.",
+        style="dim",
+    )
+
+
 def brief(seconds: float) -> str:
     """Three digits: 12.3 ms, 1.23 s, 45.6 µs."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):

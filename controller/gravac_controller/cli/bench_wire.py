@@ -8,20 +8,6 @@ from gravac_controller.cli import bench_options, bench_table
 from gravac_controller.cli.bench_run import perform
 
 
-def _codec(context: click.Context, option: click.Parameter, text: str) -> str:
-    try:
-        from gravac.compressors import build
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise click.ClickException("compressing needs torch, which is not installed") from None
-    try:
-        build(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return text
-
-
 def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     if rate.parse(bench_options.link(context, option, text)) is None:
         raise click.BadParameter("bytes take no time on a link without a rate; write for example 1gbit")
@@ -30,24 +16,8 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
 
 @click.command()
 @bench_options.elements("1e5", "1e6", "1e7", "1e8")
-@click.option(
-    "--cf",
-    "factors",
-    type=bench_options.FACTOR,
-    multiple=True,
-    default=(10.0, 32.0, 100.0, 316.0, 1000.0),
-    show_default=True,
-    metavar="CF",
-    help="Nominal CF; give it several times for several.",
-)
-@click.option(
-    "--codec",
-    default="topk+bf16",
-    show_default=True,
-    callback=_codec,
-    metavar="CODEC",
-    help="As `gravac codecs` lists them.",
-)
+@bench_options.factors(10.0, 32.0, 100.0, 316.0, 1000.0)
+@bench_options.codec("topk+bf16")
 @click.option(
     "--pack-up-to",
     default="1e7",

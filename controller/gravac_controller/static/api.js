@@ -22,9 +22,29 @@ export async function getJson(path) {
     const skew = date / 1000 + 0.5 - Date.now() / 1000;
     skewSeconds = Math.abs(skew) < SKEW_LIMIT_SECONDS ? 0 : skew;
   }
-  const body = await answer.json();
-  if (!answer.ok) throw new HttpError(answer.status, body.detail ?? answer.statusText);
-  return body;
+  if (!answer.ok) throw await refusal(answer);
+  return answer.json();
+}
+
+/** {tag}: what an order has to name, so that nobody overrides what they have not seen. Raises what getJson raises. */
+export async function orderState(job) {
+  const answer = await fetch(jobPath(job, "/override"), { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+  if (!answer.ok) throw await refusal(answer);
+  return { tag: answer.headers.get("etag") };
+}
+
+/** Give an order. Raises HttpError when it is refused, another error when the controller cannot be reached. */
+export async function order(job, body, tag, token) {
+  const answer = await fetch(jobPath(job, "/override"), {
+    method: "PUT", signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store", redirect: "error", body: JSON.stringify(body),
+    headers: { "content-type": "application/json", "if-match": tag, authorization: `Bearer ${token}` },
+  });
+  if (!answer.ok) throw await refusal(answer);
+}
+
+async function refusal(answer) {
+  const body = await answer.json().catch(() => ({}));
+  return new HttpError(answer.status, body.detail ?? answer.statusText);
 }
 
 export const jobPath = (job, rest = "") => `/v1/jobs/${encodeURIComponent(job)}${rest}`;

@@ -13,6 +13,7 @@ import { DecisionLog } from "./log.js";
 import { showReadout } from "./readout.js";
 import { showRisk } from "./risk.js";
 import { showSaved } from "./saved.js";
+import { Steer } from "./steer.js";
 import { showCandidates, showRanks } from "./tables.js";
 import { showWaiting } from "./waiting.js";
 
@@ -36,6 +37,7 @@ export class Screen {
     });
     this.curve = new Curve($("curve"));
     this.heat = new Heat(pick);
+    this.steer = new Steer();
     $("exploration-now").addEventListener("click", () => this.pick(null));
   }
 
@@ -93,6 +95,7 @@ export class Screen {
     showRanks(state.job);
     this.log.show(state);
     this.heat.show(state.job);
+    this.steer.show(state.job);
     showFaults(state);
     showEvents(state.job, unreadable);
     showReadout(state, charts.pin.at < 0 ? null : charts.pin.at);

@@ -1,0 +1,110 @@
+"""How payloads of several ranks meet: each way there is against the dense all-reduce, and what the cost model says."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gravac_controller.bench import machine, rate
+from gravac_controller.bench.namespaces import NetworkUnavailable
+from gravac_controller.bench.places import Places, Tell, on_hosts, side_by_side
+from gravac_controller.bench.ranks import Ranks
+from gravac_controller.bench.results import quartiles
+from gravac_controller.bench.train import START_SECONDS
+
+DENSE = "dense all-reduce"
+WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meetings:
+    """What to measure. ``link``: a rate, each rank then on a host of its own; none: side by side on this machine."""
+
+    codec: str
+    ranks: int
+    n: Sequence[int]
+    cf: Sequence[float]
+    link: str
+    pairs: int
+
+
+def run(chosen: Meetings, scratch: Path, tell: Tell) -> dict[str, Any]:
+    """A row for each n, CF and way. ``seconds``: from the payload to the mean, of the slowest rank; ``baseline``: the
+    dense all-reduce's in the same round; ``predicted_seconds`` and ``predicted_baseline``: the cost model's, by the
+    ``network`` measured before; ``chosen``: what it would take.
+
+    Raises RanksFailed, and NetworkUnavailable where links of a rate cannot be made.
+    """
+    described = machine.describe()
+    with ExitStack() as stack:
+        places = _places(chosen, stack, tell)
+        words = [sys.executable, "-m", "gravac_agent.bench.meet", "--codec", chosen.codec]
+        ranks = Ranks(words, places.ranks, places.port(0), scratch / "collective")
+        stack.callback(ranks.close)
+        network = ranks.ready(START_SECONDS)[0]
+        rows = []
+        for n in chosen.n:
+            for cf in chosen.cf:
+                tell(f"n = {n:,}, CF {cf:g}: {WARM_UP} + {chosen.pairs} rounds")
+                rows += _rows(chosen, ranks, n, cf)
+    return {
+        "benchmark": "collective",
+        "machine": described,
+        "ranks": chosen.ranks,
+        "codec": chosen.codec,
+        "link": chosen.link,
+        "network": network,
+        "rows": rows,
+    }
+
+
+def _places(chosen: Meetings, stack: ExitStack, tell: Tell) -> Places:
+    bits = rate.parse(chosen.link)
+    if bits is None:
+        return side_by_side(chosen.ranks, "no link was asked for", tell)
+    places = stack.enter_context(on_hosts(chosen.ranks, bits, tell))
+    if places.no_network is not None:
+        raise NetworkUnavailable(places.no_network)
+    return places
+
+
+def _rows(chosen: Meetings, ranks: Ranks, n: int, cf: float) -> list[dict[str, Any]]:
+    ways = ranks.ask(START_SECONDS, do="load", n=n, cf=cf)[0]["ways"]
+    bits = rate.parse(chosen.link)
+    wire = 0.0 if bits is None else 2 * 8 * sum(way["link_bytes"] for way in ways.values()) / bits
+    rounds: list[dict[str, float]] = []
+    for number in range(WARM_UP + chosen.pairs):
+        order = sorted(ways) if number % 2 else sorted(ways, reverse=True)
+        answers = ranks.ask(START_SECONDS + wire, do="meet", ways=order)
+        slowest = [max(each) for each in zip(*(answer["seconds"] for answer in answers), strict=True)]
+        rounds.append(dict(zip(order, slowest, strict=True)))
+    return [
+        _row(name, n, cf, rounds[WARM_UP:], ways[DENSE], way) for name, way in ways.items() if name != DENSE
+    ]
+
+
+def _row(
+    name: str,
+    n: int,
+    cf: float,
+    rounds: Sequence[dict[str, float]],
+    dense: dict[str, Any],
+    way: dict[str, Any],
+) -> dict[str, Any]:
+    ratios = [each[DENSE] / each[name] for each in rounds]
+    return {
+        "name": name,
+        "against": DENSE,
+        "n": n,
+        "cf": cf,
+        "seconds": median(each[name] for each in rounds),
+        "baseline": median(each[DENSE] for each in rounds),
+        "ratio": median(ratios),
+        "quartiles": quartiles(ratios),
+        "pairs": len(rounds),
+        "predicted_baseline": dense["predicted_seconds"],
+        **way,
+    }

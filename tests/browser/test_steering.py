@@ -1,0 +1,142 @@
+"""Steering from the page: only where it is allowed, by a token that stays in memory, about the epoch that was seen."""
+
+from collections.abc import Iterator
+
+import pytest
+from browser.chromium import READY, OpenPage, Tab
+from browser.sinks import Http
+from browser.story import Story
+from browser.test_freshness import only_refusals
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+TOKEN = "an-operators-token-0123456789abc"
+
+
+@pytest.fixture(scope="module")
+def steered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    """A controller with control on; each test has a job of its own."""
+    folder = tmp_path_factory.mktemp("steered") / "runs"
+    running = Controller(folder, env={"GRAVAC_CONTROLLER_CONTROL_TOKEN": TOKEN})
+    yield running
+    running.stop()
+
+
+def opened(open_page: OpenPage, controller: Controller, job: str) -> Tab:
+    tab = open_page(f"{controller.url}/#job={job}")
+    tab.wait(READY)
+    return tab
+
+
+def sign(tab: Tab, token: str = TOKEN, actor: str = "alice") -> None:
+    """Type token and name."""
+    tab.page.locator("#steer-token").fill(token)
+    tab.page.locator("#steer-actor").fill(actor)
+
+
+def confirm(tab: Tab, button: str) -> None:
+    """Press a button and say yes."""
+    tab.page.locator(button).click()
+    tab.page.locator("#steer-yes").click()
+
+
+def said(tab: Tab, text: str) -> None:
+    tab.shows("#steer-said", text)
+
+
+def order_of(controller: Controller, job: str) -> object:
+    found = controller.ask("GET", f"/v1/jobs/{job}/override").json
+    return found["waiting"] or found["in_force"]
+
+
+def test_hidden_where_control_is_off(shared: Controller, open_page: OpenPage) -> None:
+    Story(Http(shared), job="unsteered").play()
+    tab = opened(open_page, shared, "unsteered")
+    assert tab.page.locator("#steer").is_hidden()
+
+
+def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(steered), job="pinned")
+    story.play(3)
+    tab = opened(open_page, steered, "pinned")
+    assert tab.text("#steer-now") == "The policy decides."
+    assert tab.page.locator("#steer-resume").is_disabled()
+    sign(tab)
+    tab.page.locator("#steer-note").fill("a test")
+    tab.page.locator("#steer-cf").fill("33.5")
+    tab.page.locator("#steer-pin").click()
+    tab.shows("#steer-question", "Pin 33.5×, whatever its gain for “pinned”? Now: 10×, exploring, epoch ")
+    assert order_of(steered, "pinned") is None, "asking orders nothing"
+    tab.page.locator("#steer-yes").click()
+    said(tab, "Taken. ")
+    tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin 33.5× (“a test”).")
+    assert tab.text("#steered") == "ordered by alice"
+    story.play()
+    tab.shows("#steer-now", "In force: alice: pin 33.5× (“a test”).")
+    assert "alice pinned CF 33.5" in tab.text("#reason")
+    assert "alice pinned CF 33.5" in tab.text("#events")
+    confirm(tab, "#steer-resume")
+    story.play()
+    tab.shows("#steer-now", "The policy decides.")
+    tab.until(tab.page.locator("#steered").is_hidden, "nobody steers")
+
+
+def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> None:
+    Story(Http(steered), job="secret").play()
+    tab = opened(open_page, steered, "secret")
+    sign(tab)
+    confirm(tab, "#steer-dense")
+    said(tab, "Taken. ")
+    held = tab.page.evaluate(
+        """[location.href, document.cookie, JSON.stringify({...localStorage}), JSON.stringify({...sessionStorage}),
+        document.documentElement.outerHTML, ...[...document.querySelectorAll('input')].map((input) => input.value)]"""
+    )
+    assert not any(TOKEN in text for text in held)
+    tab.page.locator("#steer-forget").click()
+    tab.page.locator("#steer-pause").click()
+    said(tab, "Type the control token first.")
+    assert tab.page.evaluate("document.activeElement.id") == "steer-token"
+
+
+def test_a_wrong_token_is_refused(steered: Controller, open_page: OpenPage) -> None:
+    Story(Http(steered), job="stranger").play()
+    tab = opened(open_page, steered, "stranger")
+    sign(tab, token="something-else-0123456789")
+    confirm(tab, "#steer-dense")
+    said(tab, "Not taken: steering needs the control token")
+    assert order_of(steered, "stranger") is None
+    only_refusals(tab)
+
+
+def test_an_order_about_an_epoch_that_has_passed(steered: Controller, open_page: OpenPage) -> None:
+    story = Story(Http(steered), job="moving")
+    story.play(2)
+    tab = opened(open_page, steered, "moving")
+    sign(tab)
+    tab.page.locator("#steer-dense").click()
+    tab.wait("document.querySelector('#steer-dialog').open")
+    epoch = story.decision.epoch
+    while story.play().epoch == epoch:
+        pass
+    tab.page.locator("#steer-yes").click()
+    said(tab, "Not taken: the job has moved on")
+    assert order_of(steered, "moving") is None
+    only_refusals(tab)
+
+
+def test_what_is_typed_wrong_is_said_before_anything_is_sent(
+    steered: Controller, open_page: OpenPage
+) -> None:
+    Story(Http(steered), job="typos").play()
+    tab = opened(open_page, steered, "typos")
+    sign(tab, actor="not a name")
+    tab.page.locator("#steer-dense").click()
+    said(tab, "Say who you are")
+    tab.page.locator("#steer-actor").fill("alice@example.org")
+    tab.page.locator("#steer-cf").fill("0.5")
+    tab.page.locator("#steer-pin").click()
+    said(tab, "A compression factor is a number from 1")
+    tab.page.locator("#steer-pause").click()
+    tab.page.locator("#steer-no").click()
+    assert order_of(steered, "typos") is None
