@@ -1,5 +1,6 @@
 """The Python client against a real controller: every method, every kind of failure."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -217,11 +218,15 @@ def test_what_is_no_address(text: str) -> None:
 
 
 def test_running_controllers_are_found_by_their_folder(
-    start: Callable[..., Controller], tmp_path: Path
+    start: Callable[..., Controller], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = start("--job", "one")
     folder, note = one.data_dir, one.data_dir / "one" / ".controller.lock"
     assert [client.url for client in running(folder)] == [one.url]
+    assert [client.shows_token for client in running(folder, AGENT)] == [True]
+    with monkeypatch.context() as somebody_else:
+        somebody_else.setattr(os, "getuid", lambda: 12345)
+        assert [client.shows_token for client in running(folder, AGENT)] == [False]
     left_behind = note.read_text()
     one.kill()
     assert list(running(folder)) == []

@@ -1,6 +1,7 @@
 """Event streams: a snapshot, then deltas; resumable; a slow reader costs nothing; they end with the server."""
 
 import asyncio
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -210,6 +211,23 @@ def test_streams_that_are_closed_are_forgotten(fast: Controller) -> None:
     while clients(fast) and time.monotonic() < until:
         time.sleep(0.05)
     assert clients(fast) == 0
+
+
+@pytest.mark.alone
+def test_shutdown_with_open_streams_takes_less_than_two_seconds(start: Callable[..., Controller]) -> None:
+    """The best of three: a busy machine is not the server's doing."""
+    took = []
+    while not took or (len(took) < 3 and took[-1] >= 2):
+        controller = start(env=FAST)
+        run(controller, Trainer(), register(controller), 100)
+        readers = [Reader(controller) for _ in range(50)]
+        assert all(reader.next() is not None for reader in readers)
+        with deaf_reader(controller):
+            took.append(controller.stop())
+        for reader in readers:
+            reader.close()
+        shutil.rmtree(controller.data_dir)
+    assert took[-1] < 2
 
 
 def test_shutdown_does_not_wait_for_open_streams(fast: Controller) -> None:

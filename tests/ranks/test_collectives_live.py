@@ -36,5 +36,6 @@ def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_
     assert sum(note.startswith("Collectives at CF 10") for note in measured) == 1
     assert sum("collective auto -> shared." in note for note in measured) == 1
     assert (
-        sum("compressor topk+bf16 -> topk+int8, collective shared -> reduce-scatter." in n for n in measured) == 1
+        sum("compressor topk+bf16 -> topk+int8, collective shared -> reduce-scatter." in n for n in measured)
+        == 1
     )

@@ -64,6 +64,11 @@ class Client:
         """The address, scheme://host:port."""
         return self._wire.url
 
+    @property
+    def shows_token(self) -> bool:
+        """Whether its requests carry a token."""
+        return self._wire.token is not None
+
     def health(self) -> Health:
         """Whether it is alive, and which start of it: ``/healthz``."""
         return self._get("/healthz", Health)

@@ -32,7 +32,7 @@ class Wire:
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
         """Raises ValueError for what is not an http or https address."""
         self.url, self._seconds = base_of(url), seconds
-        self._token = token
+        self.token = token
         self._kept: http.client.HTTPConnection | None = None
 
     def ask(
@@ -124,8 +124,8 @@ class Wire:
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
         given = dict(headers)
-        if self._token is not None:
-            given["Authorization"] = f"Bearer {self._token}"
+        if self.token is not None:
+            given["Authorization"] = f"Bearer {self.token}"
         if body is not None:
             given["Content-Type"] = "application/json"
         connection.request(method, path, body, given)
