@@ -1,12 +1,13 @@
 """The files for Prometheus: promtool takes them, every rule is tested, nothing asks for what is not there."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from monitoring.shipped import PROMETHEUS, known_names, names, rules
+from monitoring.shipped import PROMETHEUS, ROOT, known_names, names, rules
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
@@ -55,6 +56,12 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
             assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
             assert set(rule["annotations"]) == {"summary", "description"}, name
             assert "$labels." in rule["annotations"]["summary"], f"{name}: which job or controller?"
+
+
+def test_the_page_lists_every_alert() -> None:
+    page = (ROOT / "docs/monitoring.md").read_text()
+    listed = dict(re.findall(r"^\| (Gravac\w+) \| (\w+) \|", page, re.MULTILINE))
+    assert listed == {name: rule["labels"]["severity"] for name, rule in rules().items() if "alert" in rule}
 
 
 def test_the_examples_scrape_what_alerts_look_for() -> None:

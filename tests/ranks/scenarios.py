@@ -804,6 +804,7 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 def hashed(rank: int, world: int, folder: str) -> dict[str, Any]:
     """How this process hashes text, and whose child it is."""
+    dist.barrier()  # rank 0 keeps the store that the others need while they start
     return {"hash": hash("gradient"), "parent": os.getppid()}
 
 

@@ -15,7 +15,7 @@ import pytest
 from controller.process import Controller
 from monitoring.prometheus import PATIENCE_SECONDS, Prometheus
 from monitoring.shipped import asks, rules, selectors
-from ranks.harness import Nursery
+from ranks.harness import run_ranks
 
 JOB = "monitored"
 LEAST_SECONDS = float(os.environ.get("SCRAPE_SECONDS", "0"))
@@ -56,7 +56,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("monitored")
     ranks = folder / "ranks"
     ranks.mkdir()
@@ -67,7 +67,7 @@ def scene(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
             def train() -> None:
                 try:
-                    nursery.run_ranks(ranks, "monitored", url=controller.url, job=JOB, seconds=250)
+                    run_ranks(ranks, "monitored", url=controller.url, job=JOB, seconds=250)
                 except BaseException as error:
                     scene.failures.append(error)
 

@@ -116,7 +116,7 @@ def _tell(url: str, services: Services, announce: bool) -> None:
     if is_loopback(settings.host):
         tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{socket.gethostname()}"
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
-    else:
+    elif not settings.access().open_to_look:
         lines.append("looking needs the token too: in a browser any name, and the token as the password")
     if settings.control_token is not None:
         lines.append("control is on: whoever has the control token may pin a CF, go dense, pause and resume")

@@ -1,0 +1,28 @@
+# A trainer to look at: examples/train_ddp.py on two ranks, on the CPU.
+#   docker build -f docker/trainer.Dockerfile -t gravac-trainer:0.1.0 .
+FROM python:3.12.11-slim-bookworm AS build
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m venv /opt/gravac
+COPY constraints.txt ./
+RUN /opt/gravac/bin/pip install --constraint constraints.txt --index-url https://download.pytorch.org/whl/cpu torch
+COPY pyproject.toml README.md LICENSE ./
+COPY gravac gravac
+COPY agent agent
+COPY controller controller
+RUN /opt/gravac/bin/pip install --constraint constraints.txt ".[cpu]"
+
+FROM python:3.12.11-slim-bookworm
+LABEL org.opencontainers.image.title="gravac demo trainer" org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --gid 10001 gravac \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin gravac
+COPY --from=build /opt/gravac /opt/gravac
+COPY examples/train_ddp.py /app/train_ddp.py
+COPY --chmod=755 docker/with-token.sh /app/with-token.sh
+# Only /tmp can be written to, where the file system is read-only otherwise.
+ENV PATH=/opt/gravac/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \
+    HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba GRAVAC_DATA_DIR=/tmp/gravac-runs
+USER 10001:10001
+WORKDIR /tmp
+ENTRYPOINT ["/app/with-token.sh"]
+CMD ["torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2", "/app/train_ddp.py", "--steps", "20000"]
