@@ -38,16 +38,18 @@ On Linux also what every Prometheus client says of its process: `process_cpu_sec
 About 90 series a job and 100 for the controller. Series per rank (label `rank`) only for jobs of at most 256 ranks
 (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and 4,096 ranks in all (`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`); larger
 jobs have smallest, median and largest over ranks, and `/v1/jobs/{job}/ranks` for each. A job of which nothing was
-heard for a day leaves (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`). CPU time of one answer, on one core of a shared
-machine (2026-11-21), of which at most 2 % is spent on the event loop and the rest in a thread:
+heard for a day leaves (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
-| jobs | series | size | CPU time |
-|---|---|---|---|
-| 1 of 2 ranks | 91 | 11 kB | 1 ms |
-| 1 of 256 ranks | 599 | 45 kB | 6 ms |
-| 1 of 4,096 ranks | 87 | 11 kB | 2 ms |
-| 16 of 256 ranks | 9,584 | 641 kB | 89 ms |
-| 1,000 of 2 ranks | 91,000 | 5.3 MB | 840 ms |
+What one answer costs (`python benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC that had other work to do).
+All but the last column runs in a thread, beside the requests of agents:
+
+| jobs | ranks each | series | size | CPU time | of which on the event loop |
+|---|---|---|---|---|---|
+| 1 | 2 | 87 | 11 kB | 1.2 ms | 0.0 ms |
+| 1 | 256 | 595 | 43 kB | 6.0 ms | 0.0 ms |
+| 1 | 4,096 | 83 | 11 kB | 1.6 ms | 0.0 ms |
+| 16 | 256 | 9,520 | 595 kB | 82.3 ms | 0.3 ms |
+| 1,000 | 2 | 87,000 | 5,230 kB | 1050.7 ms | 12.1 ms |
 
 ## What is not here, and why
 

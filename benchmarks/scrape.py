@@ -1,0 +1,70 @@
+"""What a scrape costs the controller: ``python benchmarks/scrape.py`` prints the table of docs/metrics.md.
+
+CPU time of one /metrics, the best of ten, and how much of it is spent on the event loop, where everything else waits.
+"""
+
+import time
+from dataclasses import dataclass
+
+from gravac.fold import JobFold
+from gravac_controller import metrics
+from gravac_controller.examples import SPEC, WINDOW
+from gravac_controller.live import LiveJob
+from gravac_controller.settings import ControllerSettings
+
+MOST_ROWS = 1024
+"""Rows that a report holds, however many ranks there are."""
+REPEATS = 10
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One answer: its samples, its size, and CPU time in all and on the event loop."""
+
+    series: int
+    size_bytes: int
+    seconds: float
+    loop_seconds: float
+
+
+def job(number: int, ranks: int, settings: ControllerSettings) -> LiveJob:
+    """A job after its first window."""
+    name, now = f"job-{number}", time.time()
+    spec = SPEC.model_copy(update={"job": name, "world_size": ranks})
+    rows = tuple(WINDOW.ranks[0].model_copy(update={"rank": rank}) for rank in range(min(ranks, MOST_ROWS)))
+    report = WINDOW.model_copy(update={"job": name, "ranks": rows})
+    fold, live = JobFold(spec), LiveJob(settings)
+    for line, record in enumerate((spec, fold.decision, report, fold.decide(report)), 1):
+        live.apply(line, now, record)
+    return live
+
+
+def cost(jobs: int, ranks: int) -> Cost:
+    """Of a scrape of that many jobs of that many ranks each."""
+    settings = ControllerSettings()
+    held = [job(number, ranks, settings) for number in range(jobs)]
+    found = []
+    for _ in range(REPEATS):
+        began = time.process_time()
+        pictures = metrics.take(held, settings)
+        taken = time.process_time()
+        text = metrics.render(metrics.Picture(pictures, None))
+        found.append((time.process_time() - began, taken - began))
+    series = sum(not line.startswith(b"#") for line in text.splitlines())
+    return Cost(series, len(text), min(found)[0], min(loop for _, loop in found))
+
+
+def main() -> None:
+    print(
+        "| jobs | ranks each | series | size | CPU time | of which on the event loop |\n|---|---|---|---|---|---|"
+    )
+    for jobs, ranks in ((1, 2), (1, 256), (1, 4096), (16, 256), (1000, 2)):
+        each = cost(jobs, ranks)
+        print(
+            f"| {jobs:,} | {ranks:,} | {each.series:,} | {each.size_bytes / 1000:,.0f} kB "
+            f"| {each.seconds * 1000:.1f} ms | {each.loop_seconds * 1000:.1f} ms |"
+        )
+
+
+if __name__ == "__main__":
+    main()
