@@ -23,6 +23,18 @@ DESCRIPTION = (
 
 def create_app(services: Services) -> ASGIApp:
     """An ASGI application for one controller. Its store must be open while requests come in."""
+    app = bare_app(services)
+    app.include_router(read_routes(services))
+    app.include_router(agent_routes(services))
+    app.include_router(control_routes(services))
+    app.include_router(service_routes(services))
+    app.include_router(metrics_routes(services))
+    mount_pages(app)
+    return guarded(app, services)
+
+
+def bare_app(services: Services) -> FastAPI:
+    """Without routes, but with the one shape of errors and the whole OpenAPI document."""
     app = FastAPI(
         title="gravac controller",
         version=__version__,
@@ -34,12 +46,11 @@ def create_app(services: Services) -> ASGIApp:
     )
     problems.install(app, services.refuse)
     openapi.install(app)
-    app.include_router(read_routes(services))
-    app.include_router(agent_routes(services))
-    app.include_router(control_routes(services))
-    app.include_router(service_routes(services))
-    app.include_router(metrics_routes(services))
-    mount_pages(app)
+    return app
+
+
+def guarded(app: FastAPI, services: Services) -> ASGIApp:
+    """The application behind its guard."""
     settings = services.settings
     return Guard(
         Counted(app, services.traffic),

@@ -39,6 +39,10 @@ Changed = Annotated[
     bool | None,
     Query(description="true: only decisions that began an epoch; false: only those that confirmed one."),
 ]
+WithRanks = Annotated[
+    bool,
+    Query(alias="ranks", description="false: leave the rows of the ranks out, which are most of wide jobs."),
+]
 OfState = Annotated[State | None, Query(alias="state", description="Only jobs in this state.")]
 LastEventId = Annotated[
     str | None, Header(description="Id of the last message seen: only what came later is sent.")

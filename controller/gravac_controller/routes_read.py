@@ -22,6 +22,7 @@ from gravac_controller.parameters import (
     OfRule,
     OfState,
     ToStep,
+    WithRanks,
 )
 from gravac_controller.problems import ApiError
 from gravac_controller.services import Services
@@ -86,13 +87,15 @@ def read_routes(services: Services) -> APIRouter:
         to_step: ToStep = None,
         epoch: Epoch = None,
         phase: OfPhase = None,
+        with_ranks: WithRanks = True,
     ) -> Response:
         """As reported, with what follows from them: gain, owed steps, T_sys, T_comp, wire CF.
 
         A page that a filter leaves little of may be short, or empty, and still have a `next`.
         """
         wanted = WindowFilter(from_step, to_step, epoch, phase)
-        return tagged(request, await pages.windows(store.get(job), _cursor(after), limit, wanted))
+        page = await pages.windows(store.get(job), _cursor(after), limit, wanted)
+        return tagged(request, page if with_ranks else _without_ranks(page))
 
     @router.get(
         "/jobs/{job}/decisions",
@@ -191,6 +194,14 @@ def read_routes(services: Services) -> APIRouter:
         )
 
     return router
+
+
+def _without_ranks(page: Page[WindowView]) -> Page[WindowView]:
+    bare = (
+        view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
+        for view in page.items
+    )
+    return page.model_copy(update={"items": tuple(bare)})
 
 
 def _cursor(text: str | None) -> Cursor | None:

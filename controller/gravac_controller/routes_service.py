@@ -5,15 +5,14 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
-from starlette.staticfiles import StaticFiles
 
 from gravac_controller.answers import json_answer
 from gravac_controller.docs_page import STYLE, docs_page
+from gravac_controller.page_files import Mode, PageFiles
 from gravac_controller.problems import ApiError
 from gravac_controller.services import Services
 from gravac_controller.views import Health
 
-STATIC = Path(__file__).parent / "static"
 DOCS_STYLE = Path(__file__).parent / "docs.css"
 
 
@@ -34,15 +33,18 @@ def service_routes(services: Services) -> APIRouter:
     return router
 
 
-def mount_pages(app: FastAPI) -> None:
-    """The live page at ``/``, its files under ``/static``, and ``/docs``."""
+def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
+    """The page at ``/``, its files under ``/static``, and ``/docs``."""
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    files = PageFiles()
+
+    @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        index = STATIC / "index.html"
-        if not index.is_file():
-            raise ApiError(404, "the live page is not part of this installation; the API is under /v1/jobs")
-        return FileResponse(index)
+        return files.page(mode)
+
+    @app.get("/static/{name:path}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        return files.file(name)
 
     @app.get(STYLE, include_in_schema=False)
     async def docs_style() -> Response:
@@ -51,5 +53,3 @@ def mount_pages(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(docs_page(app.openapi()))
-
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")

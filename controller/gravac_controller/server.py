@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from gravac_controller.app import create_app
 from gravac_controller.connections import SPARE_CONNECTIONS, bounded
@@ -52,7 +53,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
                 services.store.announce(local_url(sock), services.instance)
                 started(url, services)
 
-            server = _Server(services, sock, answering)
+            server = Server(create_app(services), services, answering)
             if with_parent:
                 _watch_parent(server, settings.linger_seconds)
             server.run(sockets=[sock])
@@ -60,13 +61,13 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
             services.store.close()
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn that says when it answers, ends the event streams first, and returns after a signal."""
 
-    def __init__(self, services: Services, sock: socket.socket, started: Callable[[], None]) -> None:
+    def __init__(self, app: ASGIApp, services: Services, started: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(services),
+                app,
                 http=bounded(services.settings.max_connections, services.settings.request_seconds),
                 ws="none",
                 loop="asyncio",

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import click
 
-COMMANDS = ("demo", "serve", "top", "status", "explain", "codecs", "replay", "bench")
+COMMANDS = ("demo", "serve", "top", "status", "explain", "codecs", "replay", "ui", "bench")
 """In the order of the help. A new command: its module with a click command of the same name, and its name here."""
 
 

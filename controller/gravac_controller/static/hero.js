@@ -71,7 +71,7 @@ const perStep = (report) => report.payload_bytes / (report.last_step - report.fi
 
 /** The title of the tab. It names a number only while that number is current. */
 export function showTitle(job, status) {
-  const current = status.key === "running" || status.key === "ended";
+  const current = ["running", "ended", "replay"].includes(status.key);
   const text = job === null ? "gravac" : current ? `${cf(job.cf)} · ${job.job}` : `${status.word} · ${job.job}`;
   if (document.title !== text) document.title = text;
 }

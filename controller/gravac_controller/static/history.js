@@ -4,33 +4,39 @@ import { getJson, jobPath } from "./api.js";
 import { rowOf } from "./rows.js";
 
 const MOST_WINDOWS = 20_000, LARGEST_PAGE = 500;
-const RANK_ROWS_A_PAGE = 50_000;  // jobs of many ranks have long windows: smaller pages
+const RANK_ROWS_A_PAGE = 50_000;  // the controller has to read them, though they are not sent: smaller pages of wide jobs
 
-/**
- * Read the windows and decisions before window `before` and hand them to `state`, unless the view has moved on.
- * Of a very long job the newest windows only. Raises what getJson raises.
- */
+/** Windows and decisions before window `before`, for `state`, unless the view has moved on. Raises what getJson raises. */
 export async function readHistory(state, spec, before, stillWanted) {
-  const start = Math.max(-1, before - MOST_WINDOWS - 1);
-  const limit = Math.max(10, Math.min(LARGEST_PAGE, Math.floor(RANK_ROWS_A_PAGE / spec.world_size)));
-  const rows = [], decisions = [];
-  for await (const views of pages(jobPath(spec.job, "/windows"), start, before, limit)) {
-    if (!stillWanted()) return;
-    for (const view of views) if (view.report.window < before) rows.push(rowOf(view));
-  }
-  for await (const views of pages(jobPath(spec.job, "/decisions"), start, before, LARGEST_PAGE)) {
-    if (!stillWanted()) return;
-    for (const view of views) if (view.decision.window < before) decisions.push(view);
-  }
-  state.prepend(rows, decisions);
+  const { rows, decisions } = await read(spec, before, stillWanted, () => {});
+  if (stillWanted()) state.prepend(rows, decisions);
 }
 
-async function* pages(path, start, before, limit) {
+/** {rows, decisions} of a whole job whose last window is `last`. onShare(0 to 1): how far it is. */
+export const readAll = (spec, last, onShare) => read(spec, last + 1, () => true, onShare);
+
+/** Of a very long job the newest windows only. */
+async function read(spec, before, stillWanted, onShare) {
+  const start = Math.max(-1, before - MOST_WINDOWS - 1);
+  const rows = [], decisions = [], limit = Math.max(10, Math.min(LARGEST_PAGE, Math.floor(RANK_ROWS_A_PAGE / spec.world_size)));
+  for await (const views of pages(jobPath(spec.job, "/windows?ranks=false&"), limit, start, before)) {
+    if (!stillWanted()) break;
+    for (const view of views) if (view.report.window < before) rows.push(rowOf(view));
+    onShare(rows.length / (before - start));
+  }
+  for await (const views of pages(jobPath(spec.job, "/decisions?"), LARGEST_PAGE, start, before)) {
+    if (!stillWanted()) break;
+    for (const view of views) if (view.decision.window < before) decisions.push(view);
+  }
+  return { rows, decisions };
+}
+
+async function* pages(path, limit, start, before) {
   let query = start < 0 ? "" : `&after=${start}`;
   for (;;) {
-    const { items, next } = await getJson(`${path}?limit=${limit}${query}`);
+    const { items, next } = await getJson(`${path}limit=${limit}${query}`);
     yield items;
-    if (next === null || Number(next) >= before) return;
+    if (next === null || Number.parseInt(next, 10) >= before) return;
     query = `&after=${encodeURIComponent(next)}`;
   }
 }

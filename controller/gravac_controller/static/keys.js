@@ -10,7 +10,7 @@ export const KEYS = [
     ["click", "open the window, or the decision marked ▼"],
   ]],
   ["Anywhere", [
-    ["[ ]", "the decision before, the one after"], ["p", "pause, resume"], ["x", "steps or time below the charts"],
+    ["[ ]", "the decision before, the one after"], ["p", "pause, resume; play a trace, stop"], [", .", "in a trace: one window back, one on"], ["x", "steps or time below the charts"],
     ["t", "colours: system, dark, light"], ["Esc", "close what was opened"], ["?", "this list"],
   ]],
 ];

@@ -11,7 +11,7 @@ export function showSaved(state) {
     box.replaceChildren(el("p", { class: "muted" }, "Nothing to count before the first window."));
     return;
   }
-  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, state.denseSteps), ...headroomPart(state));
+  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, denseSteps(state.rows)), ...headroomPart(headroomOf(state.rows), state.job));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
@@ -53,8 +53,17 @@ function spread(measured, steps, spent) {
   return ` By the slowest and the fastest of ${count(measured.length)} dense windows: ${ends[0]} to ${ends[1]}.`;
 }
 
+/** The dense step in seconds as each window of the warm-up measured it. */
+const denseSteps = (rows) => rows.map((row) => row.denseStep).filter((step) => step > 0);
+
+/** Dense step and the part of it that waited for the network, from the warm-up; null when not measured. */
+function headroomOf(rows) {
+  const row = rows.findLast((one) => one.denseStep > 0 && one.denseExposed !== null);
+  return row === undefined ? null : { step: row.denseStep, exposed: row.denseExposed };
+}
+
 /** What compression can gain at best here, from the share of the dense step that waited for the network. */
-function headroomPart({ headroom, job }) {
+function headroomPart(headroom, job) {
   if (headroom === null || !known(job.latest?.step_seconds)) return [];
   const rest = headroom.step - headroom.exposed;
   const share = percent(headroom.exposed / headroom.step);

@@ -58,6 +58,15 @@ export class State {
     this.rebuild();
   }
 
+  /** All anew, from another source than the stream: rows, decision views, and the job they belong to. */
+  replay(rows, decisions, job) {
+    this.clear();
+    this.rows = rows;
+    this.setJob(job);
+    for (const view of decisions) this.addDecision(view);
+    this.rebuild();
+  }
+
   setJob(job) {
     this.job = job;
     this.version += 1;
@@ -124,20 +133,6 @@ export class State {
       else high = middle - 1;
     }
     return -1;
-  }
-
-  /** The dense step in seconds as each window of the warm-up measured it. */
-  get denseSteps() {
-    return this.rows.map((row) => row.denseStep).filter((step) => step > 0);
-  }
-
-  /** Dense step and the part of it that waited for the network, from the warm-up; null when not measured. */
-  get headroom() {
-    for (let i = this.rows.length - 1; i >= 0; i -= 1) {
-      const row = this.rows[i];
-      if (row.denseStep > 0 && row.denseExposed !== null) return { step: row.denseStep, exposed: row.denseExposed };
-    }
-    return null;
   }
 }
 

@@ -33,6 +33,15 @@ export function statusOf(job, link) {
     : { key: "running", word: "running", text: "", grey: false };
 }
 
+/** The status of a page that looks back at a trace. Nothing is old there, unless its server has gone. */
+export function backAt(job, lostSince) {
+  if (lostSince !== null) {
+    const text = `\`gravac ui\` does not answer since ${clock(lostSince)}. Start it again to look at other windows.`;
+    return { key: "lost", word: "server gone", text, grey: false };
+  }
+  return job === null ? { key: "connecting", word: "reading", text: "", grey: false } : { key: "replay", word: "replay", text: "", grey: false };
+}
+
 function lost(job, { lostSince, retryAt }) {
   const since = `Controller unreachable since ${clock(lostSince)} (${duration(Date.now() / 1000 - lostSince)}).`;
   const wait = retryAt === null ? 0 : retryAt - Date.now() / 1000;

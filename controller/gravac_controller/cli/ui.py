@@ -1,0 +1,50 @@
+"""``gravac ui``: the live page on a trace file."""
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from gravac.parts import ACTIVE
+from gravac.trace import TraceError
+from gravac_controller.cli.wording import printable
+from gravac_controller.listen import ListenError
+from gravac_controller.replay_server import serve_trace
+from gravac_controller.replayed import ReplayedJob
+
+
+class CannotShow(click.ClickException):
+    """The trace cannot be read, or the port not be had; the message says why."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port [a free one].")
+@click.option("--open", "open_it", is_flag=True, help="Open it in the browser, too.")
+def ui(trace: Path, port: int, open_it: bool) -> None:
+    """Look at TRACE as the live page showed it, from its first window to its last.
+
+    TRACE is a job's journal, or the folder it is in; gzipped is fine, and so is one that a running training still
+    writes: what is there now is shown. A slider chooses the window as of which everything is shown. The page is served
+    to this machine only, and changes nothing. Ctrl-C ends it.
+
+    \b
+    Example:
+      gravac ui gravac-runs/demo-lm-20261121-093000/journal.jsonl --open
+    """
+
+    def started(url: str, job: ReplayedJob) -> None:
+        windows = job.live.totals.windows
+        last = "no window yet" if job.live.latest is None else f"{windows} windows"
+        click.echo(f"{printable(job.name)}, {last}, at {url}")
+        for note in job.notes:
+            click.echo(f"note: {printable(note)}", err=True)
+        if open_it and not webbrowser.open(url):
+            click.echo("no browser could be opened; open the address yourself", err=True)
+
+    try:
+        serve_trace(trace / ACTIVE if trace.is_dir() else trace, port, started)
+    except (TraceError, ListenError, OSError) as error:
+        raise CannotShow(printable(str(error))) from None

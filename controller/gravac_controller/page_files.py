@@ -1,0 +1,48 @@
+"""The files of the live page, read once. They are looked up by name, so no path from outside meets the disk."""
+
+import mimetypes
+from pathlib import Path
+from typing import Literal
+
+from starlette.responses import Response
+
+from gravac_controller.problems import ApiError
+
+STATIC = Path(__file__).parent / "static"
+PRELOAD = "<!-- modules -->"
+"""Where index.html names its modules. All at once: one that imports another would be asked for a round trip later."""
+Mode = Literal["live", "replay"]
+KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+class PageFiles:
+    """Contents and media types by name below ``folder``."""
+
+    def __init__(self, folder: Path = STATIC) -> None:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        self._files = {
+            path.relative_to(folder).as_posix(): (path.read_bytes(), _kind(path)) for path in paths
+        }
+
+    def file(self, name: str) -> Response:
+        """One file. Raises ApiError 404."""
+        found = self._files.get(name)
+        if found is None:
+            raise ApiError(404, "no such file of the live page", reason="not_found")
+        return Response(found[0], media_type=found[1])
+
+    def page(self, mode: Mode = "live") -> Response:
+        """The page itself, to follow a job or to look back at a trace. Raises ApiError 404 where it was left out."""
+        found = self._files.get("index.html")
+        if found is None:
+            raise ApiError(404, "the live page is not part of this installation; the API is under /v1/jobs")
+        modules = [
+            name for name in self._files if name.endswith(".js") and name not in ("early.js", "main.js")
+        ]
+        links = (f'<link rel="modulepreload" href="/static/{name}">' for name in modules if "/" not in name)
+        text = found[0].decode().replace(PRELOAD, "\n  ".join(links))
+        return Response(text.replace('data-mode="live"', f'data-mode="{mode}"'), media_type=found[1])
+
+
+def _kind(path: Path) -> str:
+    return KINDS.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "text/plain"

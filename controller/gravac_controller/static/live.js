@@ -1,0 +1,127 @@
+// Following a job while it runs: the job list and the event stream feed the state, drawn at most twice a second.
+
+import { $ } from "./dom.js";
+import { readHistory } from "./history.js";
+import { Link, chooseJob } from "./link.js";
+import { showClock, showLists } from "./screen.js";
+import { statusOf } from "./status.js";
+import { Stream } from "./stream.js";
+
+const DRAW_EVERY_MS = 500;
+
+export class Live {
+  /** state, screen, take: the parts it feeds. */
+  constructor(state, screen, take) {
+    Object.assign(this, { state, screen, take });
+    this.current = null;  // name of the job on show
+    this.wanted = null;  // what the address asks for; null: any
+    this.missing = null;
+    this.jobs = [];
+    this.unreadable = [];
+    this.streamLost = null;  // seconds, this machine's clock
+    this.paused = null;  // since when, seconds
+    this.heard = null;  // the job as last heard of; the same as state.job unless paused
+    this.drawTimer = 0;
+    this.drawnAt = -Infinity;
+    this.stream = new Stream((kind, data) => this.message(kind, data), () => this.connected());
+    this.link = new Link((jobs, unreadable) => this.listed(jobs, unreadable), () => {
+      if (this.link.up) this.stream.retry();
+      else this.stream.drop();  // it may look open and be dead: after a sleep, or through a broken tunnel
+      this.tick();
+    });
+    $("pause").addEventListener("click", () => this.toggle());
+    document.addEventListener("visibilitychange", () => this.later());
+  }
+
+  start() {
+    this.link.start();
+  }
+
+  /** What the address holds of this. */
+  get route() {
+    return { job: this.wanted };
+  }
+
+  go({ job }) {
+    this.wanted = job;
+    if (this.link.up !== null) this.listed(this.jobs, this.unreadable);
+    this.later();
+  }
+
+  message(kind, data) {
+    this.streamLost = null;
+    if (data.job) this.heard = data.job;
+    if (this.paused !== null) return;  // read anew on resuming
+    if (kind === "snapshot") {
+      this.state.snapshot(data);
+      const first = this.state.rows[0]?.window ?? 0, job = this.current;
+      if (first > 0) readHistory(this.state, data.job.spec, first, () => this.current === job).then(() => this.later(), () => {});
+    } else if (kind === "window") {
+      this.state.window(data);
+      // Messages that are sent together all carry the job as of the last of them: draw when that one is here.
+      if (data.window.report.window < data.job.latest.report.window) return;
+    } else if (data.job) this.state.setJob(data.job);
+    this.later();
+  }
+
+  connected() {
+    if (this.stream.up) this.streamLost = null;
+    else this.streamLost ??= Date.now() / 1000;
+    this.tick();
+    if (!this.stream.up) this.link.poll();
+  }
+
+  listed(jobs, unreadable) {
+    Object.assign(this, { jobs, unreadable });
+    const job = chooseJob(jobs, this.wanted);
+    this.missing = job === null && this.wanted !== null ? this.wanted : null;
+    // A job once shown stays: another one that starts is offered in the list, not forced on the reader.
+    if (this.current === null || this.wanted !== null || !jobs.some((one) => one.job === this.current)) this.show(job);
+    this.tick();
+  }
+
+  show(job) {
+    if (job === this.current) return;
+    this.current = job;
+    this.streamLost = this.heard = null;
+    this.state.clear();
+    this.screen.clear();
+    this.stream.close();
+    if (job === null) return;
+    this.stream.open(job);
+    this.take.show(job);
+  }
+
+  /** Draw soon, but not more often than twice a second, and not while the tab is hidden or the page is paused. */
+  later() {
+    if (this.drawTimer || this.paused !== null || document.hidden) return;
+    this.drawTimer = setTimeout(() => this.draw(), Math.max(0, this.drawnAt + DRAW_EVERY_MS - performance.now()));
+  }
+
+  draw() {
+    this.drawTimer = 0;
+    this.drawnAt = performance.now();
+    this.tick();
+    if (this.state.job !== null && this.paused === null) this.screen.draw(this.unreadable);
+  }
+
+  /** What changes with the clock alone: status, ages, banner, title. */
+  tick() {
+    const { link, stream, current, missing } = this;
+    const losses = [link.lostSince, this.streamLost].filter((since) => since !== null);
+    const lostSince = losses.length ? Math.min(...losses) : null;
+    const retryAt = stream.retryAt === null ? null : stream.retryAt / 1000;
+    const status = statusOf(this.heard, { up: link.up, opening: current !== null, lostSince, retryAt, missing });
+    showClock(this.heard, status, this.paused);
+    showLists(this.state.job !== null, this);
+  }
+
+  /** Pause or resume. */
+  toggle() {
+    this.paused = this.paused === null ? Date.now() / 1000 : null;
+    $("pause").setAttribute("aria-pressed", String(this.paused !== null));
+    $("pause").textContent = this.paused === null ? "Pause" : "Resume";
+    if (this.paused === null) this.stream.reopen();
+    this.tick();
+  }
+}

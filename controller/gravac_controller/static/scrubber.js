@@ -1,0 +1,88 @@
+// The bar below a trace: which window everything is shown as of, and playing it.
+
+import { $, setText } from "./dom.js";
+import { cf, clock, count } from "./format.js";
+import { now } from "./api.js";
+
+const LONGEST_MS = 30_000, WINDOW_MS = 500;  // playing takes half a second a window, but not more than so much in all
+const FRAME_MS = 100;
+
+export class Scrubber {
+  /** onMove(window): the person chose one (-1: the start), or null for the last. */
+  constructor(onMove) {
+    this.onMove = onMove;
+    this.windows = [-1];  // by place of the slider; the first is the start
+    this.place = 0;
+    this.timer = 0;
+    this.range = $("scrub");
+    this.range.addEventListener("input", () => {
+      this.stop();
+      this.move(Number(this.range.value));
+    });
+    $("scrub-play").addEventListener("click", () => this.toggle());
+    $("scrub-back").addEventListener("click", () => this.step(-1));
+    $("scrub-on").addEventListener("click", () => this.step(1));
+  }
+
+  reading(share) {
+    setText($("scrub-text"), `Reading the trace: ${Math.round(100 * share)} %`);
+  }
+
+  /** The trace has been read: these are its windows. */
+  show(rows) {
+    this.windows = [-1, ...rows.map((row) => row.window)];
+    this.range.max = String(this.last);
+    for (const id of ["scrub", "scrub-play", "scrub-back", "scrub-on"]) $(id).disabled = this.last === 0;
+  }
+
+  get last() {
+    return this.windows.length - 1;
+  }
+
+  /** What is on show now: a window, and its row when there is one. */
+  at(window, row) {
+    if (this.timer === 0) this.set(Math.max(0, this.windows.findLastIndex((one) => one <= window)));
+    const text = row === null ? "As of the start" : `As of window ${count(row.window)} of ${count(this.windows.at(-1))} · `
+      + `step ${count(row.last)} · ${clock(row.time, now())} · ${cf(row.cf)}`;
+    setText($("scrub-text"), text);
+    this.range.setAttribute("aria-valuetext", text);
+  }
+
+  set(place) {
+    this.place = place;
+    this.range.value = String(place);
+  }
+
+  move(place) {
+    if (place === this.place) return;
+    this.set(place);
+    this.onMove(place === this.last ? null : this.windows[place]);
+  }
+
+  step(by) {
+    this.stop();
+    this.move(Math.max(0, Math.min(this.last, this.place + by)));
+  }
+
+  /** Play from here, or from the start when this is the end; or stop. */
+  toggle() {
+    if (this.timer !== 0) {
+      this.stop();
+      return;
+    }
+    if (this.last === 0) return;
+    if (this.place === this.last) this.move(0);
+    const began = performance.now(), from = this.place, rate = this.last / Math.min(LONGEST_MS, this.last * WINDOW_MS);
+    setText($("scrub-play"), "Stop");
+    this.timer = setInterval(() => {
+      this.move(Math.min(this.last, from + Math.floor((performance.now() - began) * rate)));
+      if (this.place === this.last) this.stop();
+    }, FRAME_MS);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = 0;
+    setText($("scrub-play"), "Play");
+  }
+}

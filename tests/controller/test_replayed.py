@@ -1,0 +1,167 @@
+"""A trace shows, as of each window, what the controller showed then: plain, zipped, in parts, torn, from Windows."""
+
+import asyncio
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.conftest import InProcess
+from starlette.testclient import TestClient
+
+from gravac.orders import Order
+from gravac.protocol import End, Event
+from gravac.trace import TraceError
+from gravac_controller import present
+from gravac_controller.live import LiveJob
+from gravac_controller.replay_server import create_replay_app
+from gravac_controller.replayed import EVERY, ReplayedJob
+from gravac_controller.services import Services
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.views import JobView
+
+WINDOWS = 2 * EVERY + 15
+SETTINGS = ControllerSettings.model_construct()
+
+
+def shown(live: LiveJob) -> dict[str, Any]:
+    """What people see of a job but its state, which is the clock's, and what only a running job has."""
+    view = present.job_view(live).model_dump(mode="json")
+    hidden = ("state", "spec", "control_enabled", "override_waiting")
+    return {name: value for name, value in view.items() if name not in hidden}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, Any]]]:
+    """A journal in several parts, and what was shown after each window: orders, faults, a restart, a lost window."""
+    folder = tmp_path_factory.mktemp("told")
+    app = InProcess(
+        folder / "runs", control_token="an-operators-token-0123456789abc", journal_part_bytes=1 << 16
+    )
+    seen: dict[int, dict[str, Any]] = {}
+
+    async def play() -> None:
+        decision = (await app.services.store.register(spec())).decision
+        job, trainer = app.services.store.get("job"), Trainer()
+        for window in range(WINDOWS):
+            if window == 30:
+                await job.event(Event(kind="note", window=None, message="a note"))
+            if window == 40:
+                await job.order(Order(action="pin", cf=33.0, actor="alice"), job.override_tag)
+            if window == 70:
+                await job.order(Order(action="resume", actor="alice"), job.override_tag)
+            if window == 80:
+                again = await job.register(spec(incarnation="second"))
+                trainer, decision = Trainer(incarnation="second", window=trainer.window + 1), again.decision
+            decision = (await job.window(trainer.report(decision, nonfinite_steps=int(window == 7)))).decision
+            seen[trainer.window - 1] = shown(job.live)
+        await job.end(End(incarnation="second", windows=WINDOWS, steps=1, message="done"))
+
+    asyncio.run(play())
+    app.close()
+    return folder / "runs" / "job" / "journal.jsonl", seen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    empty = tmp_path / "ours"
+    empty.mkdir()
+    return empty
+
+
+def differing(job: ReplayedJob, seen: dict[int, dict[str, Any]]) -> list[int]:
+    """Windows as of which something else is shown than was."""
+    return [window for window, was in seen.items() if shown(job.as_of(window)) != was]
+
+
+def test_each_window_shows_what_was_shown(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
+    path, seen = told
+    assert len(list(path.parent.iterdir())) > 3, "in parts"
+    job = ReplayedJob(path, folder, SETTINGS)
+    later = differing(job, seen)
+    # What happens between two windows belongs to the first of them, and was not there yet when it was shown.
+    assert later == [29, 39, 69, 79]
+    assert present.job_view(job.as_of(WINDOWS)).state == "ended"
+    assert present.job_view(job.as_of(WINDOWS - 1)).state == "running"
+    override = present.job_view(job.as_of(45)).override
+    assert override is not None
+    assert override.cf == 33.0
+    assert present.job_view(job.as_of(75)).override is None
+
+
+def test_before_the_first_window(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
+    view = present.job_view(ReplayedJob(told[0], folder, SETTINGS).as_of(-1))
+    assert view.latest is None
+    assert view.decision.window == -1
+    assert [one.event.kind for one in view.events] == ["registered"]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "crlf", "torn", "cut gzip"])
+def test_other_forms_of_the_same_trace(
+    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path, kind: str
+) -> None:
+    path, seen = told
+    whole = b"".join(
+        gzip.decompress(part.read_bytes()) if part.suffix == ".gz" else part.read_bytes()
+        for part in [*sorted(path.parent.glob("journal.0*")), path]
+    )
+    made = {
+        "gzip": gzip.compress(whole),
+        "crlf": b"\xef\xbb\xbf" + whole.replace(b"\n", b"\r\n"),
+        "torn": whole[: len(whole) // 2],
+        "cut gzip": (packed := gzip.compress(whole))[: len(packed) // 2],
+    }[kind]
+    other = tmp_path / "downloaded.jsonl"
+    other.write_bytes(made)
+    job = ReplayedJob(other, folder, SETTINGS)
+    last = job.live.totals.windows
+    assert (last < WINDOWS) == (kind in ("torn", "cut gzip"))
+    assert last > 5
+    few = {window: seen[window] for window in list(seen)[: last - 1 : 7]}
+    assert differing(job, few) == []
+
+
+def test_a_trace_that_was_altered_is_not_shown(
+    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
+) -> None:
+    other = tmp_path / "altered.jsonl"
+    other.write_bytes(told[0].read_bytes().replace(b'"samples":', b'"samples":1', 1))
+    with pytest.raises(TraceError, match="altered after it was written"):
+        ReplayedJob(other, folder, SETTINGS)
+
+
+@pytest.mark.parametrize("text", [b"", b"hello\n", b"\x1f\x8bnot gzip at all"])
+def test_what_is_no_trace_is_refused(tmp_path: Path, folder: Path, text: bytes) -> None:
+    (tmp_path / "no-trace").write_bytes(text)
+    with pytest.raises(TraceError, match="no-trace"):
+        ReplayedJob(tmp_path / "no-trace", folder, SETTINGS)
+
+
+@pytest.fixture
+def client(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> TestClient:
+    """The server of a trace, in this process."""
+    job, services = ReplayedJob(told[0], folder, SETTINGS), Services.of(SETTINGS)
+    services.store.jobs[job.name] = job
+    return TestClient(create_replay_app(services, job), base_url="http://127.0.0.1")
+
+
+def test_the_server_looks_and_changes_nothing(client: TestClient) -> None:
+    view = JobView.model_validate_json(client.get("/v1/jobs/job/as-of/45").content)
+    assert view.latest is not None
+    assert view.latest.report.window == 45
+    numbers, after = [], ""
+    while True:
+        page = client.get(f"/v1/jobs/job/windows?ranks=false&limit=50{after}").json()
+        numbers += [one["report"]["window"] for one in page["items"]]
+        assert all(one["report"]["ranks"] == [] for one in page["items"])
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert numbers == [*range(80), *range(81, WINDOWS + 1)]
+    assert client.get("/v1/jobs/other/as-of/1").status_code == 404
+    assert client.get("/v1/jobs/job/as-of/-2").status_code == 422
+    for method, path in (("POST", "/v1/jobs"), ("PUT", "/v1/jobs/job/override"), ("GET", "/metrics")):
+        assert client.request(method, path).status_code in (404, 405)
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
+    assert 'data-mode="replay"' in client.get("/").text
