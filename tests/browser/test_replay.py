@@ -94,7 +94,9 @@ def test_as_of_a_window_it_shows_what_the_live_page_showed(
     seen: dict[int, dict[str, str]] = {}
     for windows in (1, 2, 2, 6):
         story.play(windows)
-        live.shows("#curve > p", f"Measured in window {story.window - 1},")  # drawn last, and of the last window
+        live.shows(
+            "#curve > p", f"Measured in window {story.window - 1},"
+        )  # drawn last, and of the last window
         seen[story.window - 1] = pictures(live)
     story.play(3)
     running = Ui(tmp_path / "runs" / "demo")  # the folder of a job that still runs
