@@ -86,7 +86,8 @@ class Counted:
 
 def _route(scope: Scope) -> str:
     """The template of the route that took the request, which the router leaves in its scope."""
-    return str(getattr(scope.get("route"), "path", OTHER))
+    template = str(getattr(scope.get("route"), "path", OTHER))
+    return OTHER if template.startswith("/static/") else template
 
 
 def _method(scope: Scope) -> str:
