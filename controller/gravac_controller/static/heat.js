@@ -11,7 +11,7 @@ const SMALLEST_ROW = 3, LARGEST_ROW = 18, HEIGHT = 320;  // CSS pixels
 export class Heat {
   /** onPick(window): the person clicked a cell. */
   constructor(onPick) {
-    this.canvas = el("canvas", { role: "img", tabindex: "0" });
+    this.canvas = el("canvas", { role: "img", tabindex: "0", "aria-label": "Own time of each rank by window." });
     $("heat").append(this.canvas);
     this.readAt = -Infinity;
     this.job = this.windows = this.data = null;

@@ -1,0 +1,53 @@
+"""Nobody is shut out: axe looks at the page as it is, light and dark, and finds nothing serious."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser.chromium import READY, OpenPage
+from browser.sinks import Http
+from browser.story import Story
+from controller.process import Controller
+
+pytestmark = pytest.mark.browser
+
+SERIOUS = {"serious", "critical"}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A job that holds and has a fault, on one controller for the whole file."""
+    controller = Controller(tmp_path_factory.mktemp("accessible") / "runs")
+    story = Story(Http(controller))
+    story.until("hold")
+    story.play(3)
+    story.event("nonfinite", "a gradient was infinite on rank 1")
+    yield controller.url
+    controller.stop()
+
+
+def serious(tab: Any) -> list[str]:
+    """Each serious finding: rule, what it is, and where."""
+    found = Axe().run(tab.page).response["violations"]
+    return [
+        f"{each['id']}: {each['help']} at {node['target']}"
+        for each in found
+        if each["impact"] in SERIOUS
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])
+def test_axe_finds_nothing_serious(url: str, open_page: OpenPage, scheme: str, width: int) -> None:
+    tab = open_page(url, scheme=scheme, width=width)
+    tab.wait(READY)
+    assert serious(tab) == []
+
+
+def test_axe_finds_what_is_wrong(url: str, open_page: OpenPage) -> None:
+    """A button without a name, or the test above would pass on anything."""
+    tab = open_page(url)
+    tab.wait(READY)
+    tab.page.evaluate("document.body.append(document.createElement('button'))")
+    assert any(each.startswith("button-name") for each in serious(tab))
