@@ -5,6 +5,7 @@ from starlette.types import ASGIApp
 
 from gravac import __version__
 from gravac_controller import openapi, problems
+from gravac_controller.allow import Allowed
 from gravac_controller.guard import Guard
 from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
@@ -32,19 +33,21 @@ def create_app(services: Services) -> ASGIApp:
         redirect_slashes=False,
         responses=openapi.EVERYWHERE,
     )
-    problems.install(app, services.refuse)
-    openapi.install(app)
-    app.include_router(read_routes(services))
-    app.include_router(agent_routes(services))
-    app.include_router(control_routes(services))
-    app.include_router(service_routes(services))
-    app.include_router(metrics_routes(services))
-    mount_pages(app)
     settings = services.settings
+    access = settings.access()
+    routers = [
+        routes(services)
+        for routes in (read_routes, agent_routes, control_routes, service_routes, metrics_routes)
+    ]
+    problems.install(app, services.refuse, Allowed(routers))
+    openapi.install(app, access)
+    for router in routers:
+        app.include_router(router)
+    mount_pages(app)
     return Guard(
         Counted(app, services.traffic),
         allowed_hosts=("localhost", "127.0.0.1", "::1", own_name(settings.host), *settings.allowed_hosts),
-        access=settings.access(),
+        access=access,
         reads_per_second=settings.max_reads_per_second,
         changes_per_second=settings.max_changes_per_second,
         refused=services.refuse,
