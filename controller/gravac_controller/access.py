@@ -14,6 +14,8 @@ from enum import IntEnum
 
 from starlette.datastructures import Headers
 
+OPEN_PATH = "/healthz"
+"""Answered without a token and at any rate, for whoever watches over the process."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'

@@ -1,10 +1,13 @@
 """The application: routes, one error shape, and the guard around all of it."""
 
-from fastapi import FastAPI
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp
 
 from gravac import __version__
 from gravac_controller import openapi, problems
+from gravac_controller.allow import Allowed
 from gravac_controller.guard import Guard
 from gravac_controller.hosts import own_name
 from gravac_controller.routes_agent import agent_routes
@@ -23,18 +26,17 @@ DESCRIPTION = (
 
 def create_app(services: Services) -> ASGIApp:
     """An ASGI application for one controller. Its store must be open while requests come in."""
-    app = bare_app(services)
-    app.include_router(read_routes(services))
-    app.include_router(agent_routes(services))
-    app.include_router(control_routes(services))
-    app.include_router(service_routes(services))
-    app.include_router(metrics_routes(services))
+    routers = [
+        routes(services)
+        for routes in (read_routes, agent_routes, control_routes, service_routes, metrics_routes)
+    ]
+    app = bare_app(services, routers)
     mount_pages(app)
     return guarded(app, services)
 
 
-def bare_app(services: Services) -> FastAPI:
-    """Without routes, but with the one shape of errors and the whole OpenAPI document."""
+def bare_app(services: Services, routers: Sequence[APIRouter]) -> FastAPI:
+    """These routes, the one shape of errors and the whole OpenAPI document; no pages yet."""
     app = FastAPI(
         title="gravac controller",
         version=__version__,
@@ -44,8 +46,10 @@ def bare_app(services: Services) -> FastAPI:
         redirect_slashes=False,
         responses=openapi.EVERYWHERE,
     )
-    problems.install(app, services.refuse)
-    openapi.install(app)
+    problems.install(app, services.refuse, Allowed(routers))
+    openapi.install(app, services.settings.access())
+    for router in routers:
+        app.include_router(router)
     return app
 
 

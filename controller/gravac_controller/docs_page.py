@@ -60,12 +60,18 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
     parts = [
         f'<section id="{_anchor(method, path)}"><h3><code>{method} {escape(path)}</code></h3>',
         f"<p><b>{escape(operation['summary'])}.</b> {_prose(operation.get('description', ''))}</p>",
+        _needs(operation["security"]),
         _parameters(operation.get("parameters", ())),
     ]
     if body is not None:
         parts.append(f"<p>Takes {_type(body['schema'])}.</p>{_example('Example body', body.get('example'))}")
     parts.append(_answers(operation["responses"]))
     return "".join(parts) + "</section>"
+
+
+def _needs(security: list[dict[str, Any]]) -> str:
+    names = " or ".join(name for one in security for name in one)
+    return f"<p>Needs: {escape(names)}.</p>" if names else ""
 
 
 def _parameters(parameters: Any) -> str:

@@ -13,16 +13,13 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac_controller.access import CHALLENGE, ROLE, Access, Role
+from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, Access, Role
 from gravac_controller.headers import HEADERS
 from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, problem_response
 from gravac_controller.rates import Rates
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-OPEN_PATH = "/healthz"
-"""Answered without a token and at any rate, for whoever watches over the process."""
-
 logger = logging.getLogger("gravac.controller")
 
 

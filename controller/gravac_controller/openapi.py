@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from gravac.orders import Order
 from gravac.protocol import End, Event, JobSpec, Record, WindowReport
 from gravac_controller import examples
+from gravac_controller.access import OPEN_PATH, Access
 from gravac_controller.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
 from gravac_controller.views import Problem
 
@@ -75,8 +76,8 @@ EVERYWHERE = problems(400, 401, 403, 422, 429, 500, 503)
 TAKING_BODIES = problems(404, 408, 409, 413, 415)
 
 
-def install(app: FastAPI) -> None:
-    """Make ``app`` answer /openapi.json with the whole document."""
+def install(app: FastAPI, access: Access) -> None:
+    """Make ``app`` answer /openapi.json with the whole document. ``access``: which routes need a token here."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -94,6 +95,7 @@ def install(app: FastAPI) -> None:
             for name, schema in extra["$defs"].items():
                 schemas.setdefault(name, schema)
             _add_examples(document)
+            _add_tokens(document, access)
             app.openapi_schema = document
         return app.openapi_schema
 
@@ -108,6 +110,32 @@ def _add_examples(document: dict[str, Any]) -> None:
             if example is not None:
                 operation["responses"]["200"]["content"]["application/json"]["example"] = _plain(example)
     document["components"]["schemas"]["Problem"]["example"] = _plain(examples.PROBLEM)
+
+
+def _add_tokens(document: dict[str, Any], access: Access) -> None:
+    """What each route needs on this controller, as it was started."""
+    document["components"]["securitySchemes"] = {
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The agents' token; the operators' does too.",
+        },
+        "password": {
+            "type": "http",
+            "scheme": "basic",
+            "description": "Any name, either token: to look only.",
+        },
+        "control": {"type": "http", "scheme": "bearer", "description": "The operators' token."},
+    }
+    looking: list[dict[str, list[str]]] = [] if access.open_to_look else [{"token": []}, {"password": []}]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method == "get":
+                operation["security"] = [] if path == OPEN_PATH else looking
+            elif "operators" in operation["tags"]:
+                operation["security"] = [{"control": []}] if access.control_token is not None else []
+            else:
+                operation["security"] = [{"token": []}] if access.agent_token is not None else []
 
 
 def _plain(record: Record) -> Any:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from gravac_controller.allow import Allowed
 from gravac_controller.views import Fault, Problem
 
 MAX_FAULTS = 20
@@ -74,10 +75,10 @@ def validation_error(error: ValidationError | RequestValidationError) -> ApiErro
     return ApiError(422, f"{faults[0].field}: {faults[0].message}{more}", errors=faults)
 
 
-def install(app: FastAPI, refused: Callable[[str], None]) -> None:
+def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> None:
     """Give ``app`` the one error shape for its own errors, Starlette's and validation's.
 
-    ``refused`` is told the reason of each refused change.
+    ``refused`` is told the reason of each refused change; ``allowed`` knows what each path takes.
     """
 
     async def api_error(request: Request, error: Exception) -> Response:
@@ -98,7 +99,9 @@ def install(app: FastAPI, refused: Callable[[str], None]) -> None:
             405: f"this path does not take {_printable(request.method)}; see the Allow header",
         }
         detail = details.get(error.status_code, _printable(str(error.detail)))
-        return problem_response(error.status_code, detail, headers=error.headers)
+        methods = allowed.methods(request.url.path) if error.status_code == 405 else ""
+        headers = {"allow": methods} if methods else error.headers
+        return problem_response(error.status_code, detail, headers=headers)
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(RequestValidationError, invalid)

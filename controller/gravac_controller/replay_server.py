@@ -46,10 +46,7 @@ def serve_trace(path: Path, port: int, started: Callable[[str, ReplayedJob], Non
 
 def create_replay_app(services: Services, job: ReplayedJob) -> ASGIApp:
     """What a controller answers to those who look, and the job as of any window."""
-    app = bare_app(services)
-    app.include_router(read_routes(services))
-    app.include_router(_as_of_routes(job))
-    app.include_router(service_routes(services))
+    app = bare_app(services, [read_routes(services), _as_of_routes(job), service_routes(services)])
     mount_pages(app, mode="replay")
     return guarded(app, services)
 

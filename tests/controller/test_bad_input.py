@@ -255,6 +255,20 @@ def test_paths_methods_and_parameters(
     assert ("allow" in response.headers) == (status == 405)
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/jobs", "GET, HEAD, POST"),
+        ("/v1/jobs/job/override", "GET, HEAD, PUT"),
+        ("/v1/jobs/job/end", "POST"),
+        ("/metrics", "GET, HEAD"),
+    ],
+)
+def test_what_a_path_takes_is_told(app: InProcess, path: str, allowed: str) -> None:
+    for method in ("DELETE", "OPTIONS", "TRACE"):
+        assert app.client.request(method, path).headers["allow"] == allowed
+
+
 def extreme(
     report: dict[str, Any], window: int, *, energy: float, seconds: float, count: int, size: int
 ) -> str:

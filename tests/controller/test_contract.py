@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from controller.builders import Trainer
@@ -58,6 +58,33 @@ def test_every_route_is_described(app: InProcess) -> None:
         assert errors <= set(operation["responses"]), route
         for status in errors:
             assert "application/problem+json" in operation["responses"][status]["content"], (route, status)
+
+
+def needs(app: InProcess) -> dict[str, set[str]]:
+    found = operations(document(app))
+    return {route: {name for one in operation["security"] for name in one} for route, operation in found}
+
+
+def test_the_document_says_which_token_each_route_needs_here(open_app: Callable[..., InProcess]) -> None:
+    app = open_app()
+    assert set().union(*needs(app).values()) == set()
+    app.close()
+    tokens = {
+        "token": "an-agents-token-0123456789abcdef",
+        "control_token": "an-operators-token-0123456789abc",
+    }
+    app = open_app(**tokens)
+    found = needs(app)
+    assert found["GET /v1/jobs"] == set()
+    assert found["POST /v1/jobs/{job}/windows"] == {"token"}
+    assert found["PUT /v1/jobs/{job}/override"] == {"control"}
+    app.close()
+    app = open_app(**tokens, host="0.0.0.0")
+    app.client.headers["Authorization"] = f"Bearer {tokens['token']}"
+    found = needs(app)
+    assert found["GET /v1/jobs"] == {"token", "password"}
+    assert found["GET /healthz"] == set()
+    assert "Needs: token or password." in app.client.get("/docs").text
 
 
 def test_examples_are_true(app: InProcess) -> None:

@@ -1,10 +1,12 @@
 """Event streams: a snapshot, then deltas; resumable; a slow reader costs nothing; they end with the server."""
 
 import asyncio
+import contextlib
 import shutil
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from controller.builders import Trainer, spec
@@ -182,6 +184,40 @@ def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., 
         while clients(controller) != 1 and time.monotonic() < until:
             time.sleep(0.1)
         assert clients(controller) == 1  # the deaf one was let go
+
+
+def test_two_hundred_tabs_a_slow_and_a_deaf_one_cost_no_one_anything(
+    start: Callable[..., Controller],
+) -> None:
+    """All hear everything; memory grows by the sockets' buffers at most; agents are answered all the while."""
+    controller = start(env=FAST)
+    trainer = Trainer()
+    decision = run(controller, trainer, register(controller), 20)
+    before = memory_mb(controller.process.pid)
+    slow = deaf_reader(controller)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(deaf_reader(controller))
+        stack.enter_context(slow)
+        tabs = [stack.enter_context(Reader(controller)) for _ in range(200)]
+        assert {reader.status for reader in tabs} == {200}
+        assert all(reader.next() is not None for reader in tabs)
+        for _ in range(30):
+            decision = run(controller, trainer, decision)
+            slow.recv(512)
+        for reader in tabs:
+            heard = [reader.next() for _ in range(30)]
+            assert [one and one.data["window"]["report"]["window"] for one in heard] == list(range(20, 50))
+        assert clients(controller) == 202
+        assert memory_mb(controller.process.pid) - before < 202 * 0.25
+    assert controller.ask("GET", "/v1/jobs/job").json["windows"] == 50
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory now."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS")
 
 
 def deaf_reader(controller: Controller) -> socket.socket:

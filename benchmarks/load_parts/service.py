@@ -1,0 +1,76 @@
+"""A controller on a core of its own, and plain HTTP to it."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from gravac.protocol import Record
+
+RATES = {
+    "GRAVAC_CONTROLLER_MAX_READS_PER_SECOND": "1000000",
+    "GRAVAC_CONTROLLER_MAX_CHANGES_PER_SECOND": "1000000",
+}
+"""The limits on rates are not what is measured."""
+
+
+class Service:
+    """``gravac serve`` on loopback, pinned to ``core``."""
+
+    def __init__(self, folder: Path, core: int) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "gravac_controller",
+            "serve",
+            "--announce",
+            "--with-parent",
+            "--port",
+            "0",
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--data-dir", str(folder / "runs")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **RATES},
+        )
+        os.sched_setaffinity(self.process.pid, {core})
+        assert self.process.stdout is not None
+        self.url = str(json.loads(self.process.stdout.readline())["url"])
+        parts = urlsplit(self.url)
+        self.host, self.port = str(parts.hostname), int(parts.port or 0)
+
+    def connection(self) -> http.client.HTTPConnection:
+        """A connection that is kept."""
+        return http.client.HTTPConnection(self.host, self.port, timeout=60)
+
+    def resident_bytes(self) -> int:
+        """Memory of the controller now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def send(connection: http.client.HTTPConnection, path: str, record: Record) -> bytes:
+    """POST a record; the answer's body. Raises RuntimeError for anything but 200."""
+    connection.request("POST", path, record.model_dump_json().encode(), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{path} answered {answer.status}: {body[:300]!r}")
+    return body

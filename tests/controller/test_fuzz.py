@@ -1,0 +1,13 @@
+"""A few hundred generated requests over the OpenAPI document; ``python tests/fuzz_api.py`` makes thousands."""
+
+from pathlib import Path
+
+import pytest
+from fuzz_api import fuzz
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_generated_requests_get_answers_that_the_document_names(tmp_path: Path, tokens: bool) -> None:
+    found = fuzz(tmp_path, tokens=tokens, examples=5, phases="examples,fuzzing", seed=3)
+    assert found.passed, found.output
+    assert found.cases > 80
