@@ -4,12 +4,23 @@ from importlib import import_module
 
 import click
 
-COMMANDS = ("demo", "serve", "top", "status", "explain", "codecs", "replay", "ui", "bench")
-"""In the order of the help. A new command: its module with a click command of the same name, and its name here."""
+COMMANDS = {
+    "demo": "Train for real on this machine and watch the compression adapt.",
+    "serve": "Run the controller: decide for jobs, journal and show it.",
+    "top": "Watch jobs run: the CF and why, where time goes, ranks, decisions.",
+    "status": "Show jobs, one line each, with the reason of the decision in force.",
+    "explain": "Say why a compression factor is in force, on what evidence.",
+    "codecs": "List everything that can be chosen by name, or tell all of one.",
+    "replay": "Decide every window of a trace again and show the decisions.",
+    "ui": "Look at a trace as the live page showed it, from first to last.",
+    "bench": "Measure on this machine.",
+}
+"""What the help says of each, in its order. A new command: its module with a click command of the same name, and a line
+here."""
 
 
 class _Commands(click.Group):
-    """Loads a command's module only when needed: ``gravac replay`` has no use for a web server."""
+    """Loads a command's module only when needed: ``gravac replay`` needs no web server, the help nothing at all."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -19,6 +30,10 @@ class _Commands(click.Group):
             return None
         command: click.Command = getattr(import_module(f"gravac_controller.cli.{name}"), name)
         return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(

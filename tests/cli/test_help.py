@@ -1,0 +1,39 @@
+"""``gravac --help``: at once, and whole."""
+
+import json
+import subprocess
+import sys
+
+import click
+from click.testing import CliRunner
+
+from gravac_controller.cli import COMMANDS, main
+
+
+def test_help_lists_every_command_whole() -> None:
+    """No line is cut or broken where there are 80 columns."""
+    output = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    listed = output[output.index("Commands:") :].splitlines()[1:]
+    assert [line.split(maxsplit=1) for line in listed] == [[name, line] for name, line in COMMANDS.items()]
+
+
+def test_every_command_is_there_and_says_what_it_does() -> None:
+    context = click.Context(main)
+    for name in COMMANDS:
+        command = main.get_command(context, name)
+        assert command is not None, name
+        assert command.name == name
+        assert command.get_short_help_str(), name
+
+
+def test_help_loads_no_command() -> None:
+    """Whatever they need, asking what there is takes a tenth of a second."""
+    code = (
+        "import json, sys; from gravac_controller.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not {"pydantic", "fastapi", "rich", "torch"} & loaded
+    assert {name for name in loaded if name.startswith("gravac_controller.cli.")} == set()
