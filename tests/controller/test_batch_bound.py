@@ -43,6 +43,11 @@ def view(app: InProcess) -> dict[str, Any]:
     return found
 
 
+def ours(seen: dict[str, dict[tuple[str, ...], float]]) -> dict[str, dict[tuple[str, ...], float]]:
+    """What is said of the job; requests and the process are the controller's own, which began anew."""
+    return {name: samples for name, samples in seen.items() if not name.startswith(("gravac_http_", "process_"))}
+
+
 def test_the_last_known_value_stays_with_its_window(open_app: Callable[..., InProcess]) -> None:
     app, trainer = open_app(), Trainer()
     decision = register(app).decision
@@ -71,7 +76,7 @@ def test_the_last_known_value_stays_with_its_window(open_app: Callable[..., InPr
     assert seen["gravac_global_batch_samples"][()] == 64.0
     app.close()
     assert view(again := open_app()) == job, "a restarted controller knows it, too"
-    assert scrape(again) == seen
+    assert ours(scrape(again)) == ours(seen)
 
 
 def test_what_is_unknown_has_no_sample(app: InProcess) -> None:
