@@ -45,7 +45,9 @@ def view(app: InProcess) -> dict[str, Any]:
 
 def ours(seen: dict[str, dict[tuple[str, ...], float]]) -> dict[str, dict[tuple[str, ...], float]]:
     """What is said of the job; requests and the process are the controller's own, which began anew."""
-    return {name: samples for name, samples in seen.items() if not name.startswith(("gravac_http_", "process_"))}
+    return {
+        name: samples for name, samples in seen.items() if not name.startswith(("gravac_http_", "process_"))
+    }
 
 
 def test_the_last_known_value_stays_with_its_window(open_app: Callable[..., InProcess]) -> None:
