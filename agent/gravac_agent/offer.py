@@ -41,6 +41,7 @@ def make(memory: Memory, bucket: Bucket, gradient: Tensor, *, whole: bool, count
     owed, share, out = terms
     if count:
         counted = tally(gradient, owed, share=share, out=out, sums=True)
+        memory.added(bucket, whole=whole)
         gradient_sq = _known(counted.gradient_sq)
         dot = gradient_sq + share * _known(counted.residual_dot_gradient)
         return Offer(out, gradient_sq, counted.energy, counted, share == 1.0, dot)
@@ -48,6 +49,7 @@ def make(memory: Memory, bucket: Bucket, gradient: Tensor, *, whole: bool, count
         out.copy_(gradient)
     else:
         torch.add(gradient, owed, alpha=share, out=out)
+    memory.added(bucket, whole=whole)
     gradient_sq = energy(gradient)
     sq = gradient_sq if owed is None or not math.isfinite(gradient_sq) else energy(out)
     return Offer(out, gradient_sq, sq, None, share == 1.0)

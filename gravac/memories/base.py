@@ -76,9 +76,14 @@ class Memory(ABC):
         """
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms | None:
-        """What ``compensate`` would add up, for a caller who does it in a pass of their own and then goes on as if
-        ``compensate`` had been called. None, and nothing happened: this memory needs more than one sum."""
+        """What ``compensate`` would add up, for a caller who does it in a pass of their own and then says ``added``.
+        Until then nothing happened. None: this memory needs more than one sum, ask it to ``compensate``."""
         return None
+
+    def added(self, bucket: Bucket, *, whole: bool = False) -> None:
+        """``out`` of ``terms`` holds p: go on as if ``compensate`` had been called, with the same ``whole``. Never said
+        of a sum that failed, so that half of one is never kept."""
+        raise TypeError(f"memory {self.name!r} has no terms to be added")
 
     @abstractmethod
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:

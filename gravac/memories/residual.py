@@ -35,12 +35,19 @@ class ResidualMemory(Grouped[_Slot]):
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         owed, share, out = self.terms(bucket, gradient, whole=whole)
-        return out.copy_(gradient) if owed is None else torch.add(gradient, owed, alpha=share, out=out)
+        p = out.copy_(gradient) if owed is None else torch.add(gradient, owed, alpha=share, out=out)
+        self.added(bucket, whole=whole)
+        return p
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
         slot = self._slot(bucket, gradient.device)
-        slot.offered = 1.0 if whole else self.offered_share()
-        return Terms(slot.residual if slot.owing else None, slot.offered, slot.draft)
+        return Terms(slot.residual if slot.owing else None, self._share(whole), slot.draft)
+
+    def added(self, bucket: Bucket, *, whole: bool = False) -> None:
+        self._slots[bucket.names].offered = self._share(whole)
+
+    def _share(self, whole: bool) -> float:
+        return 1.0 if whole else self.offered_share()
 
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)

@@ -141,6 +141,31 @@ def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPat
     assert sums.residual_sq > 0
 
 
+def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was owed stays owed; what the buffer held of an earlier step must not become a debt."""
+    ours, source = encoder("topk", "residual"), gradients()
+    hold = plan(10.0, 10.0, 10.0)
+    for step in range(3):
+        ours.start(hold, BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+        ours.commit()
+    before = ours.memory.state_dict()
+    assert before
+
+    def broken(gradient: torch.Tensor, residual: torch.Tensor, **more: Any) -> None:
+        more["out"][:100] = 7.0
+        raise RuntimeError("no kernel today")
+
+    with monkeypatch.context() as failing, on("cpu"):
+        failing.setattr("gravac_agent.offer.tally", broken)
+        sums = StepSums()
+        assert ours.start(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums) is not None
+        assert sums.failed == 1
+        ours.commit()
+    after = ours.memory.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], owed) for name, owed in before.items())
+
+
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 10, 50, 1000])
 def test_few_steps_of_a_window_are_surveyed(window: int) -> None:
     chosen = [step for step in range(window) if surveyed(step, window)]
