@@ -22,13 +22,7 @@ from gravac_controller.cli.bench_run import perform
     show_default=True,
     help="Steps before them that are not timed.",
 )
-@click.option(
-    "--width",
-    type=click.IntRange(8, 8192),
-    default=872,
-    show_default=True,
-    help="Width of the LSTM; 872: 3.5 M parameters.",
-)
+@bench_options.width
 @bench_options.as_json
 def hook(ranks: int, pairs: int, steps: int, warmup: int, width: int, as_json: bool) -> None:
     """A training step with the agent against plain DDP, side by side on this machine, where nothing is slow.

@@ -16,6 +16,14 @@ as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object last, on stdout; the rest on stderr."
 )
 
+width = click.option(
+    "--width",
+    type=click.IntRange(8, 8192),
+    default=872,
+    show_default=True,
+    help="Width of the LSTM; 872: 3.5 M parameters.",
+)
+
 
 def pairs(default: int) -> Callable[[Command], Command]:
     """The option of how often to measure."""

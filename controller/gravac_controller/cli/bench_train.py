@@ -69,13 +69,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 @click.option(
     "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps of each block not timed."
 )
-@click.option(
-    "--width",
-    type=click.IntRange(8, 8192),
-    default=872,
-    show_default=True,
-    help="Width of the LSTM; 872: 3.5 M parameters.",
-)
+@bench_options.width
 @click.option(
     "--heldout", type=click.IntRange(1, 12), default=4, show_default=True, help="Held-out batches of a rank."
 )
