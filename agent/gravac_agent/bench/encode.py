@@ -1,10 +1,11 @@
 """What encoding costs on one core: Top-k with error feedback against ``torch.topk``, kernels against plain torch."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.base import kept
@@ -32,7 +33,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
     k = kept(n, cf)
-    ways = {"topk, sizes counted": lambda: step.one_level(k)[0]}
+    ways: dict[str, Callable[[], Tensor]] = {"topk, sizes counted": lambda: step.one_level(k)[0]}
     if kernels.active() != "reference":
         ways["topk"] = lambda: step.guided(k)[0]
     # Elements of equal size are chosen by place here and by chance there.
