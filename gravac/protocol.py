@@ -8,29 +8,27 @@ deterministic, so equal records are equal bytes. Sums are over ranks unless a fi
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
-SCHEMA = 1
-"""Version of these records. A reader refuses a larger one and upgrades a smaller one."""
+from gravac.fields import Bytes as Bytes
+from gravac.fields import Choice as Choice
+from gravac.fields import CompressionFactor as CompressionFactor
+from gravac.fields import Count as Count
+from gravac.fields import Energy as Energy
+from gravac.fields import Name as Name
+from gravac.fields import Ratio as Ratio
+from gravac.fields import Record as Record
+from gravac.fields import Seconds as Seconds
+from gravac.fields import Text as Text
+from gravac.spread import Spread
 
+SCHEMA = 2
+"""Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.upgrades``).
 
-class Record(BaseModel):
-    """Base of every wire record."""
+It grows with every field, even one that has a default: records take no unknown fields, so an older reader would
+otherwise complain about the field, and not say that the trace is newer than itself.
+"""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
-Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
-"""A codec or memory by name, settings behind a colon: ``conef:bits=4``."""
-Text = Annotated[str, Field(max_length=1000)]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
-Bytes = Annotated[int, Field(ge=0, le=2**63)]
-CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
-Energy = Annotated[float, Field(ge=0, le=1e300)]
-"""A squared norm, summed over elements, ranks and steps."""
-Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
 fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
@@ -60,7 +58,7 @@ class PolicySpec(Record):
     """A policy by name with every setting resolved, so that a trace replays without defaults."""
 
     name: Name
-    settings: dict[str, JsonValue] = {}
+    settings: dict[str, JsonValue] = Field({})
 
 
 class LinkSpec(Record):
@@ -79,6 +77,7 @@ class Environment(Record):
     platform: Text
     backend: Text
     device: Text
+    revision: Text | None = None  # of the git checkout that the trainer's script is in
 
 
 class ModelShape(Record):
@@ -93,7 +92,8 @@ class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
     ``incarnation`` changes each time the trainer starts; ``policy_state`` carries a resumed policy
-    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start.
+    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start. ``settings``: what the agent was told
+    besides, for people, never for decisions.
     """
 
     job: Name
@@ -108,6 +108,7 @@ class JobSpec(Record):
     link: LinkSpec | None = None
     first_window: Count = 0
     policy_state: Annotated[str, Field(max_length=200_000)] | None = None
+    settings: dict[str, JsonValue] | None = None
 
 
 class GainSums(Record):
@@ -221,7 +222,8 @@ class WindowReport(Record):
     levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]
     gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]
     phases: PhaseSeconds  # mean over ranks
-    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]
+    spread: Spread | None = None  # null: no rank's times are known
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as the agent was told to list
     curve: GainCurve | None = None  # null: no step of the window was surveyed
 
 

@@ -1,6 +1,6 @@
 """One line of a trace (a job's journal is its trace): how it is written, read and sealed. No I/O.
 
-    {"kind":"window","schema":1,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
+    {"kind":"window","schema":2,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
 
 ``digest`` is the first 16 hex digits of SHA-256 over the previous line's digest and this line's bytes before
 ``,"digest":``. So the lines form a chain: altering any character of any line is found, and so is a line that
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from gravac.orders import Override
 from gravac.parts import Part
 from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
+from gravac.upgrades import upgraded
 from gravac.validation import first_problem
 
 TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
@@ -115,12 +116,28 @@ def decode(raw: bytes, number: int, previous_digest: str, path: str) -> Line:
     if head is None:
         raise TraceError(path, number, 'not a trace line: it does not begin {"kind":…,"schema":…,"time":…')
     kind, schema = head[1].decode(), int(head[2])
-    if schema != SCHEMA:
-        raise TraceError(path, number, f"schema: this gravac reads version {SCHEMA}, the line has {schema}")
+    if not 1 <= schema <= SCHEMA:
+        newer = "; a newer gravac wrote it" if schema > SCHEMA else ""
+        message = f"schema: this gravac reads versions 1 to {SCHEMA}, the line has {schema}{newer}"
+        raise TraceError(path, number, message)
     if kind not in KINDS:
         raise TraceError(path, number, f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    body = sealed[head.end() :]
+    if schema < SCHEMA:
+        body = _upgraded(kind, schema, body, number, path)
     try:
-        record = KINDS[kind].model_validate_json(sealed[head.end() :])
+        record = KINDS[kind].model_validate_json(body)
     except ValidationError as error:
         raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
     return Line(number, kind, float(head[3]), record, digest, expected)
+
+
+def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
+    try:
+        return upgraded(kind, schema, body)
+    except ValueError as problem:
+        try:  # usually today's schema finds the same fault, and can name the field
+            KINDS[kind].model_validate_json(body)
+        except ValidationError as error:
+            raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
+        raise TraceError(path, number, f"{kind}: {problem}") from None
