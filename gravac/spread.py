@@ -19,12 +19,12 @@ class Spread(Record):
     Each is the time of some rank, but of each phase another one. ``step_seconds``: all phases.
     """
 
-    step_seconds: Quantiles
-    data_wait: Quantiles
-    compute: Quantiles
-    compress: Quantiles
-    communicate: Quantiles
-    decompress: Quantiles
+    step_seconds: Quantiles  # all phases
+    data_wait: Quantiles  # for the next batch
+    compute: Quantiles  # forward, backward, optimiser
+    compress: Quantiles  # encoding
+    communicate: Quantiles  # waiting for the network
+    decompress: Quantiles  # decoding
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, ...]:
