@@ -13,6 +13,8 @@ COMMANDS = {
     "codecs": "List everything that can be chosen by name, or tell all of one.",
     "replay": "Decide every window of a trace again and show the decisions.",
     "ui": "Look at a trace as the live page showed it, from first to last.",
+    "report": "Write traces as one page that needs no server, or as a picture.",
+    "export": "Write a trace as CSV, Parquet, for TensorBoard, or for Prometheus.",
     "bench": "Measure on this machine.",
 }
 """What the help says of each, in its order. A new command: its module with a click command of the same name, and a line
