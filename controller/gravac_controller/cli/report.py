@@ -24,9 +24,15 @@ class CannotReport(click.ClickException):
 
 
 @click.command()
-@click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page, an HTML file.")
-@click.option("--svg", "picture", type=click.Path(path_type=Path, dir_okay=False), help="CF and gain over steps.")
+@click.argument(
+    "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page, an HTML file."
+)
+@click.option(
+    "--svg", "picture", type=click.Path(path_type=Path, dir_okay=False), help="CF and gain over steps."
+)
 @click.option(
     "--png",
     type=click.Path(path_type=Path, dir_okay=False),

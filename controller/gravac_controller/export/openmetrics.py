@@ -27,7 +27,7 @@ def write_openmetrics(
     """Write what a scrape would have said after each window of ``live``, which the iteration moves on.
 
     Samples of a metric must stand together, so each waits in a file of its own until the end: memory does not grow
-    with the trace. Times do not go back. Returns the windows. Raises OSError.
+    with the trace. Times only go on, a millisecond at least. Returns the windows. Raises OSError.
     """
     rows, latest = 0, -math.inf
     with ExitStack() as held:
@@ -37,7 +37,7 @@ def write_openmetrics(
             for number in range(len(TABLE))
         ]
         for view, _ in windows:
-            latest = max(latest, view.time)
+            latest = max(latest + 0.001, view.time)
             seen = picture(live, show_ranks=False)
             for row, file in zip(TABLE, files, strict=True):
                 file.writelines(_samples(row, seen, latest))

@@ -1,5 +1,7 @@
-"""A trace for TensorBoard: event files with one scalar a column, by step. The extra ``gravac[tensorboard]`` reads none of
-torch: it is the ``tensorboard`` package alone."""
+"""A trace for TensorBoard: event files with one scalar a column, by step.
+
+The extra ``gravac[tensorboard]`` brings the ``tensorboard`` package, whose own writer needs no torch.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

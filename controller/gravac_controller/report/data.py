@@ -1,4 +1,4 @@
-"""What a report's page reads: plain JSON in columns, numbers to six digits. Text in it can be no markup."""
+"""What a report's page reads: plain JSON in columns, numbers to nine digits. Text in it can be no markup."""
 
 import json
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from gravac_controller.report.told import Told, labels, thinning_note
 from gravac_controller.views import DecisionView
 
 FORMAT = 1
-DIGITS = 6
+DIGITS = 9
 CURVE_DIGITS = 3
 Plain = dict[str, object]
 
@@ -40,9 +40,7 @@ def _job(told: Told, label: str) -> Plain:
         "curves": _curves(windows),
         "dense": _dense(windows),
         **_decisions(told.decisions),
-        "figures": {
-            name: getattr(told.figures, name) for name in told.figures.__dataclass_fields__
-        },
+        "figures": {name: getattr(told.figures, name) for name in told.figures.__dataclass_fields__},
         "notes": [*told.notes, *filter(None, [thinning_note(told)])],
     }
 
@@ -53,7 +51,7 @@ def _plain(record: BaseModel) -> Plain:
 
 
 def _rounded(name: str, value: Value) -> Value:
-    """Times to a millisecond, other numbers to six digits."""
+    """Times to a millisecond, other numbers to nine digits."""
     if not isinstance(value, float):
         return value
     return round(value, 3) if name == "time" else digits(value, DIGITS)
@@ -68,7 +66,12 @@ def digits(value: float, count: int) -> float | int:
 def _curves(windows: Iterable[Kept]) -> list[object]:
     """[place among the windows, steps, own, gains] of those that carry one."""
     return [
-        [at, one.curve[0], one.curve[1], [None if x is None else digits(x, CURVE_DIGITS) for x in one.curve[2]]]
+        [
+            at,
+            one.curve[0],
+            one.curve[1],
+            [None if x is None else digits(x, CURVE_DIGITS) for x in one.curve[2]],
+        ]
         for at, one in enumerate(windows)
         if one.curve is not None
     ]

@@ -37,13 +37,11 @@ def svg(jobs: Sequence[Lines]) -> str:
         *_frame(top, "Compression factor", [(cf(math.log(one)), named(one)) for one in factors(highest)]),
         *_frame(below, "Gain", [(gain(one), f"{one:g}") for one in (0.0, 0.25, 0.5, 0.75, 1.0)]),
     ]
-    for step in steps:
-        parts.append(_text(x(step), below + PANEL + 18, f"{step:,.0f}", "middle"))
+    parts += [_text(x(step), below + PANEL + 18, f"{step:,.0f}", "middle") for step in steps]
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, height - 8, "Step", "middle"))
     for number, job in enumerate(jobs):
-        stepped = [(x(one), cf(math.log(max(1.0, value)))) for one, value in job.held()]
-        for piece in (stepped, *([(x(one), gain(value)) for one, value in part] for part in job.known_gains())):
-            parts.append(_path(piece, number))
+        parts.append(_path([(x(step), cf(math.log(max(1.0, one)))) for step, one in job.held()], number))
+        parts += [_path([(x(step), gain(one)) for step, one in piece], number) for piece in job.known_gains()]
     return "\n".join([*parts, "</svg>", ""])
 
 

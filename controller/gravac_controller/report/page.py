@@ -27,7 +27,9 @@ def page(told: list[Told], folder: Path = STATIC) -> str:
     icon = f"data:image/svg+xml;base64,{b64encode((folder / 'icon.svg').read_bytes()).decode()}"
     styles = [_read(folder, name) for name in names if name.endswith(".css")]
     early = _read(folder, "early.js")
-    scripts = [*(_read(folder, name) for name in names if name.startswith("vendor/") and name.endswith(".js"))]
+    scripts = [
+        *(_read(folder, name) for name in names if name.startswith("vendor/") and name.endswith(".js"))
+    ]
     scripts.append(bundle(folder))
     head = "\n".join(
         [

@@ -22,7 +22,9 @@ def write_png(jobs: Sequence[Lines], path: Path) -> None:
         colour, dashes = style(number)
         look = {"color": colour, "linestyle": (0, tuple(map(float, dashes.split()))) if dashes else "-"}
         corners = job.held()
-        above.plot([x for x, _ in corners], [y for _, y in corners], label=_plain(job.name), linewidth=1.3, **look)
+        above.plot(
+            [x for x, _ in corners], [y for _, y in corners], label=_plain(job.name), linewidth=1.3, **look
+        )
         for piece in job.known_gains():
             below.plot([x for x, _ in piece], [y for _, y in piece], linewidth=1.3, **look)
     highest = 1.15 * max(10.0, *(cf for job in jobs for cf in job.cfs))

@@ -44,12 +44,8 @@ def kept(view: WindowView, row: tuple[Value, ...], decision: DecisionView | None
     dense = plain if report.phase == "warmup" else None
     return Kept(
         row=row,
-        curve=None
-        if report.curve is None
-        else (report.curve.steps, report.curve.own, report.curve.gains),
-        dense=(None, None)
-        if dense is None
-        else (dense.step_seconds_median, dense.exposed_seconds_median),
+        curve=None if report.curve is None else (report.curve.steps, report.curve.own, report.curve.gains),
+        dense=(None, None) if dense is None else (dense.step_seconds_median, dense.exposed_seconds_median),
         decision=decision,
         marked=(decision is not None and decision.changed)
         or report.nonfinite_steps > 0
@@ -61,7 +57,7 @@ class Thinned:
     """Windows in order, at most ``most`` of them. ``run``: how many neighbours are looked at together; 1: all are here.
 
     Of a run the first window stays, those with the least gain, the most owed steps, the longest step and the highest
-    loss, and up to ``MOST_MARKED`` with a change or a fault. Memory is bounded by ``most``.
+    loss, and up to ``MOST_MARKED`` with a change or a fault; and the last of all. Memory is bounded by ``most``.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,10 +67,12 @@ class Thinned:
         self._runs: list[list[Kept]] = []
         self._in_last = 0
         self._kept = 0
+        self._last: list[Kept] = []
 
     def add(self, one: Kept) -> None:
         """Take in the next window."""
         self.windows += 1
+        self._last = [one]
         if self._runs and self._in_last < self.run:
             last = self._runs[-1]
             self._runs[-1] = _standing_out([*last, one])
@@ -98,9 +96,14 @@ class Thinned:
     def __iter__(self) -> Iterator[Kept]:
         for run in self._runs:
             yield from run
+        yield from self._left_out()
 
     def __len__(self) -> int:
-        return self._kept
+        return self._kept + len(self._left_out())
+
+    def _left_out(self) -> list[Kept]:
+        """The last window, if its run does not hold it."""
+        return [one for one in self._last if self._runs[-1][-1] is not one]
 
 
 def _standing_out(run: list[Kept]) -> list[Kept]:

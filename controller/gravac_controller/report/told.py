@@ -157,9 +157,7 @@ class _Sums:
             steps=totals.steps,
             seconds=totals.seconds,
             step_seconds_median=statistics.median(self._steps) if self._steps else None,
-            useful_samples_per_second=derived.ratio(
-                math.fsum(self._useful), math.fsum(self._useful_seconds)
-            ),
+            useful_samples_per_second=derived.ratio(math.fsum(self._useful), math.fsum(self._useful_seconds)),
             payload_bytes=totals.payload_bytes,
             dense_bytes=totals.dense_bytes,
             wire_cf=derived.ratio(totals.dense_bytes, totals.payload_bytes),
