@@ -44,7 +44,7 @@ class Job:
         self._name, self._settings = folder.name, settings
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
-        self._tidying: asyncio.Task[None] | None = None
+        self._tidying: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
         self._out_of_step = False  # a write failed: the journal has to be read again before anything else
 
     # -- opening ----------------------------------------------------------------------------------------------
@@ -256,7 +256,9 @@ class Job:
         spec, summary = fold.spec.model_copy(update=changes), self.live.carried()
         for line in await anyio.to_thread.run_sync(self.journal.turn, spec, fold.decision, summary):
             self.live.apply(line.number, line.time, line.record)
-        self._tidying = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
+        task = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
 
     def _known(self) -> JobFold:
         if self._fold is None:

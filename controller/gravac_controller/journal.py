@@ -27,6 +27,7 @@ class Journal:
         self._writer: TraceWriter | None = None
         self._end = End(1, 0)
         self._tidying = threading.Lock()
+        self._untidy = threading.Event()  # parts may have filled since the last look
 
     def load(self, visit: Callable[[Line], object]) -> None:
         """Open it, and ``visit`` its lines from the part on that history begins with. Raises TraceError, ValueError."""
@@ -80,23 +81,38 @@ class Journal:
         return lines
 
     def tidy(self) -> None:
-        """Compress full parts, and delete the oldest beyond ``journal_keep_bytes``. In another thread, if you like."""
-        if not self._tidying.acquire(blocking=False):
-            return  # another thread is at it
-        folder = self.path.parent
-        try:
-            for path in parts.closed(folder).values():
-                if path.suffix == ".jsonl":
+        """Compress full parts, and delete the oldest beyond ``journal_keep_bytes``. In another thread, if you like.
+
+        Of several threads one does it, and looks again after each call that came meanwhile; the others return at once.
+        """
+        self._untidy.set()
+        # In this order: whoever finds the lock held has left its note before the holder looks for one.
+        while self._untidy.is_set() and self._tidying.acquire(blocking=False):
+            try:
+                self._untidy.clear()
+                self._tidy_parts()
+            finally:
+                self._tidying.release()
+
+    def _tidy_parts(self) -> None:
+        """Once over all full parts; one that the disk refuses, or that has gone, does not keep the others."""
+        folder, refused = self.path.parent, None
+        for path in parts.closed(folder).values():
+            if path.suffix == ".jsonl":
+                try:
                     parts.compress(path)
-            kept = 0
-            for path in reversed(parts.closed(folder).values()):
+                except OSError as error:
+                    refused = error
+        kept = 0
+        for path in reversed(parts.closed(folder).values()):
+            try:
                 kept += path.stat().st_size
                 if kept > self._settings.journal_keep_bytes:
                     path.unlink()
-        except OSError as error:
-            logger.warning("%s: full parts stay as they are for now: %s", folder, error)
-        finally:
-            self._tidying.release()
+            except OSError as error:
+                refused = error
+        if refused is not None:
+            logger.warning("%s: some full parts stay as they are for now: %s", folder, refused)
 
     def close(self) -> None:
         """Close it; the next write opens it again."""

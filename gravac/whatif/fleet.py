@@ -1,5 +1,6 @@
 """Window reports of ranks that do not exist, as the model has them: for the real policies and the real controller."""
 
+from collections.abc import Sequence
 from random import Random
 
 from gravac.protocol import (
@@ -13,6 +14,7 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
+from gravac.spread import Spread, quantiles
 from gravac.whatif.gains import GainModel
 from gravac.whatif.predict import Foretold, Oracle, Scenario
 
@@ -20,6 +22,7 @@ SETTLE_STEPS = 5
 JITTER = 0.03
 """Standard deviation of a rank's computing over a window, relative."""
 STRAGGLER = 1.3
+"""Times as long as the others the last rank computes."""
 
 
 class GainUnknown(ValueError):
@@ -29,7 +32,8 @@ class GainUnknown(ValueError):
 class Fleet:
     """All ranks of a job in one scenario. The same arguments give the same reports.
 
-    ``rows``: how many ranks have a row of their own in the reports; they differ by chance, and the slowest by more.
+    ``rows``: how many ranks the reports list; 0: neither they nor the spread over ranks are made, which takes a while
+    for thousands. Ranks differ by chance; the last one is slow.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Fleet:
         seconds = steps * told.step.seconds
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         samples = round(steps * ranks * self._oracle.recording.samples_per_step)
+        everyone = [self._row(rank, told, samples // ranks) for rank in range(ranks if self._rows else 0)]
         phases = _phases(told, steps)
         dense = 4 * self.spec.model.elements * steps * ranks
         payload = dense if cf == 1.0 else round(told.volume.payload_bytes * steps * ranks)
@@ -90,7 +95,8 @@ class Fleet:
             levels=(self._level(decision, told, dense, payload),),
             gains=tuple(SmoothedGain(cf=one, gain=self.gain(one)) for one in measured),
             phases=phases,
-            ranks=tuple(self._row(rank, told, samples // ranks) for rank in range(self._rows)),
+            spread=_spread(everyone) if everyone else None,
+            ranks=tuple(everyone[: self._rows]),
             curve=self._curve(cf),
         )
 
@@ -131,7 +137,9 @@ class Fleet:
     def _row(self, rank: int, told: Foretold, samples: int) -> RankRow:
         """One rank: what it computes longer it waits less, as whole steps take equally long."""
         steps = self.spec.window_steps
-        pace = max(0.5, self._random.gauss(1.0, JITTER)) * (STRAGGLER if rank == self._rows - 1 else 1.0)
+        pace = max(0.5, self._random.gauss(1.0, JITTER)) * (
+            STRAGGLER if rank == self._scenario.ranks - 1 else 1.0
+        )
         even = _phases(told, steps)
         compute = even.compute * pace
         phases = even.model_copy(
@@ -158,3 +166,9 @@ def _phases(told: Foretold, steps: int) -> PhaseSeconds:
         communicate=steps * told.step.exposed,
         decompress=steps * told.step.decompress,
     )
+
+
+def _spread(rows: Sequence[RankRow]) -> Spread:
+    times = {"step_seconds": [row.step_seconds for row in rows]}
+    times |= {name: [getattr(row.phases, name) for row in rows] for name in PhaseSeconds.model_fields}
+    return Spread(**{name: quantiles(values) for name, values in times.items()})

@@ -114,6 +114,26 @@ def test_keyboard(story: Story, controller: Controller, open_page: OpenPage) -> 
     assert tab.page.evaluate(ring) == "solid", "focus can be seen"
 
 
+def test_a_mouse_that_rests_leaves_the_cursor_to_the_keys(
+    story: Story, controller: Controller, open_page: OpenPage
+) -> None:
+    """What a key opens moves the charts: one leaves the mouse, another comes to lie under it. Nobody pointed at it."""
+    tab = open_page(controller.url)
+    tab.wait(READY)
+    gain, owed = (tab.page.locator(f"#chart-{name} .plot") for name in ("gain", "owed"))
+    gain.focus()
+    tab.page.keyboard.press("Home")
+    tab.shows("#readout", "Window 0 ·")
+    owed.hover()
+    tab.until(lambda: not tab.text("#readout").startswith("Window 0 ·"), "the mouse has the cursor")
+    tab.page.keyboard.press("ArrowRight")
+    tab.shows("#readout", "Window 1 ·")
+    for part in (gain.locator(".u-over"), gain):
+        part.dispatch_event("mouseleave")
+    tab.page.wait_for_timeout(200)
+    tab.shows("#readout", "Window 1 ·")
+
+
 def test_time_axis(story: Story, controller: Controller, open_page: OpenPage) -> None:
     tab = open_page(controller.url)
     tab.wait(READY)

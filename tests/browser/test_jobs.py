@@ -58,13 +58,30 @@ def test_a_journal_that_cannot_be_read_is_named(
 def test_a_long_job_begins_at_its_beginning(
     tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
 ) -> None:
-    """More windows than a snapshot holds (600) and than the controller keeps in memory (1,000)."""
+    """More windows than a snapshot holds (600) and than the controller keeps in memory (1,000).
+
+    The first page of the older ones is lost on its way: it is asked for again.
+    """
     disk = Disk()
     Story(disk).play(1700)
     disk.write(tmp_path / "runs", iter(range(1_700_000_000, 1_800_000_000)).__next__)
-    tab = open_page(start().url)
+    lost: list[str] = []
+
+    def lose_one(route: Route) -> None:
+        if lost:
+            route.fallback()
+        else:
+            lost.append(route.request.url)
+            route.abort()
+
+    controller = start()
+    tab = open_page(f"{controller.url}/healthz")
+    tab.page.route("**/windows?*", lose_one)
+    tab.page.goto(controller.url)
     tab.wait(READY)
     tab.wait("document.querySelectorAll('#log tbody tr').length === 6")
+    assert len(tab.errors) == len(lost) == 1
+    tab.errors.clear()
     with tab.page.expect_download() as table:
         tab.page.locator("#csv").click()
     lines = table.value.path().read_text().split()[1:]

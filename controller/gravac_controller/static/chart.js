@@ -25,6 +25,7 @@ export class Chart {
     this.box = el("figure", { class: `panel chart${spec.wide ? " wide" : ""}`, id: `chart-${spec.id}` },
       el("figcaption", {}, el("h3", {}, spec.title), el("span", { class: "muted small" }, spec.note)), legend, this.plot);
     this.plot.addEventListener("keydown", (event) => group.key(event));
+    this.plot.addEventListener("pointermove", () => group.pin.moved());
     this.plot.addEventListener("mouseleave", () => group.pin.left());
   }
 

@@ -8,6 +8,7 @@ import { statusOf } from "./status.js";
 import { Stream } from "./stream.js";
 
 const DRAW_EVERY_MS = 500;
+const HISTORY_AGAIN_MS = 5000;  // after a page of it did not come
 
 export class Live {
   /** state, screen, take: the parts it feeds. */
@@ -54,14 +55,21 @@ export class Live {
     if (this.paused !== null) return;  // read anew on resuming
     if (kind === "snapshot") {
       this.state.snapshot(data);
-      const first = this.state.rows[0]?.window ?? 0, job = this.current;
-      if (first > 0) readHistory(this.state, data.job.spec, first, () => this.current === job).then(() => this.later(), () => {});
+      this.readHistory(data.job.spec);
     } else if (kind === "window") {
       this.state.window(data);
       // Messages that are sent together all carry the job as of the last of them: draw when that one is here.
       if (data.window.report.window < data.job.latest.report.window) return;
     } else if (data.job) this.state.setJob(data.job);
     this.later();
+  }
+
+  /** The windows before those on show, until they are here or another job is on show. */
+  readHistory(spec) {
+    const first = this.state.rows[0]?.window ?? 0, job = this.current;
+    const wanted = () => this.current === job && this.state.rows[0]?.window === first;
+    const again = () => wanted() && this.readHistory(spec);
+    if (first > 0) readHistory(this.state, spec, first, wanted).then(() => this.later(), () => setTimeout(again, HISTORY_AGAIN_MS));
   }
 
   connected() {

@@ -4,6 +4,7 @@ export class Pin {
   constructor(charts) {
     this.charts = charts;
     this.window = null;  // its number, or null
+    this.taken = false;  // a mouse or a finger has moved over a chart since, and is still there
   }
 
   /** Its place in rows and columns, or -1: there is none, or it is not known (yet). */
@@ -15,6 +16,7 @@ export class Pin {
   set(window) {
     const { charts } = this;
     this.window = window;
+    this.taken = false;
     if (charts.state === null) return;
     const { at } = this;
     if (at < 0) {
@@ -32,14 +34,20 @@ export class Pin {
     queueMicrotask(() => this.charts.list.forEach((chart) => chart.point(at)));
   }
 
-  /** Put the cursor back, unless a mouse has it. */
+  /** Put the cursor back, unless a mouse has it. One that only rests where a chart has come to lie has not. */
   restore() {
     const { at } = this;
-    if (at >= 0 && !this.charts.list.some(({ plot }) => plot.matches(":hover"))) this.place(at);
+    if (at >= 0 && !this.taken) this.place(at);
   }
 
-  /** The mouse has left a chart. */
+  /** The mouse has moved over a chart. */
+  moved() {
+    this.taken = true;
+  }
+
+  /** The mouse has left a chart, or the chart has moved away from under it. */
   left() {
+    this.taken = false;
     setTimeout(() => this.restore());
   }
 }

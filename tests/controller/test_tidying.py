@@ -1,0 +1,87 @@
+"""Full parts are compressed and old ones deleted whatever happens between two threads, or to one file."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gravac import parts
+from gravac_controller.journal import Journal
+from gravac_controller.settings import ControllerSettings
+
+PATIENCE_SECONDS = 60.0
+
+
+def fill(folder: Path, number: int) -> Path:
+    """A full part, as ``turn`` leaves it."""
+    path = parts.closed_path(folder, number)
+    path.write_bytes(b"x" * 1000)
+    return path
+
+
+def journal(folder: Path, keep_bytes: int = 1 << 20) -> Journal:
+    return Journal(folder, ControllerSettings(data_dir=folder, journal_keep_bytes=keep_bytes), time.time)
+
+
+def plain(folder: Path) -> list[Path]:
+    return [path for path in parts.closed(folder).values() if path.suffix == ".jsonl"]
+
+
+def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further part fills: nobody else would come for it."""
+    real, compressing, go_on = parts.compress, threading.Event(), threading.Event()
+
+    def slow(path: Path) -> Path:
+        compressing.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+        return real(path)
+
+    monkeypatch.setattr(parts, "compress", slow)
+    one = journal(tmp_path)
+    fill(tmp_path, 1)
+    first = threading.Thread(target=one.tidy)
+    first.start()
+    assert compressing.wait(PATIENCE_SECONDS)
+    fill(tmp_path, 2)
+    one.tidy()  # returns at once: the other is at it
+    assert len(plain(tmp_path)) == 2
+    go_on.set()
+    first.join(PATIENCE_SECONDS)
+    assert not plain(tmp_path)
+    assert list(parts.closed(tmp_path)) == [1, 2]
+
+
+def test_a_part_that_cannot_be_compressed_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor from being deleted: a disk that is full would stay so."""
+    real = parts.compress
+
+    def refuse_second(path: Path) -> Path:
+        if "000002" in path.name:
+            raise OSError(28, "No space left on device")
+        return real(path)
+
+    monkeypatch.setattr(parts, "compress", refuse_second)
+    for number in (1, 2, 3):
+        fill(tmp_path, number)
+    journal(tmp_path, keep_bytes=500).tidy()
+    assert [path.name for path in parts.closed(tmp_path).values()] == ["journal.000003.jsonl.gz"]
+    assert "No space left on device" in caplog.text
+
+
+def test_what_fails_once_is_tidied_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock is free again after any error."""
+
+    def breaks(_: Path) -> Path:
+        raise RuntimeError("a bug")
+
+    one = journal(tmp_path)
+    fill(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "compress", breaks)
+        with pytest.raises(RuntimeError):
+            one.tidy()
+    one.tidy()
+    assert not plain(tmp_path)
