@@ -22,7 +22,7 @@ MAX_NOTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two decisions on one window. ``measured_cf``: what the ranks sent at its end; null for the start of a job.
+    """Two decisions on one window. ``measured_cf``: what the ranks sent at its ``last_step``; null for a job's start.
 
     ``sent`` and ``other_sent``: what each has the ranks send by the next window's gains; null where that is not known.
     """
@@ -30,6 +30,7 @@ class Pair:
     window: int
     line: int
     measured_cf: float | None
+    last_step: int | None
     recorded: Decision
     other: Decision
     sent: float | None = None
@@ -49,7 +50,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Redecision:
-    """A trace decided by another rule. ``differing``: only the windows where it differs; ``first``: see this module."""
+    """A trace decided by another rule. ``differing``: only the windows where it differs; ``first``: see this module.
+
+    ``exact``: whether any other byte counts as a difference.
+    """
 
     recorded_policy: PolicySpec
     policy: PolicySpec
@@ -57,18 +61,34 @@ class Redecision:
     differing: tuple[Pair, ...]
     first: Pair | None
     notes: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def caution(self) -> str:
+        """What can be said of the windows after the first difference, and what not."""
+        if self.first is None:
+            return "The ranks would have sent the same throughout: each window is just what this rule would have seen."
+        after = "the start" if self.first.window < 0 else f"window {self.first.window}"
+        return (
+            f"The first difference in what is sent follows {after}. Later windows were measured at the CFs that the "
+            "run sent, not at those of the other rule: its decisions from there on show how it judges them, not what "
+            "would have happened."
+        )
 
 
 def redecide(
-    lines: Iterable[Line], policy: str | Policy | None = None, settings: Mapping[str, JsonValue] | None = None
+    lines: Iterable[Line],
+    policy: str | Policy | None = None,
+    settings: Mapping[str, JsonValue] | None = None,
+    exact: bool = False,
 ) -> Redecision:
     """Decide every window by another rule.
 
     ``policy``: a name, perhaps with settings as ``gravac.policies.parse`` reads them, or a policy; None: the recorded
-    one, with its settings. ``settings``: go over those. Raises TraceError for a bad trace, and ValueError, naming it,
-    for a policy or setting that there is not.
+    one, with its settings. ``settings``: go over those. ``exact``: list decisions that differ in any byte. Raises
+    TraceError for a bad trace, and ValueError, naming it, for a policy or setting that there is not.
     """
-    found = _Comparing()
+    found = _Comparing(exact)
     number, path = 0, str(getattr(lines, "path", "trace"))
     follower: Follower | None = None
     for line in lines:
@@ -110,10 +130,12 @@ def other_policy(
 class _Comparing:
     """Pairs as they come; each waits for the next window, whose gains say what the ranks' gate would have let pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
+        self._exact = exact
         self.recorded_policy: PolicySpec | None = None
         self.policy: Policy | None = None
         self._waiting: Pair | None = None
+        self._same = True
         self._differing: list[Pair] = []
         self._first: Pair | None = None
         self._windows = 0
@@ -127,8 +149,10 @@ class _Comparing:
         self._windows += item.report is not None
         self._close(item.report)
         if item.recorded is not None:
-            cf = None if item.report is None else item.report.cf
-            self._waiting = Pair(item.window, item.line, cf, item.recorded, item.replayed)
+            report = item.report
+            cf, step = (None, None) if report is None else (report.cf, report.last_step)
+            self._waiting = Pair(item.window, item.line, cf, step, item.recorded, item.replayed)
+            self._same = item.same
 
     def result(self, notes: tuple[str, ...]) -> Redecision:
         self._close(None)
@@ -141,6 +165,7 @@ class _Comparing:
             tuple(self._differing),
             self._first,
             (*self._notes, *notes),
+            self._exact,
         )
 
     def _close(self, following: WindowReport | None) -> None:
@@ -150,7 +175,7 @@ class _Comparing:
         if following is not None and following.phase != "fallback":
             sent, other = gate(pair.recorded, following), gate(pair.other, following)
             pair = replace(pair, sent=sent, other_sent=other)
-        if pair.differs:
+        if pair.differs or (self._exact and not self._same):
             self._differing.append(pair)
         if self._first is None and pair.sends_otherwise:
             self._first = pair

@@ -125,7 +125,7 @@ def test_another_policy_as_json(trace: Path) -> None:
 def test_the_same_settings_differ_nowhere(trace: Path) -> None:
     code, output = run(trace, "--set", "epsilon=0.3")
     assert code == 0
-    assert "0 of 6 windows decided otherwise" in output
+    assert "0 decisions differ in 6 windows" in output
 
 
 @pytest.mark.parametrize(

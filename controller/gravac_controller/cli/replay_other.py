@@ -35,18 +35,6 @@ def other_rule(trace: Path, policy: str | None, changes: tuple[str, ...], as_jso
     return bool(found.differing)
 
 
-def caution(found: Redecision) -> str:
-    """What can be said of the windows after the first difference, and what not."""
-    if found.first is None:
-        return "The ranks would have sent the same throughout, so every window is just what this rule would have seen."
-    after = "the start" if found.first.window < 0 else f"window {found.first.window}"
-    return (
-        f"The first difference in what is sent follows {after}. Later windows were measured at the CFs that the run "
-        "sent, not at those of the other rule: its decisions from there on show how it judges them, not what would "
-        "have happened."
-    )
-
-
 def _show(found: Redecision) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=False)
     console.print(f"recorded  {_rule(found.recorded_policy, found.policy)}")
@@ -64,7 +52,8 @@ def _show(found: Redecision) -> None:
             console.print("\n--- from here on the windows follow from the recorded decisions alone ---")
     count = len(found.differing)
     console.print()
-    console.print(f"{count} of {found.windows} windows decided otherwise. {caution(found)}")
+    words = "decision differs" if count == 1 else "decisions differ"
+    console.print(f"{count} {words} in {found.windows} windows. {found.caution}")
     for note in found.notes:
         console.print(f"note: {printable(note)}")
 
@@ -123,7 +112,7 @@ def _as_json(trace: Path, found: Redecision) -> dict[str, Any]:
         "policy": found.policy.model_dump(),
         "windows": found.windows,
         "first_difference": None if found.first is None else found.first.window,
-        "caution": caution(found),
+        "caution": found.caution,
         "differing": [_pair(pair) for pair in found.differing],
         "notes": found.notes,
     }
@@ -137,6 +126,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "window": pair.window,
         "line": pair.line,
         "measured_cf": pair.measured_cf,
+        "last_step": pair.last_step,
         "recorded": decision(pair.recorded, pair.sent),
         "other": decision(pair.other, pair.other_sent),
     }
