@@ -110,12 +110,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
             "overlap: how much of a transfer hides behind backward; more than must is not taken to hide. A trace with "
             f"{least} CFs tells it"
         )
-    waited = [
-        each.exposed - max(last * took, took - hidden - (1 - last) * each.coding)
-        for each in told
-        for took in [each.certain + byte * each.link_bytes]
-    ]
-    waiting = min(base, max(0.0, median(waited)))
+    compute = min(base, median(each.rest - each.exposed for each in told))
     network = known
     if network is None:
         seconds = max(byte, 1e-12)
@@ -127,7 +122,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
             f"network: the trace does not say on which it was recorded; {8e-6 * network.bytes_per_second:.3g} Mbit/s "
             f"fits, with {ASSUMED.latency_seconds * 1e6:g} µs a message and {byte * 1e9:.2g} ns of work a byte"
         )
-    return Stepping(base - waiting, waiting, byte, last, hidden, network, tuple(unknown))
+    return Stepping(compute, base - compute, byte, last, hidden, network, tuple(unknown))
 
 
 def _single(told: Sequence[_Told], known: bool) -> tuple[float, float, float]:
