@@ -18,8 +18,8 @@ ASSUMED = Network(latency_seconds=5e-5, bytes_per_second=1.25e8)
 """Of a network that nobody named: by its latency, and to guess which collective was chosen; its bandwidth is fitted."""
 HANDLING_SECONDS_PER_BYTE = 5e-10
 """Of gloo on one core of an AMD EPYC, where the network's own time cannot be told from it."""
-HANDLING_SCALE = 4e-8
-"""To be 2e-9 off that counts as much as a step that is 5 % off."""
+HANDLING_SCALE = 2e-8
+"""To be 1e-9 off that counts as much as a step that is 5 % off."""
 LAST_RATIOS = tuple(share / 10 for share in range(1, 10))
 BETWEEN = 0.05
 LEAST_SIZES = 3
