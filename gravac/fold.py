@@ -81,8 +81,11 @@ class JobFold:
             return "duplicate" if remembered[0] == _fingerprint(report) else "conflict"
         return "duplicate" if report.window < self._forgotten_below else "conflict"
 
-    def decide(self, report: WindowReport) -> Decision:
-        """Fold a window that was judged new or gap, and decide. Raises ValueError for any other."""
+    def decide(self, report: WindowReport, body: bytes = b"") -> Decision:
+        """Fold a window that was judged new or gap, and decide. Raises ValueError for any other.
+
+        ``body``: the report as JSON, if it is at hand.
+        """
         judgement = self.judge(report)
         if judgement not in ("new", "gap"):
             raise ValueError(f"window {report.window} of job {report.job!r} cannot be folded: {judgement}")
@@ -90,7 +93,7 @@ class JobFold:
         self._state = verdict.state
         self.ordered, self.orders_waiting = None, 0
         self.next_window = report.window + 1
-        self._windows[report.window] = (_fingerprint(report), verdict.decision)
+        self._windows[report.window] = (_fingerprint(report, body), verdict.decision)
         if len(self._windows) > REMEMBERED_WINDOWS:
             self._forgotten_below = self._windows.popitem(last=False)[0] + 1
         return verdict.decision
@@ -163,8 +166,8 @@ class JobFold:
             ) from None
 
 
-def _fingerprint(report: WindowReport) -> bytes:
-    return hashlib.sha256(report.model_dump_json().encode()).digest()
+def _fingerprint(report: WindowReport, body: bytes = b"") -> bytes:
+    return hashlib.sha256(body or report.model_dump_json().encode()).digest()
 
 
 def _one_line(text: str) -> str:

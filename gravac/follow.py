@@ -6,7 +6,7 @@ started anew.
 A gap in the windows is announced by a ``gap`` event before the window that follows it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gravac.fold import JobFold
@@ -37,6 +37,8 @@ class Row:
     report: WindowReport | None
     recorded: Decision | None
     replayed: Decision
+    body: bytes = field(default=b"", compare=False, repr=False)
+    """The recorded decision as it was written, where that is known."""
 
     @property
     def window(self) -> int:
@@ -46,7 +48,10 @@ class Row:
     @property
     def same(self) -> bool:
         """Equal byte for byte as JSON, or nothing was recorded."""
-        return self.recorded is None or self.recorded.model_dump_json() == self.replayed.model_dump_json()
+        if self.recorded is None:
+            return True
+        body = self.body or self.recorded.model_dump_json().encode()
+        return body == self.replayed.model_dump_json().encode()
 
 
 class Follower:
@@ -128,9 +133,10 @@ class Follower:
             text = f"window {report.window}: line {line.number} {_FAULT[judgement]}"
             found.append(Difference(report.window, line.number, text))
             return found
+        body = line.body
         if self._policy is not None and self._in_force is not None:
-            report = _relabel(report, self._in_force.epoch, fold.decision.epoch)
-        self._pending = Row(line.number, report, None, fold.decide(report))
+            report, body = _relabel(report, self._in_force.epoch, fold.decision.epoch), b""
+        self._pending = Row(line.number, report, None, fold.decide(report, body))
         return found
 
     def _decision(self, recorded: Decision, line: Line) -> list[Row | Difference]:
@@ -141,9 +147,9 @@ class Follower:
         if self._pending is None:
             text = f"window {recorded.window}: line {line.number} is a decision without its window"
             return [Difference(recorded.window, line.number, text)]
-        row = Row(line.number, self._pending.report, recorded, self._pending.replayed)
+        row = Row(line.number, self._pending.report, recorded, self._pending.replayed, line.body)
         self._pending = None
-        if not row.same and self._adopt:
+        if self._adopt and not row.same:
             fold.adopt(recorded)
         return [row]
 

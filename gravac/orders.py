@@ -18,10 +18,10 @@ class Order(Record):
     from where it was.
     """
 
-    action: Literal["pin", "dense", "pause", "resume"]
-    cf: CompressionFactor | None = None
-    actor: Actor
-    note: Annotated[str, Field(max_length=300)] = ""
+    action: Literal["pin", "dense", "pause", "resume"]  # what is ordered
+    cf: CompressionFactor | None = None  # to pin; null with any other action
+    actor: Actor  # whoever ordered it
+    note: Annotated[str, Field(max_length=300)] = ""  # why, in their own words
 
     @model_validator(mode="after")
     def _cf_with_pin(self) -> Self:
@@ -36,4 +36,4 @@ class Override(Order):
     ``epoch``: of the decision in force when it was given, which the operator had seen.
     """
 
-    epoch: Count
+    epoch: Count  # of the decision that they had seen

@@ -32,10 +32,10 @@ class Part(Record):
     ``summary``: sums over those parts, for people, as whoever writes the journal keeps them; nothing is decided by it.
     """
 
-    number: Annotated[int, Field(ge=2, le=10**9)]
-    lines: Count
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    summary: Annotated[str, Field(max_length=200_000)] = ""
+    number: Annotated[int, Field(ge=2, le=10**9)]  # of the part that begins here
+    lines: Count  # in all parts before it
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]  # of the line before
+    summary: Annotated[str, Field(max_length=200_000)] = ""  # sums over those parts, as JSON
 
 
 def head_of(raw: bytes) -> tuple[int, int, str] | None:

@@ -8,29 +8,27 @@ deterministic, so equal records are equal bytes. Sums are over ranks unless a fi
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
-SCHEMA = 1
-"""Version of these records. A reader refuses a larger one and upgrades a smaller one."""
+from gravac.fields import Bytes as Bytes
+from gravac.fields import Choice as Choice
+from gravac.fields import CompressionFactor as CompressionFactor
+from gravac.fields import Count as Count
+from gravac.fields import Energy as Energy
+from gravac.fields import Name as Name
+from gravac.fields import Ratio as Ratio
+from gravac.fields import Record as Record
+from gravac.fields import Seconds as Seconds
+from gravac.fields import Text as Text
+from gravac.spread import Spread
 
+SCHEMA = 2
+"""Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.upgrades``).
 
-class Record(BaseModel):
-    """Base of every wire record."""
+It grows with every field, even one that has a default: records take no unknown fields, so an older reader would
+otherwise complain about the field, and not say that the trace is newer than itself.
+"""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
-Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
-"""A codec or memory by name, settings behind a colon: ``conef:bits=4``."""
-Text = Annotated[str, Field(max_length=1000)]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Seconds = Annotated[float, Field(ge=0, le=1e9)]
-Bytes = Annotated[int, Field(ge=0, le=2**63)]
-CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
-Energy = Annotated[float, Field(ge=0, le=1e300)]
-"""A squared norm, summed over elements, ranks and steps."""
-Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
 fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
@@ -59,55 +57,58 @@ Rule = Literal[
 class PolicySpec(Record):
     """A policy by name with every setting resolved, so that a trace replays without defaults."""
 
-    name: Name
-    settings: dict[str, JsonValue] = {}
+    name: Name  # of a rule: gravac, static, dense, warmup
+    settings: dict[str, JsonValue] = Field({})  # by name, as `docs/settings.md` lists them
 
 
 class LinkSpec(Record):
     """An emulated link (pacing in the collective layer). Absent when the network is the real one."""
 
-    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]
-    latency_seconds: Seconds = 0.0
+    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of each rank's way out
+    latency_seconds: Seconds = 0.0  # of each collective
 
 
 class Environment(Record):
     """Where the job runs; for people, never for decisions."""
 
-    python: Text
-    torch: Text
-    gravac: Text
-    platform: Text
-    backend: Text
-    device: Text
+    python: Text  # version
+    torch: Text  # version
+    gravac: Text  # version
+    platform: Text  # operating system
+    backend: Text  # of the process group: gloo, nccl
+    device: Text  # of the model's parameters
+    revision: Text | None = None  # of the git checkout that the trainer's script is in
 
 
 class ModelShape(Record):
     """Summary of the wrapped module. ``elements``: trainable elements = gradient elements a step."""
 
-    name: Text
-    tensors: Count
-    elements: Count
+    name: Text  # class of the wrapped module
+    tensors: Count  # how many of them are trained
+    elements: Count  # trained = gradient elements a step
 
 
 class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
     ``incarnation`` changes each time the trainer starts; ``policy_state`` carries a resumed policy
-    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start.
+    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start. ``settings``: what the agent was told
+    besides, for people, never for decisions.
     """
 
-    job: Name
-    incarnation: Name
-    world_size: Annotated[int, Field(ge=1, le=1_000_000)]
-    window_steps: Annotated[int, Field(ge=1, le=1_000_000)]
-    policy: PolicySpec
-    compressor: Choice
-    memory: Choice
-    model: ModelShape
-    environment: Environment
-    link: LinkSpec | None = None
-    first_window: Count = 0
-    policy_state: Annotated[str, Field(max_length=200_000)] | None = None
+    job: Name  # name; also of the folder of its journal
+    incarnation: Name  # one start of the trainer
+    world_size: Annotated[int, Field(ge=1, le=1_000_000)]  # ranks
+    window_steps: Annotated[int, Field(ge=1, le=1_000_000)]  # steps between decisions
+    policy: PolicySpec  # the rule that decides
+    compressor: Choice  # codec or aggregator
+    memory: Choice  # error memory
+    model: ModelShape  # what is trained
+    environment: Environment  # where it runs
+    link: LinkSpec | None = None  # emulated network; null: the real one
+    first_window: Count = 0  # number of the next window
+    policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
+    settings: dict[str, JsonValue] | None = None  # the agent's other settings
 
 
 class GainSums(Record):
@@ -120,17 +121,17 @@ class GainSums(Record):
     sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.diversity``.
     """
 
-    steps: Count
-    gradient_sq: Energy
-    compensated_sq: Energy
-    sent_sq: Energy
-    minimum_sq: Energy
-    candidate_sq: Energy
-    residual_sq: Energy
-    residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]
-    mean_steps: Count = 0
-    mean_sq: Energy = 0.0
-    mean_gradient_sq: Energy = 0.0
+    steps: Count  # finite ones
+    gradient_sq: Energy  # ‖g‖²
+    compensated_sq: Energy  # ‖p‖²
+    sent_sq: Energy  # ‖sent‖²
+    minimum_sq: Energy  # energy sent at the minimum CF
+    candidate_sq: Energy  # energy sent at the candidate CF
+    residual_sq: Energy  # ‖residual‖²
+    residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]  # ⟨residual, g⟩
+    mean_steps: Count = 0  # plainly dense ones
+    mean_sq: Energy = 0.0  # ‖mean of g‖² over those
+    mean_gradient_sq: Energy = 0.0  # ‖g‖² over those
 
 
 class LevelSums(Record):
@@ -141,15 +142,15 @@ class LevelSums(Record):
     waited for the network (communicate phase). ``cf`` 1 = dense.
     """
 
-    epoch: Count
-    cf: CompressionFactor
-    steps: Count
-    settled_steps: Count
-    step_seconds_median: Seconds | None
-    exposed_seconds_median: Seconds | None
-    dense_bytes: Bytes
-    payload_bytes: Bytes
-    sums: GainSums
+    epoch: Count  # of the decision
+    cf: CompressionFactor  # that was sent
+    steps: Count  # at this CF
+    settled_steps: Count  # of those, after the first few
+    step_seconds_median: Seconds | None  # of settled steps on rank 0; null: there is none
+    exposed_seconds_median: Seconds | None  # of which waiting for the network
+    dense_bytes: Bytes  # what dense would have handed over, all ranks
+    payload_bytes: Bytes  # what was handed over, all ranks
+    sums: GainSums  # for gains
 
 
 class PhaseSeconds(Record):
@@ -159,23 +160,23 @@ class PhaseSeconds(Record):
     backward is in compute. compute also holds the optimiser and anything else.
     """
 
-    data_wait: Seconds
-    compute: Seconds
-    compress: Seconds
-    communicate: Seconds
-    decompress: Seconds
+    data_wait: Seconds  # for the next batch
+    compute: Seconds  # forward, backward, optimiser
+    compress: Seconds  # encoding
+    communicate: Seconds  # waiting for the network
+    decompress: Seconds  # decoding
 
 
 class RankRow(Record):
     """One rank's share of a window."""
 
-    rank: Count
-    steps: Count
+    rank: Count  # from 0
+    steps: Count  # of this window
     step_seconds: Seconds  # sum over the window's steps
-    phases: PhaseSeconds
-    samples: Count
-    nonfinite_steps: Count
-    failed_steps: Count
+    phases: PhaseSeconds  # sums over the steps
+    samples: Count  # this rank's own
+    nonfinite_steps: Count  # with NaN or infinity
+    failed_steps: Count  # compression raised
     memory_bytes: Bytes  # held by the error memory
     agent_cpu_seconds: Seconds | None = None  # CPU time of the thread that encodes, sends and decodes
 
@@ -183,8 +184,8 @@ class RankRow(Record):
 class SmoothedGain(Record):
     """Ratio of moving averages at one CF, as the ranks' gate sees it at the end of the window."""
 
-    cf: CompressionFactor
-    gain: Ratio
+    cf: CompressionFactor  # minimum or candidate
+    gain: Ratio  # share of energy kept
 
 
 class GainCurve(Record):
@@ -195,18 +196,18 @@ class GainCurve(Record):
     those steps.
     """
 
-    steps: Count
-    own: bool
-    gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]
+    steps: Count  # surveyed ones
+    own: bool  # whether it is the codec's own curve
+    gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]  # at CF 10^(i/20)
 
 
 class WindowReport(Record):
     """What rank 0 tells the controller once a window. Raw sums, so other signals can be computed later."""
 
-    job: Name
-    incarnation: Name
+    job: Name  # name
+    incarnation: Name  # as registered
     window: Count  # counted from 0 over the whole job, without gaps
-    first_step: Count
+    first_step: Count  # from 0 over the whole job
     last_step: Count  # inclusive
     epoch: Count  # decision in force at the last step
     phase: Phase  # what the ranks were doing at the last step
@@ -215,25 +216,26 @@ class WindowReport(Record):
     samples: Count  # all ranks
     dense_bytes: Bytes  # what dense would have handed to collectives, all ranks
     payload_bytes: Bytes  # what was handed over, all ranks, indices included
-    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None
-    nonfinite_steps: Count
-    failed_steps: Count
-    levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]
-    gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]
+    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None  # mean of those logged; null: none was
+    nonfinite_steps: Count  # skipped: a gradient was not finite on some rank
+    failed_steps: Count  # sent nothing: compression failed on some rank
+    levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]  # one for each CF sent under one decision
+    gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]  # as the gate saw them at the end
     phases: PhaseSeconds  # mean over ranks
-    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]
+    spread: Spread | None = None  # of times over all ranks; null: not known
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as the agent was told to list
     curve: GainCurve | None = None  # null: no step of the window was surveyed
 
 
 class Candidate(Record):
     """What the policy knows of one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
 
-    cf: CompressionFactor
-    gain: Ratio | None
-    samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None
-    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None
+    cf: CompressionFactor  # rung of the ladder
+    gain: Ratio | None  # as last measured; null: not yet
+    samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_sys
+    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_comp
     window: Count | None  # last window that measured it
-    verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]
+    verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]  # of the policy
 
 
 class Decision(Record):
@@ -244,15 +246,15 @@ class Decision(Record):
     ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
     """
 
-    window: Annotated[int, Field(ge=-1, le=2**53)]
-    epoch: Count
-    phase: Phase
-    cf_minimum: CompressionFactor
-    cf_candidate: CompressionFactor
-    epsilon: Ratio
-    rule: Rule
-    reason: Text
-    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()
+    window: Annotated[int, Field(ge=-1, le=2**53)]  # that it followed
+    epoch: Count  # number of the decision
+    phase: Phase  # of the search
+    cf_minimum: CompressionFactor  # weaker CF, sent where the candidate keeps too little
+    cf_candidate: CompressionFactor  # CF to send
+    epsilon: Ratio  # least gain at which a CF is sent
+    rule: Rule  # which rule of the policy fired
+    reason: Text  # one sentence with its evidence
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known of each CF
 
 
 class Event(Record):
@@ -260,18 +262,18 @@ class Event(Record):
 
     kind: Literal[
         "registered", "restarted", "gap", "override", "fallback", "recovered", "nonfinite", "failed", "note"
-    ]
-    window: Count | None
-    message: Text
+    ]  # what happened
+    window: Count | None  # in which; null: in none
+    message: Text  # for people
 
 
 class End(Record):
     """The trainer closed its agent; no window follows under this incarnation."""
 
-    incarnation: Name
-    windows: Count
-    steps: Count
-    message: Text
+    incarnation: Name  # that ended
+    windows: Count  # of the whole job
+    steps: Count  # of the whole job
+    message: Text  # how it ended
 
 
 class JobAnswer(Record):

@@ -14,11 +14,9 @@ from gravac.traceline import (
     Line,
     TraceError,
     TraceRecord,
-    altered,
     decode,
     encode,
     kind_of,
-    seal,
     split,
 )
 
@@ -94,13 +92,8 @@ class Trace(Iterator[Line]):
             raw = raw[:-1]
             self._note_once("has CRLF line ends: ignored")
         self.last_line = number
-        previous, parts = self.digest, split(raw)
-        if parts is not None:
-            self.digest = parts[1]
-            expected = seal(previous, parts[0])
-            if self._verify and expected != parts[1]:
-                raise TraceError(self.path, number, altered(parts[1], expected))
-        line = decode(raw, number, previous, self.path)
+        line = decode(raw, number, self.digest, self.path, self._verify)
+        self.digest = line.digest
         self._check_job(line)
         self.good_bytes += size
         self.terminated = terminated

@@ -1,6 +1,6 @@
 """One line of a trace (a job's journal is its trace): how it is written, read and sealed. No I/O.
 
-    {"kind":"window","schema":1,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
+    {"kind":"window","schema":2,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
 
 ``digest`` is the first 16 hex digits of SHA-256 over the previous line's digest and this line's bytes before
 ``,"digest":``. So the lines form a chain: altering any character of any line is found, and so is a line that
@@ -12,13 +12,14 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from gravac.orders import Override
 from gravac.parts import Part
 from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
+from gravac.upgrades import upgraded
 from gravac.validation import first_problem
 
 TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
@@ -33,6 +34,7 @@ KINDS: dict[str, type[TraceRecord]] = {
 }
 """Line kinds. A new kind of record: its model in ``protocol.py`` and its line here."""
 
+_KIND_OF = {model: kind for kind, model in KINDS.items()}
 MAX_LINE_BYTES = 1 << 20
 _HEAD = re.compile(
     rb'\{"kind":"([a-z_]{1,32})","schema":([0-9]{1,9}),"time":(-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-][0-9]{1,3})?),"body":'
@@ -51,7 +53,11 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line read back. ``digest`` is what it carries, ``expected`` what its bytes give."""
+    """A line read back. ``digest`` is what it carries, ``expected`` what its bytes give.
+
+    ``body``: the record's JSON as it stands there, which saves writing it again to compare; empty where it was
+    upgraded, or never read.
+    """
 
     number: int
     kind: str
@@ -59,6 +65,7 @@ class Line:
     record: TraceRecord
     digest: str
     expected: str
+    body: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def intact(self) -> bool:
@@ -68,7 +75,7 @@ class Line:
 
 def kind_of(record: TraceRecord) -> str:
     """The kind of line a record is written as."""
-    return next(kind for kind, model in KINDS.items() if model is type(record))
+    return _KIND_OF[type(record)]
 
 
 def altered(digest: str, expected: str) -> str:
@@ -101,26 +108,43 @@ def split(raw: bytes) -> tuple[bytes, str] | None:
     return None if tail is None else (raw[:-_TAIL_BYTES], tail[1].decode())
 
 
-def decode(raw: bytes, number: int, previous_digest: str, path: str) -> Line:
-    """Read one line without its newline. A wrong digest is not an error here: see ``Line.intact``.
+def decode(raw: bytes, number: int, previous_digest: str, path: str, verify: bool = False) -> Line:
+    """Read one line without its newline. A wrong digest is only an error with ``verify``: see ``Line.intact``.
 
-    Raises TraceError naming line and field for anything that is not a record of this schema.
+    Raises TraceError naming line and field for anything that is not a record of this schema or an older one.
     """
     parts = split(raw)
     if parts is None:
         raise TraceError(path, number, 'not a trace line: it does not end in ,"digest":"<16 hex digits>"}')
     sealed, digest = parts
     expected = seal(previous_digest, sealed)
+    if verify and digest != expected:
+        raise TraceError(path, number, altered(digest, expected))
     head = _HEAD.match(sealed)
     if head is None:
         raise TraceError(path, number, 'not a trace line: it does not begin {"kind":…,"schema":…,"time":…')
     kind, schema = head[1].decode(), int(head[2])
-    if schema != SCHEMA:
-        raise TraceError(path, number, f"schema: this gravac reads version {SCHEMA}, the line has {schema}")
+    if not 1 <= schema <= SCHEMA:
+        newer = "; a newer gravac wrote it" if schema > SCHEMA else ""
+        message = f"schema: this gravac reads versions 1 to {SCHEMA}, the line has {schema}{newer}"
+        raise TraceError(path, number, message)
     if kind not in KINDS:
         raise TraceError(path, number, f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    body = sealed[head.end() :]
+    now = body if schema == SCHEMA else _upgraded(kind, schema, body, number, path)
     try:
-        record = KINDS[kind].model_validate_json(sealed[head.end() :])
+        record = KINDS[kind].model_validate_json(now)
     except ValidationError as error:
         raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
-    return Line(number, kind, float(head[3]), record, digest, expected)
+    return Line(number, kind, float(head[3]), record, digest, expected, body if now is body else b"")
+
+
+def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
+    try:
+        return upgraded(kind, schema, body)
+    except ValueError as problem:
+        try:  # usually today's schema finds the same fault, and can name the field
+            KINDS[kind].model_validate_json(body)
+        except ValidationError as error:
+            raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
+        raise TraceError(path, number, f"{kind}: {problem}") from None

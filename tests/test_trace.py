@@ -19,7 +19,7 @@ from traces_made import Ticker, make, records, write
 
 from gravac import trace, traceline
 from gravac.policies import parse
-from gravac.protocol import Event
+from gravac.protocol import SCHEMA, Event
 from gravac.trace import TraceError, TraceWriter, read
 from gravac.traceline import decode, encode
 
@@ -41,7 +41,7 @@ def test_a_line_is_what_the_docs_say(tmp_path: Path) -> None:
     first, second = make(tmp_path / "a.jsonl").splitlines()[:2]
     body = json.loads(first)
     assert list(body) == ["kind", "schema", "time", "body", "digest"]
-    assert (body["kind"], body["schema"]) == ("job", 1)
+    assert (body["kind"], body["schema"]) == ("job", SCHEMA)
     digest = sha256(first[: first.rindex(b',"digest":')]).hexdigest()[:16]
     assert body["digest"] == digest
     chained = sha256(digest.encode() + second[: second.rindex(b',"digest":')]).hexdigest()[:16]
@@ -243,7 +243,8 @@ def edited(data: bytes, line: int, old: bytes, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("line", "old", "new", "words"),
     [
-        (1, b'"schema":1', b'"schema":2', "line 1: schema: this gravac reads version 1, the line has 2"),
+        (1, b'"schema":2', b'"schema":3', "line 1: schema: this gravac reads versions 1 to 2, the line has 3; a newer"),
+        (3, b'"schema":2', b'"schema":0', "line 3: schema: this gravac reads versions 1 to 2, the line has 0$"),
         (3, b'"kind":"window"', b'"kind":"wonder"', "line 3: kind: must be one of job, window, .*got 'wonder'"),
         (3, b'"job":"job"', b'"job":"mob"', "line 3: window.job: this is the trace of 'job', got 'mob'"),
         (3, b'"cf":1.0', b'"cf":0.5', r"line 3: window.cf: .*greater than or equal to 1 \(got 0.5\)"),

@@ -121,6 +121,7 @@ def assemble(
             model=model_shape(module),
             environment=environment(module),
             link=None if wire.link is None else wire.link.spec(),
+            settings=settings.described(),
         )
         desk = _desk(spec, settings, policy)
     loop = StepLoop(
@@ -136,6 +137,7 @@ def assemble(
         job=job,
         incarnation=incarnation,
         unstable=partial(_unstable, encoder),
+        rank_rows=settings.rank_rows,
     )
     engine = Engine(
         encoder=encoder,

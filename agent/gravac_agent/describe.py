@@ -2,6 +2,7 @@
 
 import platform
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gravac
 from gravac.protocol import Environment, ModelShape
+
+GIT_SECONDS = 2.0
+"""Longest that a job's start waits for git."""
 
 
 def job_name() -> str:
@@ -29,7 +33,26 @@ def environment(module: DistributedDataParallel) -> Environment:
         platform=platform.platform(),
         backend=dist.get_backend(module.process_group),
         device=str(next(module.parameters()).device),
+        revision=revision(),
     )
+
+
+def revision() -> str | None:
+    """Git's name of the commit that the trainer's script is checked out at; None where there is none to be had."""
+    script = Path(sys.argv[0] or ".").resolve()
+    command = [
+        "git",
+        "-C",
+        str(script if script.is_dir() else script.parent),
+        "rev-parse",
+        "--verify",
+        "HEAD",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if re.fullmatch(r"[0-9a-f]{40,64}\n", done.stdout) else None
 
 
 def model_shape(module: DistributedDataParallel) -> ModelShape:

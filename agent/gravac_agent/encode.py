@@ -2,7 +2,7 @@
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, Draft, Flight
 from gravac.compressors import Key
+from gravac.compressors.base import kept
+from gravac.kernels import LEAST_CF, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent import offer
 from gravac_agent.offer import Offer
@@ -30,6 +32,8 @@ class Encoder:
     """What ``aggregator`` was built from."""
     aggregator: Aggregator
     memory: Memory
+    _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
+    """By bucket, for the k of the running step's mildest CF."""
 
     def start(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NOTHING
@@ -89,8 +93,10 @@ class Encoder:
             sums.sent_sq += sq
             survey.take(counted)
             return None, None
-        count = survey.wanted or (bool(plan.measured) and self.aggregator.counts(gradient))
-        offered = offer.make(self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count)
+        ranked = bool(plan.measured) and self.aggregator.counts(gradient)
+        sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
+        count = survey.wanted or (ranked and sifter is None)
+        offered = offer.make(self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter)
         if not (math.isfinite(offered.gradient_sq) and math.isfinite(offered.sq)):
             sums.nonfinite = 1
         if not math.isfinite(offered.sq):
@@ -100,7 +106,7 @@ class Encoder:
         draft, kept = None, [offered.sq]
         if plan.measured:
             draft = self.aggregator.prepare(
-                bucket, offered.x, plan.measured, key, gradient.dtype, offered.counted
+                bucket, offered.x, plan.measured, key, gradient.dtype, offered.known
             )
             kept = [draft.kept_energy(cf) for cf in plan.measured]
         _count(sums, offered.gradient_sq, offered.sq, kept[0], kept[-1])
@@ -112,6 +118,14 @@ class Encoder:
             self._owe(kernels.energy(residual), kernels.inner(residual, gradient), sums)
         gradient.copy_(offered.x)
         return offered, None
+
+    def _sifter(self, bucket: Bucket, numel: int, cf: float) -> Sifter | None:
+        if cf < LEAST_CF:
+            return None
+        k, sifter = kept(numel, cf), self._sifters.get(bucket.number)
+        if sifter is None or (sifter.k, sifter.numel) != (k, numel):
+            sifter = self._sifters[bucket.number] = Sifter(k, numel)
+        return sifter
 
     def _keep(
         self, bucket: Bucket, gradient: Tensor, flight: Flight, offered: Offer | None, sums: StepSums

@@ -43,11 +43,13 @@ class StepLoop:
         job: str,
         incarnation: str,
         unstable: Callable[[float], str | None],
+        rank_rows: int,
     ) -> None:
         self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
         self._dropped = 0
         self._setup, self._window_steps, self._settle_steps = setup, window_steps, settle_steps
         self._desk, self._job, self._incarnation = desk, job, incarnation
+        self._rank_rows = rank_rows
         self.clock = StepClock()
         self.step = 0
         self.window = Window(0, 0)
@@ -147,7 +149,11 @@ class StepLoop:
             if self._desk is not None:
                 everyone = [Row(*row[:ROW_SIZE].tolist()) for row in rows]
                 curve = window.curve_of(rows, own=self._encoder.aggregator.keeps_largest)
-                self._desk.put(build_report(window, everyone, gains, curve, self._job, self._incarnation))
+                self._desk.put(
+                    build_report(
+                        window, everyone, gains, curve, self._job, self._incarnation, self._rank_rows
+                    )
+                )
         except Exception:  # a report is worth less than the training
             log.exception("window %d could not be reported", window.number)
 

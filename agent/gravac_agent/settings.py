@@ -122,7 +122,21 @@ class AgentSettings(BaseSettings):
         le=86400,
         description="How long ranks wait for each other in the agent's own collectives.",
     )
+    rank_rows: int = Field(
+        1024,
+        ge=0,
+        le=1024,
+        description="How many ranks a window's report lists one by one, from rank 0 on. It always says how times "
+        "spread over all of them; fewer rows keep the journal of a large job small, and the page shows fewer ranks.",
+    )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
+
+    def described(self) -> dict[str, Any]:
+        """For the job's trace: all that does not stand there already, and neither secrets nor places."""
+        elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
+        return self.model_dump(
+            mode="json", exclude=elsewhere | {"token", "data_dir", "controller", "page_port"}
+        )
 
 
 def load(**given: Any) -> AgentSettings:

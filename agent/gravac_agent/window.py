@@ -18,6 +18,7 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.spectrum import LADDER, Curve
+from gravac.spread import Spread, quantiles
 from gravac_agent.clock import Lap
 from gravac_agent.plan import Plan
 from gravac_agent.tick import StepSums
@@ -151,8 +152,12 @@ def build_report(
     curve: GainCurve | None,
     job: str,
     incarnation: str,
+    listed: int,
 ) -> WindowReport:
-    """Rank 0's report of a window with at least one step. Energies are over ranks already; rows come from all ranks."""
+    """Rank 0's report of a window with at least one step. Energies are over ranks already; rows come from all ranks.
+
+    ``listed``: how many of the rows the report shows one by one.
+    """
     plan = window.last_plan
     assert plan is not None
     ranks = len(rows)
@@ -178,7 +183,8 @@ def build_report(
         levels=tuple(_level(epoch, cf, level, ranks) for (epoch, cf), level in window.levels.items()),
         gains=tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items()),
         phases=total.phases(1 / ranks),
-        ranks=tuple(_rank(rank, row) for rank, row in enumerate(rows[:1024])),
+        spread=_spread(rows),
+        ranks=tuple(_rank(rank, row) for rank, row in enumerate(rows[:listed])),
         curve=curve,
     )
 
@@ -207,6 +213,17 @@ def _level(epoch: int, cf: float, level: _Level, ranks: int) -> LevelSums:
             mean_sq=level.mean_sq,
             mean_gradient_sq=level.mean_gradient_sq,
         ),
+    )
+
+
+def _spread(rows: Sequence[Row]) -> Spread:
+    return Spread(
+        step_seconds=quantiles([row.seconds for row in rows]),
+        data_wait=quantiles([row.data_wait for row in rows]),
+        compute=quantiles([row.compute for row in rows]),
+        compress=quantiles([row.compress for row in rows]),
+        communicate=quantiles([row.communicate for row in rows]),
+        decompress=quantiles([row.decompress for row in rows]),
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key
-from gravac.kernels import Tally
+from gravac.kernels import Known
 
 Flight = Exchange
 """An aggregation in flight: what the ranks' mean will be, and what this one is deemed to have sent."""
@@ -65,10 +65,10 @@ class Aggregator(ABC):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Tally | None = None,
+        counted: Known | None = None,
     ) -> Draft:
         """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as.
-        ``counted``: the histogram of ``x``, where it is known."""
+        ``counted``: what is known of ``x``'s sizes: a histogram, or candidates."""
 
     @property
     def keeps_largest(self) -> bool:

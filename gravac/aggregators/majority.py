@@ -11,7 +11,7 @@ from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.scaledsign import ScaledSign
-from gravac.kernels import Tally, pack
+from gravac.kernels import Known, pack
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class MajorityVote(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Tally | None = None,
+        counted: Known | None = None,
     ) -> _Draft:
         return _Draft(self.communicator, x, key, dtype, abstains=False)
 

@@ -12,7 +12,7 @@ from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
 from gravac.aggregators.shortfall import Shortfall
 from gravac.collectives import AUTO, Collective, Communicator, Load, Network, Ways, check
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.kernels import Tally
+from gravac.kernels import Known
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class OneShot(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Tally | None = None,
+        counted: Known | None = None,
     ) -> _Draft:
         codec = self.codec_for(tensors)
         payloads = codec.levels(x, cfs, key, dtype, counted)

@@ -13,7 +13,7 @@ from gravac.collectives import Communicator, Done, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.matrices import Geometry, Group, geometry
-from gravac.kernels import Tally, energy
+from gravac.kernels import Known, energy
 
 _DENSE = Dense()
 
@@ -97,7 +97,7 @@ class PowerSGD(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Tally | None = None,
+        counted: Known | None = None,
     ) -> _Draft:
         return _Draft(self, tensors, x, key)
 

@@ -12,7 +12,7 @@ from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
-from gravac.kernels import Tally, pack
+from gravac.kernels import Known, pack
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class TernGradSum(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Tally | None = None,
+        counted: Known | None = None,
     ) -> _Draft:
         return _Draft(self._codec.fitted(shapes_of(tensors)), self.communicator, x, key, dtype)
 

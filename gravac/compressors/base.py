@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Part, Payload, Traits
-from gravac.kernels import Tally
+from gravac.kernels import Known
 
 
 class Compressor(ABC):
@@ -37,10 +37,10 @@ class Compressor(ABC):
         """Compress ``x`` of shape ``(n,)``; values travel as ``dtype``. ``x`` is not changed."""
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
     ) -> list[Payload]:
         """Payloads of ``x`` at each of ``cfs``, weakest first: each made of the one before where the codec is nested
-        (multi-level compression, GraVAC §III-C), else of ``x``. ``counted``: histogram of ``x``, where known."""
+        (multi-level compression, GraVAC §III-C), else of ``x``. ``counted``: what is known of ``x``'s sizes."""
         payloads: list[Payload] = []
         for cf in cfs:
             nested = bool(payloads) and self.traits.nested

@@ -12,7 +12,7 @@ from gravac.compressors.integers import Int8
 from gravac.compressors.quantiser import ROUNDED, Quantiser
 from gravac.compressors.selector import Selector
 from gravac.compressors.topk import TopK
-from gravac.kernels import Tally
+from gravac.kernels import Known
 
 
 class Stack(Compressor):
@@ -52,7 +52,7 @@ class Stack(Compressor):
         return self._rounded(self.selector.compress(x, cf, key, torch.float32), key, dtype)
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
     ) -> list[Payload]:
         """Rounding comes last, so that the selector's levels stay nested."""
         chosen = self.selector.levels(x, cfs, key, torch.float32, counted)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.base import Key, Payload, travelling
 from gravac.compressors.selector import Indexed
-from gravac.kernels import Tally
+from gravac.kernels import Known
 
 _AT_ONCE = 1 << 18
 """Elements treated at a time, so that what is in between stays in a CPU's cache."""
@@ -108,7 +108,7 @@ class Thresholded(Indexed):
         """What to send at ``cf``."""
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
     ) -> list[Payload]:
         """What ``compress`` gives at each of ``cfs``, weakest first, to the bit, for less: passes over ``x`` are
         shared, and each looks among the survivors of the one before (multi-level compression, GraVAC §III-C)."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, kept, travelling
 from gravac.compressors.selector import PLAIN, Indexed
-from gravac.kernels import Tally, select_top, take_top
+from gravac.kernels import Known, Sifted, select_top, take_top
 
 
 class TopK(Indexed):
@@ -27,14 +27,16 @@ class TopK(Indexed):
         return self.levels(x, (cf,), key, dtype)[0]
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Tally | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
     ) -> list[Payload]:
-        """One histogram serves all levels, and each takes its elements out of those of the one before."""
+        """One histogram serves all levels, and each takes its elements out of those of the one before. Candidates serve
+        the first one."""
         numel, taken, payloads = x.numel(), x.float().contiguous(), []
         home: Tensor | None = None
         for cf in cfs:
             places, taken = take_top(taken, kept(numel, cf), counted)
             home = places if home is None else home.index_select(0, places)
+            counted = None if isinstance(counted, Sifted) else counted
             values = taken if dtype == torch.float32 else travelling(taken, dtype)
             payloads.append(self._payload(values, home, numel, cf, key))
         return payloads

@@ -20,10 +20,15 @@ from gravac.kernels.rounding import (
 )
 from gravac.kernels.runs import add_run, run_places, run_start, take_run
 from gravac.kernels.scatter import inner_at, scatter_add
-from gravac.kernels.selection import select_top, take_top
+from gravac.kernels.selection import Known, select_top, take_top
+from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
 
 __all__ = [
+    "LEAST_CF",
+    "Known",
     "Norm",
+    "Sifted",
+    "Sifter",
     "Tally",
     "active",
     "add_run",

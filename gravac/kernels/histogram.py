@@ -86,14 +86,7 @@ def tally(
                 "residual is given but out is not; pass a float32 buffer for gradient + residual"
             )
         out = gradient if gradient.dtype == torch.float32 else gradient.float()
-    if gradient.dim() != 1:
-        raise ValueError(f"gradient has shape {tuple(gradient.shape)}; flatten it first")
-    for name, tensor in (("residual", residual), ("out", out)):
-        if tensor is not None and (tensor.shape != gradient.shape or tensor.dtype != torch.float32):
-            raise ValueError(
-                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be float32 of the gradient's "
-                f"shape {tuple(gradient.shape)}"
-            )
+    check_terms(gradient, residual, out)
     given = (gradient, out, *(() if residual is None else (residual,)))
     if backend.on_gpu(*given) and gradient.dtype in _FLOATS:
         from gravac.kernels.cuda.tally import tally as on_device
@@ -103,6 +96,18 @@ def tally(
     run = _compiled if backend.compiled(*given) else _torch
     table, products = run(gradient.detach(), residual, share, out.detach(), sums)
     return Tally(table[0], _energies(table), products if sums else None)
+
+
+def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
+    """Raises ValueError unless these are of one shape ``(n,)``, residual and out float32."""
+    if gradient.dim() != 1:
+        raise ValueError(f"gradient has shape {tuple(gradient.shape)}; flatten it first")
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tensor is not None and (tensor.shape != gradient.shape or tensor.dtype != torch.float32):
+            raise ValueError(
+                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be float32 of the gradient's "
+                f"shape {tuple(gradient.shape)}"
+            )
 
 
 def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:

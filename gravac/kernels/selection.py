@@ -6,12 +6,16 @@ from torch import Tensor
 from gravac.kernels import backend, reference
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.reference import COARSE_SHIFT
+from gravac.kernels.sifting import Sifted
+
+Known = Tally | Sifted
+"""What is known of a tensor before its largest elements are taken."""
 
 
 def take_top(
     x: Tensor,
     k: int,
-    counted: Tally | None = None,
+    counted: Known | None = None,
     *,
     clear: bool = False,
     indices: Tensor | None = None,
@@ -21,7 +25,8 @@ def take_top(
 
     Exactly ``k``, deterministic: among equal magnitudes the lowest index wins, NaN counts as larger than infinity.
     ``counted``: what ``tally`` said of ``x``, or of the tensor whose larger top-k ``x`` is (so a second, stronger level
-    is taken from the first one's values); without it one more pass is made. ``clear``: leave 0 in ``x`` where an
+    is taken from the first one's values), or the candidates that a ``Sifter`` found in ``x``, k or more; without it one
+    more pass is made. ``clear``: leave 0 in ``x`` where an
     element was taken, so that ``x`` becomes the residual. ``indices``, ``values``: buffers to fill, of shape ``(k,)``;
     keeping them saves fresh memory in every step, which costs as much as the selection itself.
 
@@ -44,6 +49,10 @@ def take_top(
         if clear:
             x.zero_()
         return indices, values
+    if isinstance(counted, Sifted):
+        if _trimmed(x.detach(), counted, clear, indices, values):
+            return indices, values
+        counted = None
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as on_device
 
@@ -66,6 +75,23 @@ def take_top(
 def select_top(x: Tensor, k: int) -> Tensor:
     """Places of the ``k`` largest ``|x|`` of a 1-D tensor of any floating type, int64, ascending; see ``take_top``."""
     return take_top(x.float().contiguous(), k)[0].long()
+
+
+def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Tensor) -> bool:
+    """Take them from the candidates; False where these are too few, or another tensor's."""
+    places, words = sifted.places, sifted.values
+    if places is None or words is None or places.numel() < indices.numel():
+        return False
+    ends = places[[0, -1]].long()
+    if int(ends[1]) >= x.numel() or not torch.equal(x[ends], words[[0, -1]]):
+        return False
+    import numpy as np
+
+    from gravac.kernels.cpu.sifting import trim
+
+    nothing = np.empty(0, np.int32)
+    into = (indices.numpy(), values.numpy().view(np.int32), x.numpy().view(np.int32) if clear else nothing)
+    return trim(places.numpy(), words.numpy().view(np.int32), *into)
 
 
 def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:

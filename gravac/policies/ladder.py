@@ -4,6 +4,7 @@ Candidates are absolute so that a moving minimum never moves them (the printed a
 minimum, which rises, and so drifts to factors nobody evaluated).
 """
 
+from functools import lru_cache
 from typing import Literal
 
 LadderName = Literal["exponential", "geometric"]
@@ -28,6 +29,7 @@ def geometric(cf_min: float, cf_max: float) -> tuple[float, ...]:
     return tuple(rungs)
 
 
+@lru_cache(maxsize=64)  # asked for in every window
 def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) -> tuple[float, ...]:
     """The rungs above dense. Raises ValueError unless they are above 1 and strictly ascending, 1 to 60 of them."""
     if isinstance(ladder, tuple):

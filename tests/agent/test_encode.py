@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gravac import aggregators, memories
 from gravac.collectives.communicator import Communicator, Done
 from gravac.compressors import Key
+from gravac.kernels import tally
 from gravac.memories import Bucket
 from gravac.spectrum import LADDER
 from gravac_agent.encode import Encoder
@@ -155,8 +156,14 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
         more["out"][:100] = 7.0
         raise RuntimeError("no kernel today")
 
+    def broken_too(
+        self: object, gradient: torch.Tensor, residual: torch.Tensor, out: torch.Tensor, share: float
+    ) -> None:
+        broken(gradient, residual, out=out)
+
     with monkeypatch.context() as failing, on("cpu"):
         failing.setattr("gravac_agent.offer.tally", broken)
+        failing.setattr("gravac.kernels.Sifter.sift", broken_too)
         sums = StepSums()
         assert ours.start(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums) is not None
         assert sums.failed == 1
@@ -164,6 +171,24 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
     after = ours.memory.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(after[name], owed) for name, owed in before.items())
+
+
+def test_a_step_like_the_last_one_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = list[int]()
+
+    def counting(gradient: torch.Tensor, *terms: Any, **more: Any) -> Any:
+        counted.append(step)
+        return tally(gradient, *terms, **more)
+
+    monkeypatch.setattr("gravac_agent.offer.tally", counting)
+    with on("cpu"):
+        ours, source = encoder("topk", "residual"), gradients()
+        for step in range(40):
+            ours.start(plan(50.0, 50.0, 50.0), BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+            ours.commit()
+            if step == 20:
+                counted.clear()
+    assert len(counted) <= 2
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 10, 50, 1000])

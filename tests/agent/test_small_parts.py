@@ -163,7 +163,7 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     window.log_loss(2.0)
     other = Row(*window.row.values())
     other.loss_sum, other.seconds = 4.0, 9.0
-    report = build_report(window, [window.row, other], {10.0: 0.5}, None, "job", "start")
+    report = build_report(window, [window.row, other], {10.0: 0.5}, None, "job", "start", 2)
     assert (report.window, report.first_step, report.last_step, report.cf, report.epoch) == (
         4,
         200,
@@ -179,6 +179,11 @@ def test_report_adds_ranks_and_keeps_levels_apart() -> None:
     assert (second.cf, second.steps, second.settled_steps, second.payload_bytes) == (10.0, 4, 3, 160)
     assert (second.sums.steps, second.sums.compensated_sq, second.sums.sent_sq) == (3, 12.0, 6.0)
     assert report.ranks[1].step_seconds == 9.0
+    fewer = build_report(window, [window.row, other], {10.0: 0.5}, None, "job", "start", 1)
+    assert fewer == report.model_copy(update={"ranks": report.ranks[:1]})
+    assert report.spread is not None
+    assert report.spread.step_seconds[2:] == (9.0, 9.0)
+    assert report.spread.step_seconds[0] == round(report.ranks[0].step_seconds, 6)
 
 
 def test_the_curve_of_a_window_is_that_of_all_ranks_and_steps() -> None:

@@ -88,7 +88,7 @@ def altered(text: str) -> str:
     [
         (altered, "was altered after it was written"),
         (lambda text: "no json at all\n" + text, "line 1"),
-        (lambda text: text.replace('"schema":1', '"schema":99', 1), "line 1"),
+        (lambda text: text.replace('"schema":2', '"schema":99', 1), "line 1"),
         (lambda text: "".join(text.splitlines(keepends=True)[3:]), "line 1"),
     ],
 )

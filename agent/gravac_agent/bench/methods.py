@@ -17,7 +17,7 @@ from gravac import aggregators, memories, policies
 from gravac_agent import Agent
 from gravac_agent.demo.task import Task
 
-FORMS = "none, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
+FORMS = "none, alone, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
 POWERSGD_DENSE_STEPS = 2
 """PyTorch's hook cannot keep an error memory with fewer dense steps at the start."""
 WHOLE_MODEL_MB = 100_000.0
@@ -72,7 +72,11 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
     if name.split("/")[0] == "agent":
         with _agent(agent_spec(method), task, link, scratch, window) as applied:
             yield applied
-    elif method == "none":
+    elif method == "none":  # DDP, with nothing but its communication removed
+        module = DistributedDataParallel(task.model)
+        module.register_comm_hook(None, _hand_back)
+        yield _applied(module, task, lambda steps: 0)
+    elif method == "alone":
         yield _applied(task.model, task, lambda steps: 0)
     elif link != "none" and name in ("fp16", "powersgd"):
         raise MethodError(
@@ -112,6 +116,15 @@ def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -
             return agent.state.payload_bytes
 
         yield Applied(module, optimizer, payload_bytes)
+
+
+def _hand_back(
+    state: None,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def _powersgd(rank: int, task: Task, elements: int) -> Applied:

@@ -14,6 +14,7 @@ class Step:
         generator = torch.Generator().manual_seed(0)
         self.g, self.e = torch.randn(n, generator=generator), torch.randn(n, generator=generator) / 2
         self.p, self.size = torch.empty(n), torch.empty(n)
+        self._sifters: dict[int, kernels.Sifter] = {}
         self._buffers: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def read_add_write(self) -> None:
@@ -30,8 +31,17 @@ class Step:
         self.p[places] = 0.0
         return places
 
+    def guided(self, k: int) -> tuple[Tensor, Tensor]:
+        """Ours, as in a step whose last one told about how large the k-th is: places, values; the residual is left."""
+        if k not in self._sifters:
+            self._sifters[k] = kernels.Sifter(k, self.g.numel())
+            self._sifters[k].learn(kernels.tally(self.g, self.e, out=self.p))
+        sifted = self._sifters[k].sift(self.g, self.e, self.p)
+        indices, values = self._room("first", k)
+        return kernels.take_top(self.p, k, sifted, clear=True, indices=indices, values=values)
+
     def one_level(self, k: int) -> tuple[Tensor, Tensor, kernels.Tally]:
-        """Ours: places, values, histogram; the residual is left in ``p``."""
+        """Ours, where nothing is known of the sizes: places, values, histogram; the residual is left in ``p``."""
         counted = kernels.tally(self.g, self.e, out=self.p)
         indices, values = self._room("first", k)
         kernels.take_top(self.p, k, counted, clear=True, indices=indices, values=values)

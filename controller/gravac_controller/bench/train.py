@@ -77,7 +77,11 @@ def _take_turns(
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
         for number, tally in enumerate(tallies):
-            if emulated and tally.name not in ("none", "dense") and not tally.name.startswith("agent"):
+            if (
+                emulated
+                and tally.name not in ("none", "alone", "dense")
+                and not tally.name.startswith("agent")
+            ):
                 tally.error = "an emulated link slows only the agent; a shaped one needs root, ip and tc"
                 continue
             words = _words(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")

@@ -13,14 +13,16 @@ from gravac_controller.cli.bench_run import perform
 from gravac_controller.cli.wording import seconds, size
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
-FORMS = ("none", "dense", "fp16", "powersgd:", "agent")
+FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent")
 
 
 def _methods(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
     methods = tuple(text.split())
     for method in methods:
         if not method.startswith(FORMS):
-            raise click.BadParameter(f"{method!r} is none of none, dense, fp16, powersgd:RANK, agent/…")
+            raise click.BadParameter(
+                f"{method!r} is none of none, alone, dense, fp16, powersgd:RANK, agent/…"
+            )
     if len(set(methods)) < len(methods) or not methods:
         raise click.BadParameter("give every method once, separated by spaces")
     return methods
@@ -53,8 +55,8 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     show_default=True,
     callback=_methods,
     metavar="'METHOD …'",
-    help="Separated by spaces: none (no communication), dense (plain DDP), fp16 and powersgd:RANK (PyTorch's own "
-    "hooks), agent/COMPRESSOR/MEMORY/POLICY (a part may be empty: the default).",
+    help="Separated by spaces: none (DDP without its communication), alone (without DDP), dense (plain DDP), fp16 and "
+    "powersgd:RANK (PyTorch's own hooks), agent/COMPRESSOR/MEMORY/POLICY (a part may be empty: the default).",
 )
 @click.option(
     "--steps",

@@ -1,0 +1,24 @@
+"""What fields of records hold, and the base of every record: see ``gravac.protocol``, which gives all of it on."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Record(BaseModel):
+    """Base of every wire record."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
+Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
+"""A codec or memory by name, settings behind a colon: ``conef:bits=4``."""
+Text = Annotated[str, Field(max_length=1000)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Bytes = Annotated[int, Field(ge=0, le=2**63)]
+CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]
+Energy = Annotated[float, Field(ge=0, le=1e300)]
+"""A squared norm, summed over elements, ranks and steps."""
+Ratio = Annotated[float, Field(ge=0, le=1 + 1e-6)]

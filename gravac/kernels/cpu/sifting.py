@@ -1,0 +1,182 @@
+"""One pass over a gradient when it is roughly known how large an element must be to go: add, measure, pick those."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_WIDTH = 8
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_SINGLES, _WORDS, _DOUBLES = (
+    ir.VectorType(kind, _WIDTH) for kind in (ir.FloatType(), ir.IntType(32), ir.DoubleType())
+)
+
+
+def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    g, e, p, sums = (
+        context.make_array(signature.args[number])(context, builder, args[number]).data
+        for number in (0, 1, 3, 4)
+    )
+
+    def every(value: Any, kind: Any) -> Any:
+        nothing = ir.Constant(kind, ir.Undefined)
+        first = builder.insert_element(nothing, value, ir.Constant(_I32, 0))
+        return builder.shuffle_vector(first, nothing, ir.Constant(_WORDS, [0] * _WIDTH))
+
+    def eight(data: Any, at: Any) -> Any:
+        return builder.bitcast(builder.gep(data, [at]), _SINGLES.as_pointer())
+
+    homes = [
+        builder.bitcast(builder.gep(sums, [ir.Constant(_I64, _WIDTH * row)]), _DOUBLES.as_pointer())
+        for row in range(3 if owed else 1)
+    ]
+    totals = [builder.load(home, align=8) for home in homes]
+    shares, edges = every(args[2], _SINGLES), every(args[6], _WORDS)
+    found = ir.Constant(_I64, 0)
+    for step in range(0, 64, _WIDTH):
+        at = builder.add(args[5], ir.Constant(_I64, step))
+        fresh = sum_ = builder.load(eight(g, at), align=4)
+        if owed:
+            old = builder.load(eight(e, at), align=4)
+            sum_ = builder.fadd(fresh, builder.fmul(shares, old))
+        builder.store(sum_, eight(p, at), align=4)
+        wide = builder.fpext(sum_, _DOUBLES)
+        factors = [(wide, wide)]
+        if owed:
+            gradient = builder.fpext(fresh, _DOUBLES)
+            factors += [(gradient, gradient), (gradient, builder.fpext(old, _DOUBLES))]
+        totals = [
+            builder.fadd(total, builder.fmul(*pair)) for total, pair in zip(totals, factors, strict=True)
+        ]
+        size = builder.and_(builder.bitcast(sum_, _WORDS), ir.Constant(_WORDS, [0x7FFFFFFF] * _WIDTH))
+        passed = builder.bitcast(builder.icmp_signed(">=", size, edges), ir.IntType(_WIDTH))
+        found = builder.or_(found, builder.shl(builder.zext(passed, _I64), ir.Constant(_I64, step)))
+    for home, total in zip(homes, totals, strict=True):
+        builder.store(total, home, align=8)
+    return found
+
+
+def _owing(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
+    """``p = g + share·e`` for the 64 elements from ``at``; ``sums`` += p·p, g·g, e·g, in 8 lanes each; a bit for each
+    element whose magnitude is at least ``edge``."""
+    signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
+    return signature, partial(_emit, True)
+
+
+def _fresh(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
+    """The same where nothing is owed: ``p = g``, and p·p alone."""
+    signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
+    return signature, partial(_emit, False)
+
+
+def _lowest(typing: Any, word: Any) -> Any:
+    """Number of the lowest bit set; ``word`` is not zero."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), emit
+
+
+owing: Any = intrinsic(_owing)
+fresh: Any = intrinsic(_fresh)
+lowest: Any = intrinsic(_lowest)
+
+
+@jit(
+    "int64(float32[::1], float32[::1], float32, float32[::1], int32[::1], int32, float64[::1], int32[::1], int32[::1])"
+)
+def sift(
+    g: NDArray[np.float32],
+    e: NDArray[np.float32],
+    share: np.float32,
+    p: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    edge: Any,
+    sums: NDArray[np.float64],
+    places: NDArray[np.int32],
+    words: NDArray[np.int32],
+) -> int:
+    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``); ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each
+    (``e`` empty: p·p alone). Places, ascending, and floats of magnitudes from ``edge`` on; returns how many there are,
+    of which as many are written as there is room for. ``bits`` is ``p``'s memory."""
+    room = np.uint64(places.size)
+    count: Any = np.uint64(0)
+    whole = p.size & ~63
+    for begin in range(0, whole + 1, 64):
+        mask: Any = np.uint64(0)
+        if begin < whole and e.size > 0:
+            mask = owing(g, e, share, p, sums, begin, edge)
+        elif begin < whole:
+            mask = fresh(g, e, share, p, sums, begin, edge)
+        else:
+            for i in range(whole, p.size):
+                p[i] = g[i]
+                if e.size > 0:
+                    p[i] = g[i] + share * e[i]
+                    sums[8] += np.float64(g[i]) * np.float64(g[i])
+                    sums[16] += np.float64(g[i]) * np.float64(e[i])
+                sums[0] += np.float64(p[i]) * np.float64(p[i])
+                if bits[i] & _MAGNITUDE >= edge:
+                    mask |= np.uint64(1) << np.uint64(i - whole)
+        while mask != np.uint64(0):
+            place = np.uint64(begin + lowest(mask))
+            mask &= mask - np.uint64(1)
+            if count < room:
+                places[count] = np.int32(place)
+                words[count] = bits[place]
+            count += np.uint64(1)
+    return np.int64(count)  # type: ignore[return-value]
+
+
+@jit("boolean(int32[::1], int32[::1], int32[::1], int32[::1], int32[::1])")
+def trim(
+    places: NDArray[np.int32],
+    words: NDArray[np.int32],
+    indices: NDArray[np.int32],
+    values: NDArray[np.int32],
+    clear: NDArray[np.int32],
+) -> bool:
+    """The ``indices.size`` largest of these candidates, in their order; among equals the first. False if there are
+    fewer. The magnitude of the last one is found digit by digit: 11, 10 and 10 bits. ``clear``: the tensor in which to
+    put zeros where they were, or empty."""
+    m, k = words.size, indices.size
+    if not 0 < k <= m:
+        return False
+    rank, prefix = np.int64(k), np.int32(0)
+    for digit in range(3):
+        shift = np.int32(20 - 10 * digit)
+        low = np.int32(2047 if digit == 0 else 1023)
+        counts = np.zeros(2048, np.int64)
+        for j in range(m):
+            size = words[np.uint64(j)] & _MAGNITUDE
+            inside = digit == 0 or (size >> (shift + np.int32(10))) == prefix
+            counts[np.uint64((size >> shift) & low)] += np.int64(inside)
+        at = np.int64(low)
+        while counts[at] < rank:
+            rank -= counts[at]
+            at -= 1
+        prefix = np.int32((np.int64(prefix) << 10 if digit else 0) | at)
+    count: Any = np.uint64(0)
+    last = np.uint64(k - 1)
+    for j in range(m):
+        word = words[np.uint64(j)]
+        equal = np.int64(word & _MAGNITUDE == prefix) & np.int64(rank > 0)
+        rank -= equal
+        at_ = min(count, last)  # written in any case: a branch here would be guessed wrong too often
+        indices[at_] = places[np.uint64(j)]
+        values[at_] = word
+        count += np.uint64(np.int64(word & _MAGNITUDE > prefix) | equal)
+        if count > last:
+            break
+    if clear.size > 0:
+        for j in range(k):
+            clear[np.uint64(np.uint32(indices[np.uint64(j)]))] = 0
+    return True

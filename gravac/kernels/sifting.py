@@ -1,0 +1,108 @@
+"""Gradient + residual in one pass that also picks what is large enough to be sent, by a guess from the step before.
+
+Thresholds hardly move from a step to the next (Li and Hoefler 2022, Ok-Topk, §3.1). There one is reused as it is; here
+a guess that is a little low gives candidates, and the k largest of them are exactly the k largest of all.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend
+from gravac.kernels.histogram import Tally, check_terms
+from gravac.kernels.reference import COARSE_SHIFT
+
+SLACK = 0.2
+"""How much larger or smaller all magnitudes may be than guessed. Were they exponential, k of n elements lay above
+ln(n/k) times their mean; a threshold lower by this share then lets (n/k)^SLACK times as many pass."""
+STEADY = 0.5
+"""How much of what the last guess was off the next one makes good: steps differ by chance, too."""
+LEAST_CF = 8.0
+"""Below it so many elements would be candidates that counting costs little more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What one pass found. ``places`` (int32, ascending) and ``values`` (float32) of all elements from some magnitude
+    on, until the next pass overwrites them; None: the guess was off, or a number is not finite."""
+
+    energy: float
+    """‖p‖²; infinite where an element of p is not finite."""
+    gradient_sq: float
+    """‖g‖²."""
+    residual_dot_gradient: float
+    """⟨e, g⟩ of the residual before the step."""
+    places: Tensor | None
+    values: Tensor | None
+
+
+class Sifter:
+    """For one tensor of n elements that comes again every step, and its k largest. Keeps buffers for the candidates."""
+
+    def __init__(self, k: int, numel: int) -> None:
+        self.k, self.numel = k, numel
+        self.wanted = min(numel, math.ceil(k * (numel / k) ** SLACK))
+        """Candidates aimed at."""
+        self.level = math.nan
+        """Lowest magnitude of a candidate in the next pass; NaN: there is no guess yet."""
+        room = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
+        self._places, self._values = torch.empty(room, dtype=torch.int32), torch.empty(room)
+
+    def takes(self, gradient: Tensor) -> bool:
+        """Whether ``sift`` can be asked now: there is a guess, and compiled kernels for such a tensor."""
+        return self.level > 0.0 and gradient.dtype == torch.float32 and backend.compiled(gradient)
+
+    def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
+        """Fill ``out`` with p = gradient + share · residual, as ``tally`` does, measure it and pick the candidates.
+
+        All float32 of shape ``(n,)``. Raises ValueError where shapes, sizes or types do not fit, or ``takes`` says no.
+        """
+        check_terms(gradient, residual, out)
+        if out.numel() != self.numel:
+            raise ValueError(f"out has {out.numel()} elements, this sifter is for {self.numel}")
+        if not self.takes(gradient):
+            raise ValueError("there is no guess yet, or no compiled kernel for such a gradient: use tally")
+        import numpy as np
+
+        from gravac.kernels.cpu.sifting import sift
+
+        lanes = torch.zeros(24, dtype=torch.float64)
+        p = out.detach().numpy()
+        found = sift(
+            gradient.detach().numpy(),
+            np.empty(0, np.float32) if residual is None else residual.numpy(),
+            np.float32(share),
+            p,
+            p.view(np.int32),
+            int(torch.tensor(self.level).view(torch.int32)),
+            lanes.numpy(),
+            self._places.numpy(),
+            self._values.numpy().view(np.int32),
+        )
+        sq, gradient_sq, dot = lanes.view(3, 8).sum(1).tolist()
+        fits = self.k <= found <= self._places.numel() and math.isfinite(sq)
+        self._follow(found)
+        return Sifted(
+            sq if math.isfinite(sq) else math.inf,
+            sq if residual is None else gradient_sq,
+            dot,
+            self._places[:found] if fits else None,
+            self._values[:found] if fits else None,
+        )
+
+    def learn(self, counted: Tally) -> None:
+        """Guess for the next step from a histogram of this one's p."""
+        at_least = counted.counts.flip(0).cumsum(0).flip(0)
+        edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
+        level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))
+        self.level = level if 0.0 < level < math.inf else math.nan
+
+    def _follow(self, found: int) -> None:
+        n, wanted = self.numel, self.wanted
+        if not (0 < found < n and wanted < n):
+            self.level = math.nan
+            return
+        off = math.log(n / wanted) / math.log(n / found)
+        self.level *= min(2.0, max(0.5, off)) ** STEADY
