@@ -45,11 +45,13 @@ class Fit:
 def network_of(recording: Recording) -> Network | None:
     """The network a trace says it was recorded on, as a link's nominal rate; None where it does not say."""
     link = recording.spec.link
-    if link is None:
+    if link is not None:
+        delay, rate = link.latency_seconds, link.bits_per_second / 8
+    elif recording.measured is not None and recording.measured[1] > 0:
+        delay, rate = recording.measured
+    else:
         return None
-    return Network(
-        latency_seconds=link.latency_seconds, bytes_per_second=link.bits_per_second / 8 / TCP_GOODPUT
-    )
+    return Network(latency_seconds=delay, bytes_per_second=rate / TCP_GOODPUT)
 
 
 def samples(recording: Recording, network: Network | None) -> list[Sample]:

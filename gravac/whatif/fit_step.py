@@ -18,8 +18,8 @@ ASSUMED = Network(latency_seconds=5e-5, bytes_per_second=1.25e8)
 """Of a network that nobody named: by its latency, and to guess which collective was chosen; its bandwidth is fitted."""
 HANDLING_SECONDS_PER_BYTE = 5e-10
 """Of gloo on one core of an AMD EPYC, where the network's own time cannot be told from it."""
-HANDLING_SCALE = 4e-8
-"""To be 2e-9 off that counts as much as a step that is 5 % off."""
+HANDLING_SCALE = 2e-8
+"""To be 1e-9 off that counts as much as a step that is 5 % off."""
 LAST_RATIOS = tuple(share / 10 for share in range(1, 10))
 BETWEEN = 0.05
 LEAST_SIZES = 3
@@ -110,12 +110,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
             "overlap: how much of a transfer hides behind backward; more than must is not taken to hide. A trace with "
             f"{least} CFs tells it"
         )
-    waited = [
-        each.exposed - max(last * took, took - hidden - (1 - last) * each.coding)
-        for each in told
-        for took in [each.certain + byte * each.link_bytes]
-    ]
-    waiting = min(base, max(0.0, median(waited)))
+    compute = min(base, median(each.rest - each.exposed for each in told))
     network = known
     if network is None:
         seconds = max(byte, 1e-12)
@@ -127,7 +122,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
             f"network: the trace does not say on which it was recorded; {8e-6 * network.bytes_per_second:.3g} Mbit/s "
             f"fits, with {ASSUMED.latency_seconds * 1e6:g} µs a message and {byte * 1e9:.2g} ns of work a byte"
         )
-    return Stepping(base - waiting, waiting, byte, last, hidden, network, tuple(unknown))
+    return Stepping(compute, base - compute, byte, last, hidden, network, tuple(unknown))
 
 
 def _single(told: Sequence[_Told], known: bool) -> tuple[float, float, float]:

@@ -74,7 +74,7 @@ class Oracle:
         return Foretold(
             cf=cf,
             step=step,
-            low=step.seconds * max(0.0, 1 - 2 * off),
+            low=step.seconds / (1 + 2 * off),
             high=step.seconds * (1 + 2 * off),
             volume=told,
             gain=self.gains(scenario.compressor).at(cf),

@@ -1,17 +1,21 @@
 """What a trace holds that a time model can be fitted to: step times by CF, gains, curves, and how much was trained."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
 from gravac import derived
-from gravac.protocol import GainCurve, JobSpec, LevelSums, WindowReport
+from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.traceline import Line
 
 LEAST_SETTLED = 3
 """Settled steps a level needs for its medians to count."""
 PURE = 0.8
 """Share of a window's steps that a level needs for the window's phases to be taken as its own."""
+
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]\d+)?)"
+_CHOSEN_FOR = re.compile(rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER} MB/s: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Recording:
     useful_samples: float = 0.0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    measured: tuple[float, float] | None = None
+    """Latency (seconds) and bandwidth (bytes/s) as the agent measured them to choose its collectives, if it did."""
 
     @property
     def ranks(self) -> int:
@@ -81,6 +87,13 @@ class Recording:
             if found is not None:
                 self.observations.append(found)
         self._add_gain(report, steps)
+
+    def hear(self, event: Event) -> None:
+        """Take in a note. That on collectives says for which network they were chosen (``Ways.notes``)."""
+        found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
+        if found is not None and self.measured is None:
+            milliseconds, megabytes = (float(text) for text in found.groups())
+            self.measured = 1e-3 * milliseconds, 1e6 * megabytes
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median
@@ -123,6 +136,8 @@ def record(lines: Iterable[Line]) -> Recording:
             found = _begun(found, line.record)
         elif isinstance(line.record, WindowReport) and found is not None:
             found.add(line.record)
+        elif isinstance(line.record, Event) and found is not None:
+            found.hear(line.record)
     if found is None or not found.observations:
         windows = 0 if found is None else found.windows
         raise NothingRecorded(

@@ -1,10 +1,12 @@
 """A fit finds the terms of the model that the windows were made from, or says that it cannot."""
 
 import pytest
+import torch
 from whatif.made import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
 
-from gravac.collectives import Network
-from gravac.protocol import LinkSpec
+from gravac import compressors
+from gravac.collectives import ALONE, AUTO, Load, Network, Ways
+from gravac.protocol import Event, LinkSpec
 from gravac.whatif import Oracle, Scenario
 from gravac.whatif.exchange import volume
 from gravac.whatif.fit import fit, network_of
@@ -75,6 +77,22 @@ def test_an_emulated_link_is_the_network() -> None:
     assert known is not None
     assert known.bytes_per_second * 0.956 == pytest.approx(12.5e6)
     assert network_of(recording()) is None
+
+
+def test_a_network_that_the_agent_measured_is_the_network() -> None:
+    """It stands in the note that says which collectives were chosen."""
+    load = Load(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
+    ways = Ways(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
+    ways.of(load)
+    (note,) = ways.notes()
+    held = recording()
+    held.hear(Event(kind="note", window=0, message="Collectives are fine."))
+    assert network_of(held) is None
+    held.hear(Event(kind="note", window=0, message=note))
+    known = network_of(held)
+    assert known is not None
+    assert known.latency_seconds == pytest.approx(2.5e-4)
+    assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
 
 
 def test_hiccups_do_not_move_it() -> None:

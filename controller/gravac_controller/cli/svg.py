@@ -7,6 +7,7 @@ from html import escape
 
 WIDTH, HEIGHT = 760, 460
 LEFT, RIGHT, TOP, BOTTOM = 78, 170, 46, 58
+LEGEND_LINE = 20
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 """Okabe and Ito's, which colour-blind people tell apart."""
 
@@ -37,12 +38,13 @@ def chart(
     if not xs or min(xs) <= 0 or min(ys) <= 0:
         raise ValueError("nothing to draw: no values above 0")
     x_at = _scale(xs[0], xs[-1], LEFT, WIDTH - RIGHT)
+    tall = max(HEIGHT, TOP + LEGEND_LINE * len(series) + 20)
     lowest, highest = _around(min(ys), max(ys))
     y_at = _scale(lowest, highest, HEIGHT - BOTTOM, TOP)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}" '
         'font-family="sans-serif" font-size="12" fill="#222">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<rect width="{WIDTH}" height="{tall}" fill="#fff"/>',
         _text(LEFT, 24, title, size=14, weight="bold"),
         _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_label, anchor="middle"),
         f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2:.1f}) rotate(-90)" text-anchor="middle">'
@@ -58,7 +60,7 @@ def chart(
             parts.append(_line(last, HEIGHT - BOTTOM, last, HEIGHT - BOTTOM + 5, "#222"))
             parts.append(_text(last, HEIGHT - BOTTOM + 20, x_text(x), anchor="middle"))
     for number, one in enumerate(series):
-        parts += _drawn(one, x_at, y_at, TOP + 14 + 20 * number)
+        parts += _drawn(one, x_at, y_at, TOP + 14 + LEGEND_LINE * number)
     return "\n".join([*parts, "</svg>\n"])
 
 

@@ -27,12 +27,12 @@ def draw(answer: dict[str, Any]) -> str:
 
 def _by_factor(scenario: dict[str, Any]) -> str:
     rows = scenario["factors"]
-    series = [_speeds("T_sys: all samples", scenario, rows, 0)]
+    series = [_speeds("T_sys: all", scenario, rows, 0)]
     known = [row for row in rows if row["useful_samples_per_second"]]
     if known:
         series.append(
             Series(
-                name="T_comp: times the gain",
+                name="T_comp: × gain",
                 points=[(row["cf"], row["useful_samples_per_second"]) for row in known],
                 band=[
                     (
@@ -46,7 +46,6 @@ def _by_factor(scenario: dict[str, Any]) -> str:
                         * _high(row),
                     )
                     for row in known
-                    if row["low_seconds"] > 0
                 ],
                 colour=1,
             )
@@ -70,7 +69,7 @@ def _speeds(name: str, scenario: dict[str, Any], rows: Sequence[dict[str, Any]],
         band=[
             (
                 row["samples_per_second"] * row["step_seconds"] / row["high_seconds"],
-                row["samples_per_second"] * row["step_seconds"] / max(row["low_seconds"], 1e-9),
+                row["samples_per_second"] * row["step_seconds"] / row["low_seconds"],
             )
             for row in rows
         ],
