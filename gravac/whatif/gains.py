@@ -6,7 +6,7 @@ CFs that a trace has (their curves against each other's outcomes), as a power of
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -14,11 +14,14 @@ from typing import TypeVar
 
 from gravac.protocol import GainCurve
 from gravac.spectrum import LADDER
-from gravac.whatif.recording import Recording
+from gravac.whatif.recording import LEAST_GAIN, Recording
 
 USUAL_LOSS = 0.18
 """Power of the ratio of CFs by which a curve promises too much: of .41 foreseen at 100x in a dense run, .18 came."""
 T = TypeVar("T")
+MOST_LOSS = 2.0
+APART = 1.5
+"""CFs closer than that say nothing of the power: it would be noise."""
 FAR = 0.5
 """Spread of a gain for each decade that its CF is from the one whose curve is asked."""
 LATE = 0.5
@@ -122,12 +125,13 @@ def _loss(sent: Mapping[float, float], curves: Mapping[float, Sequence[float | N
     found = []
     for base, cf in pairwise(sorted({*sent, *curves})):
         foreseen = model.foreseen(base, cf)
-        if base in curves and cf in sent and foreseen:
+        if base in curves and cf in sent and foreseen and cf >= APART * base:
             found.append(math.log(foreseen / sent[cf]) / math.log(cf / base))
-    return max(0.0, median(found)) if found else USUAL_LOSS
+    return min(MOST_LOSS, max(0.0, median(found))) if found else USUAL_LOSS
 
 
-def _late(values: Sequence[T]) -> Sequence[T]:
+def _late(values: Iterable[T]) -> Sequence[T]:
+    values = list(values)
     return values[math.floor(len(values) * (1 - LATE)) :]
 
 
@@ -138,7 +142,7 @@ def _mean(curves: Sequence[GainCurve]) -> list[float | None]:
     return [
         math.exp(sum(math.log(gain) for gain in known) / len(known)) if known else None
         for column in zip(*(curve.gains for curve in curves), strict=True)
-        for known in [[gain for gain in column if gain]]
+        for known in [[gain for gain in column if gain and gain > LEAST_GAIN]]
     ]
 
 

@@ -1,5 +1,6 @@
 """What a step would take elsewhere: on another network, with more ranks, by another codec, at another CF."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, log2
@@ -168,7 +169,7 @@ def _joined(recordings: Sequence[Recording]) -> Recording:
     joined = replace(first, gains={}, curves={})
     for each in recordings:
         for cf, gains in each.gains.items():
-            joined.gains[cf] = [*joined.gains.get(cf, ()), *gains]
+            joined.gains[cf] = deque([*joined.gains.get(cf, ()), *gains])
         for cf, curves in each.curves.items():
-            joined.curves[cf] = [*joined.curves.get(cf, ()), *curves]
+            joined.curves[cf] = deque([*joined.curves.get(cf, ()), *curves])
     return joined

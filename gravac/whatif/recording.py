@@ -1,16 +1,26 @@
 """What a trace holds that a time model can be fitted to: step times by CF, gains, curves, and how much was trained."""
 
 import re
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain
+from typing import TypeVar
 
 from gravac import derived
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.traceline import Line
 
+T = TypeVar("T")
 LEAST_SETTLED = 3
 """Settled steps a level needs for its medians to count."""
+LEAST_SECONDS = 1e-6
+"""No step is quicker; a clock may be."""
+LEAST_GAIN = 1e-9
+"""Less is nothing: training would stand still."""
+MOST_KEPT = 300
+"""Windows of each CF that are held, the last ones; a trace may be of any length."""
+MOST_FACTORS = 64
+"""CFs that are told apart; further ones are left out."""
 PURE = 0.8
 """Share of a window's steps that a level needs for the window's phases to be taken as its own."""
 
@@ -45,10 +55,11 @@ class Recording:
     """A trace as a time model sees it: the windows of its last number of ranks."""
 
     spec: JobSpec
-    observations: list[Observation] = field(default_factory=list)
-    gains: dict[float, list[float]] = field(default_factory=dict)
+    seen: dict[float, deque[Observation]] = field(default_factory=dict)
+    """By CF; of these and of the next two, the last windows are kept."""
+    gains: dict[float, deque[float]] = field(default_factory=dict)
     """Gain at each CF while that CF was sent, a value a window."""
-    curves: dict[float, list[GainCurve]] = field(default_factory=dict)
+    curves: dict[float, deque[GainCurve]] = field(default_factory=dict)
     """By the CF that was sent in the window."""
     windows: int = 0
     samples: int = 0
@@ -72,6 +83,11 @@ class Recording:
         steps = self.windows * self.spec.window_steps
         return self.samples / steps / self.ranks if self.samples and steps else 1.0
 
+    @property
+    def observations(self) -> list[Observation]:
+        """Of all CFs, ascending."""
+        return [each for cf in sorted(self.seen) for each in self.seen[cf]]
+
     def add(self, report: WindowReport) -> None:
         """Take in a window. One with a step that failed or was not finite says nothing of an ordinary step."""
         self.windows += 1
@@ -79,13 +95,13 @@ class Recording:
         self.seconds += report.seconds
         kept = derived.gain(report)
         self.useful_samples += report.samples * (1.0 if kept is None else min(1.0, kept))
-        if report.failed_steps or report.nonfinite_steps:
-            return
         steps = derived.steps(report)
+        if report.failed_steps or report.nonfinite_steps or steps < 1:
+            return
         for level in report.levels:
             found = None if level.cf == 1.0 and report.gains else self._observed(report, level, steps)
             if found is not None:
-                self.observations.append(found)
+                _keep(self.seen, level.cf, found)
         self._add_gain(report, steps)
 
     def hear(self, event: Event) -> None:
@@ -97,7 +113,9 @@ class Recording:
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median
-        if level.settled_steps < LEAST_SETTLED or not seconds or exposed is None:
+        if min(level.settled_steps, level.steps) < LEAST_SETTLED or seconds is None or exposed is None:
+            return None
+        if seconds < LEAST_SECONDS:
             return None
         pure = level.steps >= PURE * steps
         return Observation(
@@ -118,10 +136,10 @@ class Recording:
         strongest = max((row.cf for row in report.gains), default=level.cf)
         kept = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
         gain = derived.ratio(kept, level.sums.compensated_sq)
-        if level.cf > 1.0 and gain:
-            self.gains.setdefault(level.cf, []).append(min(1.0, gain))
+        if level.cf > 1.0 and gain is not None and gain > LEAST_GAIN:
+            _keep(self.gains, level.cf, min(1.0, gain))
         if report.curve is not None:
-            self.curves.setdefault(level.cf, []).append(report.curve)
+            _keep(self.curves, level.cf, report.curve)
 
 
 class NothingRecorded(ValueError):
@@ -138,6 +156,8 @@ def record(lines: Iterable[Line]) -> Recording:
             found.add(line.record)
         elif isinstance(line.record, Event) and found is not None:
             found.hear(line.record)
+    if found is not None and found.elements < 1:
+        raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
     if found is None or not found.observations:
         windows = 0 if found is None else found.windows
         raise NothingRecorded(
@@ -158,6 +178,6 @@ def _begun(found: Recording | None, spec: JobSpec) -> Recording:
     return Recording(spec, notes=[*found.notes, left_out])
 
 
-def cfs(recordings: Iterable[Recording]) -> list[float]:
-    """The CFs that were observed, ascending."""
-    return sorted({each.cf for each in chain.from_iterable(one.observations for one in recordings)})
+def _keep(held: dict[float, deque[T]], cf: float, value: T) -> None:
+    if cf in held or len(held) < MOST_FACTORS:
+        held.setdefault(cf, deque(maxlen=MOST_KEPT)).append(value)

@@ -19,7 +19,7 @@ TCP_GOODPUT = 0.956
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The parts of one step, seconds; they add up to ``seconds``."""
+    """The parts of one step, seconds; they add up to ``seconds``, which is never 0."""
 
     compute: float
     compress: float
@@ -28,7 +28,7 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        return self.compute + self.compress + self.exposed + self.decompress
+        return max(1e-9, self.compute + self.compress + self.exposed + self.decompress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,7 @@
 """What each CF keeps, as a trace shows it, and what it does not show."""
 
+from collections import deque
+
 import pytest
 from whatif.made import kept, recording
 
@@ -50,7 +52,7 @@ def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
 def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
     """Curves promise CF ** -0.35 everywhere, but at 30x only half of it came."""
     held = recording(cfs=(10.0, 30.0))
-    held.gains[30.0] = [kept(30.0) / 2] * 6
+    held.gains[30.0] = deque([kept(30.0) / 2] * 6)
     found = GainModel.of(held, same_codec=True, largest=True)
     assert found.loss == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
     beyond = found.at(90.0).likely
