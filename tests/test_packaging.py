@@ -1,27 +1,34 @@
-"""The wheel holds the three packages, whole, and nothing else."""
+"""The wheel holds the three packages, whole, and nothing else; its pytest plugin works in somebody else's project."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_wheel(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(tmp_path),
-        str(ROOT),
-    ]
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+
+
+def test_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"gravac", "gravac_agent", "gravac_controller"}
@@ -33,3 +40,86 @@ def test_wheel(tmp_path: Path) -> None:
         if file.is_file():
             assert f"gravac_controller/static/{file.relative_to(static)}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.fixture
+def foreign(wheel: Path, tmp_path: Path) -> Path:
+    """A project of somebody else's, with an environment that has our wheel, and pytest and pydantic from here."""
+    home = tmp_path / "env"
+    venv.create(home, symlinks=True)
+    python = home / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)
+    )
+    (packages,) = home.glob("lib/python*/site-packages")
+    # A plain path, so that the .pth files there, and with them this checkout, count for nothing.
+    (packages / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    project = tmp_path / "project"
+    (project / "traces").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/traces/schema-1.jsonl.gz", project / "traces" / "run.jsonl.gz")
+    configuration, tests = re.findall(
+        r"^```(?:toml|python)\n(.*?)^```$", (ROOT / "docs/testing.md").read_text(), re.M | re.S
+    )
+    (project / "pyproject.toml").write_text(configuration)
+    (project / "test_compression.py").write_text(tests)
+    return project
+
+
+STRICTER = """
+import sys
+from pathlib import Path
+
+LIGHT = sorted({"torch", "pydantic", "gravac_agent", "gravac_controller"} & set(sys.modules))
+
+import gravac
+from gravac.testing import assert_decisions
+
+
+def test_the_plugin_is_light():
+    assert LIGHT == []
+    assert "env" in Path(gravac.__file__).parts
+
+
+def test_stricter(gravac_trace):
+    assert_decisions(gravac_trace("run.jsonl.gz"), policy="gravac:epsilon=0.6")
+
+
+def test_absent(gravac_trace):
+    gravac_trace("walk")
+
+
+def test_still_no_torch():
+    assert not {"torch", "gravac_agent", "gravac_controller"} & set(sys.modules)
+"""
+
+
+def test_the_plugin_works_from_a_wheel_in_a_foreign_project(foreign: Path) -> None:
+    """The example of the docs passes; a rule that differs fails, and says where, what and why."""
+    (foreign / "test_a_stricter_rule.py").write_text(STRICTER)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))
+    }
+    command = [str(foreign.parent / "env/bin/python"), "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command,
+        cwd=foreign,
+        env={**environment, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout
+    results = dict(re.findall(r"^test_\w+\.py::(\w+) (PASSED|FAILED|ERROR)", said, re.M))
+    assert results == {
+        "test_the_settings_of_the_run_still_decide_alike": "PASSED",
+        "test_a_little_stricter_would_have_changed_nothing": "PASSED",
+        "test_the_plugin_is_light": "PASSED",
+        "test_still_no_torch": "PASSED",
+        "test_stricter": "FAILED",
+        "test_absent": "FAILED",
+    }, said + done.stderr
+    assert "run.jsonl.gz: 28 decisions differ in 30 windows." in said
+    assert "after window 4, step 99 (measured at CF 10):" in said
+    assert "recorded: CF 10, hold, hold: Holding CF 10: settled at" in said
+    assert "now:      CF 1, hold, scale_down: The gain of CF 10 fell to 0.58, below ε 0.60" in said
+    assert "no trace walk in " in said

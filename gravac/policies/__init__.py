@@ -28,6 +28,7 @@ __all__ = [
     "WarmupPolicy",
     "build",
     "parse",
+    "parse_settings",
 ]
 
 
@@ -46,20 +47,26 @@ def parse(text: str) -> Policy:
     slashes, ``gravac:ladder=10/40/160``. Raises ValueError saying what cannot be read.
     """
     name, _, rest = text.strip().partition(":")
-    given: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in rest.split(","))):
-        setting, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not setting or not value:
-            raise ValueError(f"policy {text!r}: {part!r} must be written setting=value.")
-        if setting in given:
-            raise ValueError(f"policy {text!r}: setting {setting!r} is given twice.")
-        given[setting] = (
-            [_value(item) for item in value.split("/") if item] if "/" in value else _value(value)
-        )
+    given = parse_settings(rest, f"policy {text!r}: ")
     if name not in POLICIES:
         raise ValueError(f"policy {text!r}: no policy named {name!r}. Policies are: {', '.join(POLICIES)}.")
     policy: Policy = POLICIES[name](**given)
     return policy
+
+
+def parse_settings(rest: str, blame: str = "") -> dict[str, Any]:
+    """``setting=value,setting=value`` as ``parse`` reads it. Raises ValueError, which begins with ``blame``."""
+    given: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        setting, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not setting or not value:
+            raise ValueError(f"{blame}{part!r} must be written setting=value.")
+        if setting in given:
+            raise ValueError(f"{blame}setting {setting!r} is given twice.")
+        given[setting] = (
+            [_value(item) for item in value.split("/") if item] if "/" in value else _value(value)
+        )
+    return given
 
 
 def _value(text: str) -> object:

@@ -97,3 +97,47 @@ def test_not_a_trace_cannot_move_the_cursor(tmp_path: Path) -> None:
     assert code == 2
     assert "line 1" in output
     assert "\x1b" not in output
+
+
+def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
+    code, output = run(trace, "--set", "epsilon=0.5")
+    text = " ".join(output.split())
+    assert code == 1
+    assert "recorded gravac: epsilon=0.3" in text
+    assert "other gravac: epsilon=0.5" in text
+    assert "but ε lets only" in text
+    assert "from here on the windows follow from the recorded decisions alone" in text
+    assert "not at those of the other rule" in text
+
+
+def test_another_policy_as_json(trace: Path) -> None:
+    code, output = run(trace, "--policy", "static", "--set", "cf=20", "--json")
+    found = json.loads(output)
+    assert code == 1
+    assert (found["policy"]["name"], found["policy"]["settings"]["cf"]) == ("static", 20.0)
+    assert found["first_difference"] == -1
+    assert found["windows"] == 6
+    assert "first difference in what is sent follows the start" in found["caution"]
+    assert all(one["other"]["cf_candidate"] == 20.0 for one in found["differing"])
+    assert all(one["recorded"]["reason"] for one in found["differing"])
+
+
+def test_the_same_settings_differ_nowhere(trace: Path) -> None:
+    code, output = run(trace, "--set", "epsilon=0.3")
+    assert code == 0
+    assert "0 decisions differ in 6 windows" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "epsilon"), "must be written setting=value"),
+        (("--set", "epsilno=1"), "no setting named 'epsilno'"),
+        (("--policy", "best"), "no policy named 'best'"),
+        (("--policy", "dense", "--check"), "leave out --policy and --set"),
+    ],
+)
+def test_wrong_rules_are_told(trace: Path, arguments: tuple[str, ...], words: str) -> None:
+    code, output = run(trace, *arguments)
+    assert code == 2
+    assert words in output

@@ -13,6 +13,7 @@ from gravac.replay import Check, Replay, Row
 from gravac.replay import check as check_trace
 from gravac.replay import replay as replay_trace
 from gravac.trace import TraceError, read
+from gravac_controller.cli.replay_other import other_rule
 from gravac_controller.cli.wording import factor, printable
 
 
@@ -25,21 +26,45 @@ class Unreadable(click.ClickException):
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--check", is_flag=True, help="Only say whether the trace is whole; exit code 1 if it is not.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    help="Decide by this rule too, and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="SETTING=VALUE",
+    help="With another value of one setting, such as epsilon=0.4; of the recorded rule if --policy names none. May be "
+    "given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def replay(trace: Path, check: bool, as_json: bool) -> None:
+def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Decide every window of TRACE again and show the decisions.
 
     A job's journal is its trace: gravac-runs/JOB/journal.jsonl (also gzipped). The rules that decide are pure, so the
     same windows must give the same decisions. --check proves that: no line was altered since it was written, and
     every decision follows from its window, byte for byte. It names the first window where that is not so.
 
+    With --policy or --set it shows where another rule, or other settings, would have differed, side by side with the
+    reasons of both. After the first window where the ranks would have sent something else, the windows no longer
+    follow from that rule: they were measured under the recorded decisions, and the output says from where on.
+
     Exit codes: 0 the same, 1 something differs, 2 the file cannot be read.
 
     \b
-    Example:
+    Examples:
       gravac replay gravac-runs/demo-lm-20261121-093000/journal.jsonl --check
+      gravac replay journal.jsonl --set epsilon=0.4 --set omega=0.02
+      gravac replay journal.jsonl --policy static:cf=100
     """
     try:
+        if policy is not None or changes:
+            if check:
+                raise click.UsageError("--check proves the recorded decisions: leave out --policy and --set")
+            different = other_rule(trace, policy, changes, as_json)
+            sys.exit(1 if different else 0)
         if check:
             found = check_trace(trace)
             _show_check(found, as_json)

@@ -1,0 +1,62 @@
+"""``gravac.testing``: what passes, what fails, and what a failure says. In a foreign project: test_packaging."""
+
+from pathlib import Path
+
+import pytest
+from traces_made import make, records, write
+
+from gravac.policies import parse
+from gravac.protocol import Decision
+from gravac.testing import assert_decisions
+from gravac.trace import TraceError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "run.jsonl"
+    make(made, "gravac", windows=9)
+    return made
+
+
+def test_the_recorded_rule_passes_to_the_byte(path: Path) -> None:
+    assert assert_decisions(path, exact=True).windows == 9
+
+
+def test_settings_that_change_nothing_pass_but_not_to_the_byte(path: Path) -> None:
+    assert_decisions(path, settings={"epsilon": 0.31})
+    with pytest.raises(AssertionError, match=r"run\.jsonl: 10 decisions differ in 9 windows"):
+        assert_decisions(path, settings={"epsilon": 0.31}, exact=True)
+
+
+def test_words_alone_fail_only_to_the_byte(path: Path) -> None:
+    pieces = records(parse("gravac"), 4)
+    last = pieces[4][1]
+    assert isinstance(last, Decision)
+    write(
+        path.with_name("b.jsonl"),
+        [*pieces[:4], (pieces[4][0], last.model_copy(update={"reason": "Because."}))],
+    )
+    assert_decisions(path.with_name("b.jsonl"))
+    with pytest.raises(AssertionError, match=r"recorded: CF .*: Because"):
+        assert_decisions(path.with_name("b.jsonl"), exact=True)
+
+
+def test_a_failure_says_window_step_both_decisions_and_why(path: Path) -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_decisions(path, "static:cf=40")
+    text = str(caught.value)
+    assert text.startswith("run.jsonl: 10 decisions differ in 9 windows.")
+    assert "rule now:      static: cf=40.0" in text
+    assert "at the start:\n  recorded: CF 1, warmup, start: First 2 dense windows" in text
+    assert "after window 2, step 149 (measured at CF 10):" in text
+    assert "  now:      CF 40, hold, fixed: The static policy holds CF 40" in text
+    assert "and after windows 4, 5, 6, 7, 8" in text
+    assert "not at those of the other rule" in text
+
+
+def test_damage_and_wrong_rules_are_told_as_such(path: Path) -> None:
+    with pytest.raises(ValueError, match="no setting named 'epsilno'"):
+        assert_decisions(path, settings={"epsilno": 1})
+    path.write_bytes(path.read_bytes().replace(b'"loss":2.25', b'"loss":2.26', 1))
+    with pytest.raises(TraceError, match="line 3: was altered"):
+        assert_decisions(path)
