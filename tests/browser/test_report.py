@@ -73,7 +73,9 @@ def test_it_says_what_the_page_of_a_server_says(
 ) -> None:
     ui = Ui(traces[0])
     try:
-        served = pictures(opened(open_page, ui.url))
+        server = opened(open_page, ui.url)
+        served = pictures(server)
+        server.page.goto("about:blank")  # it would ask again, and find nobody
     finally:
         ui.stop()
     tab = shown(open_page, report(traces[0]))
