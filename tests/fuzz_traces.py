@@ -1,7 +1,7 @@
 """The reader of traces against altered files: ``python tests/fuzz_traces.py --inputs 1000000`` (minutes, one core).
 
-Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few alterations, of
-bytes, of whole tokens (numbers, texts, brackets), of lines, or packed and then altered. Reading it and deciding it again
+Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few alterations,
+of bytes, of whole tokens (numbers, texts, brackets), of lines, or packed and then altered. Reading it and deciding it again
 must end, raise nothing but TraceError, and stay within ``--megabytes`` of address space. The suite runs a few thousand.
 """
 
@@ -32,16 +32,29 @@ from gravac.traceline import encode
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')
 ODD = (
-    *(b"0", b"-0.0", b"-1", b"1", b"1.0", b"0.999999", b"5e-324", b"1e-300", b"1e300", b"1.7976931348623157e308", b"1e309"),
-    *(b"9007199254740992", b"9007199254740993", b"9223372036854775808", b"9" * 400, b"0." + b"3" * 400, b"NaN", b"Infinity"),
-    *(b"null", b"true", b'""', b'"a"', b'"\\u0000"', b'"\\ud800"', b'"\xff"', b"[]", b"{}", b"[" * 300, b"{", b"]", b",", b":"),
-    *(b"\n", b"\r\n", b"\0", b"\xef\xbb\xbf", b'"gravac"', b'"paper"', b'"hold"', b'"fallback"', b'"window"', b'"schema":1'),
-)  # fmt: skip
+    *(b"0", b"-0.0", b"-1", b"1", b"1.0", b"0.999999", b"5e-324", b"1e-300", b"1e300", b"1e309"),
+    *(b"1.7976931348623157e308", b"9007199254740992", b"9007199254740993", b"9223372036854775808"),
+    *(b"9" * 400, b"0." + b"3" * 400, b"NaN", b"Infinity", b"null", b"true", b'""', b'"a"', b'"\\u0000"'),
+    *(b'"\\ud800"', b'"\xff"', b"[]", b"{}", b"[" * 300, b"{", b"]", b",", b":", b"\n", b"\r\n", b"\0"),
+    *(b"\xef\xbb\xbf", b'"gravac"', b'"paper"', b'"hold"', b'"fallback"', b'"window"', b'"schema":1'),
+)
 WHOLE = (b"0", b"1", b"2", b"3", b"4", b"5", b"47", b"50", b"3200", b"1000000", b"9007199254740992")
 BROKEN = (
-    *(b"0.0", b"-0.0", b"5e-324", b"1e-9", b"0.05", b"0.3", b"0.45", b"0.9999999", b"1.0", b"1.0000005", b"2.0"),
+    *(
+        b"0.0",
+        b"-0.0",
+        b"5e-324",
+        b"1e-9",
+        b"0.05",
+        b"0.3",
+        b"0.45",
+        b"0.9999999",
+        b"1.0",
+        b"1.0000005",
+        b"2.0",
+    ),
     *(b"3.0", b"10.0", b"20.0", b"40.0", b"77.7", b"1e9", b"1e15", b"1e300"),
-)  # fmt: skip
+)
 """What a number may be changed to without its type giving it away: such inputs are read, and reach the policies."""
 HANG_SECONDS = 60
 TOGETHER = 1000
