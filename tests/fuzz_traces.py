@@ -1,8 +1,9 @@
 """The reader of traces against altered files: ``python tests/fuzz_traces.py --inputs 1000000`` (minutes, one core).
 
-Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few alterations,
-of bytes, of whole tokens (numbers, texts, brackets), of lines, or packed and then altered. Reading it and deciding it again
-must end, raise nothing but TraceError, and stay within ``--megabytes`` of address space. The suite runs a few thousand.
+Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few alterations:
+of bytes, of whole tokens (numbers, texts, brackets), of lines, or packed and then altered. Reading it and deciding it
+again must end, raise nothing but TraceError, and stay within ``--megabytes`` of address space. The suite runs a few
+thousand.
 """
 
 import argparse
