@@ -81,7 +81,15 @@ def whole(path: Path) -> BinaryIO:
 
     What is turned to or compressed meanwhile does no harm. Raises OSError and EOFError, later too.
     """
-    active = opened(path)
+    try:
+        active = opened(path)
+    except (
+        FileNotFoundError
+    ):  # just turned: the newest full part is where it ends, until the next takes its name
+        full = list(closed(path.parent).values())
+        if not full:
+            raise
+        active = opened_closed(full[-1])
     try:
         head = head_of(active.readline(1 << 20))
         active.seek(0)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # as in the background of a script; children inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The second phase does not import what has none of its tests: that alone would take it a quarter of a minute."""
+    if config.getoption("--phase") != "alone" or collection_path.suffix != ".py":
+        return None
+    return True if "alone" not in collection_path.read_text() else None
 
 
 @pytest.hookimpl(trylast=True)

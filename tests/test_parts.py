@@ -71,6 +71,16 @@ def test_the_parts_are_one_trace(scribe: Scribe) -> None:
     assert [row.window for row in replay(read(scribe.path)).rows] == [-1, *range(12)]
 
 
+def test_between_the_renames_of_a_turn_the_full_parts_are_the_trace(scribe: Scribe) -> None:
+    """Whoever reads a running job may come just then; a journal that is not there is still an error."""
+    scribe.path.rename(parts.closed_path(scribe.path.parent, 3))
+    assert windows(scribe.path) == list(range(12))
+    for path in parts.closed(scribe.path.parent).values():
+        path.unlink()
+    with pytest.raises(TraceError, match="cannot be opened: No such file"):
+        windows(scribe.path)
+
+
 def test_each_part_is_a_trace_of_its_own(scribe: Scribe) -> None:
     folder = scribe.path.parent
     whole = {line.number: line.record for line in read(scribe.path)}

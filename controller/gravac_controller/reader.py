@@ -198,7 +198,10 @@ class JournalReader:
             path = parts.closed(self._path.parent).get(part)
             if path is not None:
                 return parts.opened_closed(path)
-            file = parts.opened(self._path)
+            try:
+                file = parts.opened(self._path)
+            except FileNotFoundError:
+                continue  # it became a full part just now, and the next one has not taken its name yet
             head = parts.head_of(file.readline(MAX_LINE_BYTES))
             if (1 if head is None else head[0]) == part:
                 file.seek(0)

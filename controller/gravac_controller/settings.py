@@ -65,7 +65,11 @@ class ControllerSettings(BaseSettings):
         description="Whether looking (page, API, metrics) needs one of the tokens; null: where the address is not "
         "loopback.",
     )
-    max_body_bytes: int = Field(default=262_144, ge=1024, description="Largest request body, in bytes.")
+    max_body_bytes: int = Field(
+        default=786_432,
+        ge=1024,
+        description="Largest request body, in bytes. A window that lists 1,024 ranks takes about 400,000.",
+    )
     request_seconds: float = Field(
         default=20.0,
         gt=0,

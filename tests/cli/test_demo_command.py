@@ -109,7 +109,7 @@ def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 def test_plain_loopback_says_so(tmp_path: Path) -> None:
-    done = gravac("demo", "--steps", "20", "--window", "5", "--link", "none", "--compare", cwd=tmp_path)
+    done = gravac("demo", "--steps", "10", "--window", "5", "--link", "none", "--compare", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "EMULATED" not in done.stdout
     assert "plain DDP" in done.stdout

@@ -205,6 +205,24 @@ def test_old_parts_are_deleted_beyond_the_limit(open_app: Callable[..., InProces
     assert "what was before it is not here" in found.notes[0]
 
 
+def test_a_part_that_is_moved_between_two_looks_is_read(
+    open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader came while no file had the active part's name: after one rename of a turn and before the other."""
+    app = open_app()
+    run(app, Trainer(), register(app).decision, 10)
+    journal, real = app.services.store.jobs["job"].journal, parts.opened
+
+    def opened(path: Path) -> Any:
+        if path == journal.path and path.exists():
+            path.rename(parts.closed_path(path.parent, 1))
+        return real(path)
+
+    monkeypatch.setattr(parts, "opened", opened)
+    found = [number for number, _ in journal.reader.windows(after=-1, end=journal.end)]
+    assert found == list(range(10))
+
+
 def test_a_finished_job_stays_listed(open_app: Callable[..., InProcess]) -> None:
     app = open_app(journal_part_bytes=SMALL)
     run(app, Trainer(), register(app).decision, 40)

@@ -197,7 +197,7 @@ def test_a_body_of_50_megabytes(shared: Controller, chunked: bool) -> None:
         answer = read_answer(sock)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"application/problem+json" in answer
-    assert b"larger than 262144 bytes" in answer
+    assert b"larger than 786432 bytes" in answer
     assert memory_mb(shared.process.pid) < 150
 
 

@@ -1,4 +1,4 @@
-"""The demo and the example under torchrun itself."""
+"""The ranks of the demo, and the example under torchrun itself (``gravac demo`` is in tests/cli)."""
 
 import json
 import os
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks.harness import free_port
+from forked import surroundings
+from ranks.harness import free_port, tails, zygotes
 
 ROOT = Path(__file__).parent.parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-STANDALONE = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
 
 
 def environment() -> dict[str, str]:
@@ -20,20 +20,37 @@ def environment() -> dict[str, str]:
     return clean | {"OMP_NUM_THREADS": "1"}
 
 
-def run(command: list[str], cwd: Path) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=280, check=False
+def demo(folder: Path, *arguments: str) -> str:
+    """Two ranks of the demo in ``folder``, with the environment torchrun gives them. What rank 0 said."""
+    shared = surroundings(
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", OMP_NUM_THREADS="1"
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    logs, ranks = [folder / f"rank{rank}.log" for rank in range(2)], []
+    try:
+        for rank, (zygote, log) in enumerate(zip(zygotes(), logs, strict=True)):
+            with log.open("wb") as stream:
+                environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                ranks.append(
+                    zygote.start(
+                        module="gravac_agent.demo", argv=arguments, environment=environment, stdout=stream
+                    )
+                )
+        codes = [rank.wait(280) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert codes == [0, 0], tails(logs)
+    return logs[0].read_text()
 
 
 @pytest.mark.distributed
-def test_digits_learn(tmp_path: Path) -> None:
+def test_digits_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'gravac[digits]'")
+    monkeypatch.chdir(tmp_path)
     progress = tmp_path / "progress"
-    trainer = ["-m", "gravac_agent.demo", "--task", "digits", "--steps", "80", "--policy", "static:cf=20"]
-    run([*TORCHRUN, *STANDALONE, *trainer, "--window", "20", "--progress", str(progress)], tmp_path)
+    options = ("--task", "digits", "--steps", "80", "--policy", "static:cf=20", "--window", "20")
+    demo(tmp_path, *options, "--progress", str(progress))
     events = [json.loads(line) for line in progress.read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "page", *["step"] * 80, "done"]
     assert events[1]["url"].startswith("http://127.0.0.1:")
@@ -44,8 +61,9 @@ def test_digits_learn(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_lines_for_people_without_progress(tmp_path: Path) -> None:
-    output = run([*TORCHRUN, *STANDALONE, "-m", "gravac_agent.demo", "--steps", "21", "--plain"], tmp_path)
+def test_lines_for_people_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = demo(tmp_path, "--steps", "21", "--plain")
     assert re.search(r"^step: step 20 loss \d", output, re.MULTILINE)
     assert not re.search(r"^step: step 19 ", output, re.MULTILINE)
     assert re.search(r"^done: heldout_loss \d", output, re.MULTILINE)

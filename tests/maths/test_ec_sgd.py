@@ -49,6 +49,7 @@ def test_lsvrg_ends_a_thousand_times_closer_at_the_same_step_size(figures: Figur
     assert row["gap_lsvrg"] <= 1e-3 * row["gap_sgd"]
 
 
+@pytest.mark.timeout(600)
 def test_hard_threshold_does_not_mind_sorted_data_and_top_k_does(figures: Figures) -> None:
     (row,) = [r["figures"] for r in figures("--only", "sparsifier", "--data", "a9a", "--steps", "2000")]
     assert row["top_growth"] >= 10

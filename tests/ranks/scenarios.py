@@ -1,5 +1,6 @@
 """What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
 
+import ctypes
 import hashlib
 import json
 import math
@@ -56,7 +57,8 @@ def batch(rank: int, step: int, width: int = 64) -> tuple[torch.Tensor, torch.Te
 def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for parameter in module.parameters():
-        digest.update(bytes(parameter.detach().view(torch.uint8).flatten().tolist()))
+        whole = parameter.detach().contiguous()
+        digest.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
     return digest.hexdigest()
 
 
@@ -170,7 +172,9 @@ def nonfinite(
     with Agent(module, optimizer, data_dir=folder, controller=None, window=5, **options) as agent:
         for step in range(at + 6):
             bad["now"] = step == at and rank == world - 1
-            before = (agent._parts.memory.state_dict(), fingerprint(module)) if agent._parts else None
+            before = None
+            if step == at and agent._parts:
+                before = agent._parts.memory.state_dict(), fingerprint(module)
             x, y = batch(rank, step)
             loss = nn.functional.cross_entropy(module(x), y)
             loss.backward()
@@ -179,7 +183,7 @@ def nonfinite(
             )
             optimizer.step()
             optimizer.zero_grad()
-            if step == at and before is not None and agent._parts:
+            if before is not None and agent._parts:
                 after = agent._parts.memory.state_dict()
                 spoiled = {
                     "every_rank_saw_it": seen_bad,
@@ -738,7 +742,7 @@ def many_steps(
     """One codec for many steps, at a CF that it takes as its own setting says."""
     module = wrapped(buckets=buckets)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
-    options: dict[str, Any] = {"compressor": compressor, "policy": "static:cf=2", "window": 50}
+    options: dict[str, Any] = {"compressor": compressor, "policy": "static:cf=2", "window": steps // 20}
     with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
         loss = train(module, optimizer, rank, range(steps))
         assert agent._parts is not None

@@ -12,6 +12,7 @@ COMMANDS = {
     "explain": "Say why a compression factor is in force, on what evidence.",
     "codecs": "List everything that can be chosen by name, or tell all of one.",
     "replay": "Decide every window of a trace again and show the decisions.",
+    "whatif": "Foretell steps and decisions on another network, with more ranks.",
     "ui": "Look at a trace as the live page showed it, from first to last.",
     "bench": "Measure on this machine.",
 }

@@ -1,0 +1,138 @@
+"""Predicted against measured: a time model fitted on one network and some CFs, held against others, on the testbed.
+
+    python benchmarks/predict.py                  fits on one link, predicts ten others; needs root, ip and tc
+    python benchmarks/predict.py --keep FOLDER    keeps the journals; --from FOLDER judges them again
+
+Every CF is a job of its own (two ranks, a core and a host with a link each); all of them take turns on every link.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parent))
+from predict_parts.measured import Measured, Plan, read_again, run
+
+from gravac.collectives import Network
+from gravac.whatif import Foretold, Oracle, Recording, Scenario, best
+from gravac_controller.bench import rate
+
+FITTED, LINKS = "100mbit", "30mbit 40mbit 50mbit 75mbit 150mbit 200mbit 300mbit 500mbit 750mbit 1gbit"
+FITTED_CFS, CFS = "1 10 100 1000", "1 4 10 30 100 300 1000"
+LATENCY_SECONDS = 1e-4
+"""Of a message between two hosts of the testbed, about."""
+TITLE = "    link    CF  measured     ± predicted            range   error   gain  pred."
+WANTED_ERROR, WANTED_LOSS = 0.10, 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fit", default=FITTED, help="the link to fit on")
+    parser.add_argument("--fit-cf", default=FITTED_CFS, help="CFs to fit on, separated by spaces")
+    parser.add_argument("--links", default=LINKS, help="links to predict")
+    parser.add_argument("--cf", default=CFS, help="CFs to predict")
+    parser.add_argument("--codec", default="topk+bf16")
+    parser.add_argument("--width", type=int, default=448, help="of the LSTM; 448: 1.05 M parameters")
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--settle", type=int, default=5, help="windows before it begins")
+    parser.add_argument("--block", type=int, default=12, help="steps of a window")
+    parser.add_argument("--keep", type=Path, help="folder for the journals, not there yet")
+    parser.add_argument("--from", dest="again", type=Path, help="judge journals that were kept")
+    given = parser.parse_args()
+    fitted = [float(cf) for cf in given.fit_cf.split()]
+    cfs = sorted({*fitted, *(float(cf) for cf in given.cf.split())})
+    links = [link for link in given.links.split() if link != given.fit]
+    plan = Plan(
+        codec=given.codec,
+        fit_link=given.fit,
+        links=links,
+        cfs=cfs,
+        passes=given.passes,
+        settle=given.settle,
+        block=given.block,
+        width=given.width,
+        hosts=2,
+    )
+    if given.again is not None:
+        measured = read_again(given.again)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = given.keep or Path(scratch) / "journals"
+            folder.mkdir(parents=True)
+            measured = run(plan, folder, lambda line: print(line, file=sys.stderr, flush=True))
+    judge(measured, given.fit, links, fitted, cfs)
+
+
+def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[float], cfs: list[float]) -> None:
+    """Print the tables and whether what is wanted holds; exit code 1 if not."""
+    oracle = Oracle([(recording(measured, fit_link, fitted), network(fit_link))])
+    print("model fitted on", fit_link, "at CF", fitted, oracle.fit.model)
+    print(
+        "spread", f"{oracle.fit.spread:.1%}", "error", f"{oracle.error:.1%}", *oracle.fit.unknown, sep="\n  "
+    )
+    errors: dict[str, list[float]] = {"seen CFs": [], "other CFs": []}
+    inside = right = 0
+    print(TITLE)
+    for link in links:
+        scenario = Scenario(
+            network=network(link), ranks=measured.spec.world_size, compressor=measured.spec.compressor
+        )
+        foretold = [oracle.at(scenario, cf) for cf in cfs]
+        useful: dict[float, float] = {}
+        for told in foretold:
+            seconds, gain = measured.step_seconds(link, told.cf), measured.gain(told.cf, [link])
+            useful[told.cf] = gain / seconds
+            error = told.step.seconds / seconds - 1
+            errors["seen CFs" if told.cf in fitted else "other CFs"].append(abs(error))
+            inside += told.low <= seconds <= told.high
+            print(
+                f"{link:>8} {told.cf:>5g} {seconds * 1e3:>7.1f}ms {measured.spread(link, told.cf):>5.0%} "
+                f"{told.step.seconds * 1e3:>7.1f}ms {told.low * 1e3:>6.0f} –{told.high * 1e3:>5.0f}ms {error:>+7.1%} "
+                f"{gain:>6.3f} {told.gain.likely or 0:>6.3f}"
+            )
+        right += _chosen(link, foretold, useful)
+    every = [error for some in errors.values() for error in some]
+    for name, some in errors.items():
+        if some:
+            print(f"{name}: median error of {len(some)} step times {median(some):.1%}, worst {max(some):.1%}")
+    print(f"all: median error {median(every):.1%} (wanted: at most {WANTED_ERROR:.0%})")
+    print(f"{inside} of {len(every)} within the range told")
+    print(
+        f"best CF right, or within {WANTED_LOSS:.0%} of the best T_comp: {right} of {len(links)} (wanted: 9 of 10)"
+    )
+    sys.exit(0 if median(every) <= WANTED_ERROR and right >= 0.9 * len(links) else 1)
+
+
+def _chosen(link: str, foretold: list[Foretold], useful: dict[float, float]) -> bool:
+    told = best(foretold)
+    assert told is not None
+    true = max(useful, key=useful.__getitem__)
+    loss = 1 - useful[told.cf] / useful[true]
+    print(
+        f"{link:>8} best CF: predicted {told.cf:g}, measured {true:g}; its T_comp is {loss:.1%} below the best"
+    )
+    return loss <= WANTED_LOSS
+
+
+def recording(measured: Measured, link: str, cfs: list[float]) -> Recording:
+    """What a trace of these windows would hold."""
+    found = Recording(measured.spec)
+    for cf in cfs:
+        for report in measured.windows[link, cf]:
+            found.add(report)
+    return found
+
+
+def network(link: str) -> Network:
+    """The testbed's, by the link's nominal rate."""
+    bits = rate.parse(link)
+    assert bits is not None
+    return Network(latency_seconds=LATENCY_SECONDS, bytes_per_second=bits / 8)
+
+
+if __name__ == "__main__":
+    main()

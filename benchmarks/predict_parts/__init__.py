@@ -1,0 +1,1 @@
+"""What ``predict.py`` runs, and how it judges."""

@@ -1,0 +1,98 @@
+"""Options that are quantities with units, or several of them: bandwidths, latencies, numbers of ranks, CFs."""
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+T = TypeVar("T")
+MOST_RANKS = 100_000
+MOST_VALUES = 64
+"""Of one option."""
+_RATES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_LEAST_RATE = 1e3
+
+
+def bandwidth(text: str) -> float:
+    """``1Gbit``, ``100M``, ``2.5gbit/s`` to bits a second. Raises ValueError saying what to write."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit)?(?:/s)?", text.strip().lower())
+    bits = float(match[1]) * _RATES[match[2]] if match else 0.0
+    if not _LEAST_RATE <= bits <= 1e15:
+        raise ValueError(
+            f"{text!r} is not a bandwidth from 1kbit to 1000Tbit; write for example 100Mbit or 10G"
+        )
+    return bits
+
+
+def latency(text: str) -> float:
+    """``50us``, ``0.2ms``, ``1s`` to seconds. Raises ValueError saying what to write."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)", text.strip().lower())
+    seconds = float(match[1]) * _TIMES[match[2]] if match else -1.0
+    if not 0.0 <= seconds <= 10.0:
+        raise ValueError(f"{text!r} is not a latency from 0s to 10s; write for example 50us or 0.2ms")
+    return seconds
+
+
+def ranks(text: str) -> list[int]:
+    """``64``, or ``2..1024``: doubled from the first up to the last. Raises ValueError saying what to write."""
+    match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text.strip())
+    first = int(match[1]) if match else 0
+    last = int(match[2] or first) if match else 0
+    if not 1 <= first <= last <= MOST_RANKS:
+        raise ValueError(f"{text!r} is not from 1 to {MOST_RANKS} ranks; write for example 64 or 2..1024")
+    found = [first]
+    while 2 * found[-1] <= last:
+        found.append(2 * found[-1])
+    return found if found[-1] == last else [*found, last]
+
+
+def factor(text: str) -> float:
+    """A compression factor; ``dense`` is 1. Raises ValueError saying what to write."""
+    try:
+        cf = 1.0 if text.strip() == "dense" else float(text)
+    except ValueError:
+        cf = 0.0
+    if not 1.0 <= cf <= 1e6:
+        raise ValueError(
+            f"{text!r} is not a compression factor from 1 (dense) to 1000000; write for example 100"
+        )
+    return cf
+
+
+def listed(
+    read: Callable[[str], T | list[T]],
+) -> Callable[[click.Context, click.Parameter, str | None], list[T] | None]:
+    """The callback of an option with values separated by commas; None stays None."""
+
+    def parse(context: click.Context, option: click.Parameter, text: str | None) -> list[T] | None:
+        if text is None:
+            return None
+        found: list[T] = []
+        for part in text.split(","):
+            value = _read(read, part)
+            found += [one for one in (value if isinstance(value, list) else [value]) if one not in found]
+        if len(found) > MOST_VALUES:
+            raise click.BadParameter(f"{text!r} gives {len(found)} values; give at most {MOST_VALUES}")
+        return found
+
+    return parse
+
+
+def single(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str | None], T | None]:
+    """The callback of an option with one value; None stays None."""
+    return lambda context, option, text: None if text is None else _read(read, text)
+
+
+def network(text: str) -> tuple[float, float | None]:
+    """``200Mbit`` or ``200Mbit,50us``: bits a second, seconds or None. Raises ValueError saying what to write."""
+    rate, comma, delay = text.partition(",")
+    return bandwidth(rate), latency(delay) if comma else None
+
+
+def _read(read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None

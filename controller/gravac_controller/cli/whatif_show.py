@@ -1,0 +1,166 @@
+"""Answers of ``gravac whatif`` on a terminal: a table of CFs for one scenario, a line a scenario for a sweep."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gravac_controller.cli.wording import factor, number, printable, size
+from gravac_controller.cli.wording import seconds as brief
+
+
+def show(answer: dict[str, Any], console: Console) -> None:
+    """All of it."""
+    _recorded(answer, console)
+    scenarios = answer["scenarios"]
+    if len(scenarios) == 1:
+        _factors(scenarios[0], console)
+        _path(answer, scenarios[0], console)
+    else:
+        _sweep(scenarios, console)
+    unsaid = list(dict.fromkeys(line for each in scenarios for line in each["cannot_know"]))
+    if unsaid:
+        console.print("What this trace cannot tell, and what was taken for it:", style="bold")
+        for line in unsaid:
+            console.print(f"- {printable(line)}")
+    for note in answer["notes"]:
+        console.print(f"note: {printable(note)}")
+
+
+def rate(bits: float) -> str:
+    """Bits a second: 1 Gbit/s."""
+    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= scale:
+            return f"{bits / scale:.3g} {unit}"
+    return f"{bits:.3g} bit/s"
+
+
+def delay(value: float) -> str:
+    """A latency: 50 µs."""
+    return f"{value * 1e6:.3g} µs" if value < 1e-3 else f"{value * 1e3:.3g} ms"
+
+
+def _recorded(answer: dict[str, Any], console: Console) -> None:
+    was, model = answer["recorded"], answer["model"]
+    console.print(
+        f"{printable(was['job'])}: {was['windows']} windows of {was['ranks']} ranks, {was['elements']:,} elements, "
+        f"{was['compressor']} at CF {', '.join(f'{cf:g}' for cf in was['cfs'])}, "
+        f"on {rate(was['bandwidth_bits_per_second'])}"
+    )
+    console.print(
+        f"A step: {brief(model['compute_seconds'])} computing, {brief(model['compress_seconds'])} + "
+        f"{model['compress_seconds_per_kept'] * 1e9:.2g} ns an element kept encoding, "
+        f"{model['decompress_seconds_per_kept'] * 1e9:.2g} ns decoding, {brief(model['waiting_seconds'])} waiting; "
+        f"of a transfer up to {brief(model['hidden_seconds'])} hide. Steps are {model['spread']:.1%} off it; told to "
+        f"±{2 * model['error']:.0%}."
+    )
+    console.print()
+
+
+def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in texts:
+        table.add_column(head, no_wrap=True)
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _where(scenario: dict[str, Any]) -> str:
+    return f"{rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
+
+
+def _factors(scenario: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"On {_where(scenario)}, {scenario['ranks']} ranks, {printable(scenario['compressor'])}:",
+        style="bold",
+    )
+    heads = ("Step", "Likely", "Computing", "Coding", "Network", "Payload", "Samples/s", "Gain", "T_comp")
+    table = _table(("CF", "Meet by"), heads)
+    for row in scenario["factors"]:
+        table.add_row(
+            factor(row["cf"]) + (" *" if row["cf"] == scenario["best_cf"] else ""),
+            row["collective"],
+            brief(row["step_seconds"]),
+            f"{brief(row['low_seconds'])} – {brief(row['high_seconds'])}",
+            brief(row["compute_seconds"]),
+            brief(row["compress_seconds"] + row["decompress_seconds"]),
+            brief(row["exposed_seconds"]),
+            size(row["payload_bytes"]),
+            number(row["samples_per_second"]),
+            number(row["gain"]),
+            number(row["useful_samples_per_second"]),
+        )
+    console.print(table)
+    console.print("* the highest T_comp (samples/s · gain) that keeps the policy's epsilon", style="dim")
+    console.print()
+
+
+def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) -> None:
+    path = scenario["path"]
+    console.print(f"Policy {answer['policy']['name']}:", style="bold")
+    if path is None:
+        console.print(f"cannot be told: {printable(scenario['path_unknown'])}.")
+        console.print()
+        return
+    table = _table(("Window", "CF", "Phase", "Rule"), ())
+    table.add_column("Reason")
+    for row in path["stretches"]:
+        table.add_row(
+            str(row["first_window"]), factor(row["cf"]), row["phase"], row["rule"], printable(row["reason"])
+        )
+    console.print(table)
+    was = answer["recorded"]
+    console.print(
+        f"As much as the trace delivered ({number(was['useful_samples'])} samples · gain) after "
+        f"{_long(path['seconds_to_useful_samples'])} and {size(path['payload_bytes'])} of payload a rank; as many "
+        f"samples ({was['samples']:,}) after {_long(path['seconds_to_samples'])}. Recorded: {_long(was['seconds'])}."
+    )
+    console.print()
+
+
+def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
+    heads = (
+        "Ranks",
+        "Dense",
+        "Best CF",
+        "Step",
+        "Likely",
+        "T_comp",
+        "Of dense",
+        "Policy ends at",
+        "Delivered after",
+    )
+    table = _table(("Network",), heads)
+    for each in scenarios:
+        dense = each["factors"][0]
+        best = next((row for row in each["factors"] if row["cf"] == each["best_cf"]), None)
+        path = each["path"]
+        useful = None if best is None else best["useful_samples_per_second"]
+        table.add_row(
+            _where(each),
+            str(each["ranks"]),
+            brief(dense["step_seconds"]),
+            "–" if best is None else factor(best["cf"]),
+            "–" if best is None else brief(best["step_seconds"]),
+            "–" if best is None else f"{brief(best['low_seconds'])} – {brief(best['high_seconds'])}",
+            number(useful),
+            "–" if not useful else f"{useful / dense['samples_per_second']:.2f}x",
+            "–" if path is None else factor(path["settled_cf"]),
+            "–" if path is None else _long(path["seconds_to_useful_samples"]),
+        )
+    console.print(table)
+    console.print(
+        "Best CF: the highest T_comp (samples/s · gain); of dense: T_comp over the samples/s of dense. Delivered: as "
+        "many samples · gain as the trace.",
+        style="dim",
+    )
+    console.print()
+
+
+def _long(value: float) -> str:
+    """Seconds as people say them: 42 s, 3.2 min, 5.1 h."""
+    for scale, unit in ((3600.0, "h"), (60.0, "min")):
+        if value >= 2 * scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.1f} s"

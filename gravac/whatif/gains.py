@@ -1,0 +1,150 @@
+"""How much of the gradient each CF keeps, as far as a trace shows it.
+
+What was sent at a CF is known there. At others, the curve of a window says what Top-k would have kept *with that
+window's residual*; under a stronger CF the residual grows and less is kept than foreseen. How much less is told by the
+CFs that a trace has (their curves against each other's outcomes), as a power of the ratio of CFs.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TypeVar
+
+from gravac.protocol import GainCurve
+from gravac.spectrum import LADDER
+from gravac.whatif.recording import LEAST_GAIN, Recording
+
+USUAL_LOSS = 0.18
+"""Power of the ratio of CFs by which a curve promises too much: of .41 foreseen at 100x in a dense run, .18 came."""
+T = TypeVar("T")
+MOST_LOSS = 2.0
+APART = 1.5
+"""CFs closer than that say nothing of the power: it would be noise."""
+FAR = 0.5
+"""Spread of a gain for each decade that its CF is from the one whose curve is asked."""
+LATE = 0.5
+"""Share of a CF's windows that count, the last ones: residuals have filled by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Share of the gradient's energy that is kept, and how far it may be off; None where it cannot be told. ``why``: by
+    what it is told."""
+
+    likely: float | None
+    low: float | None
+    high: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class GainModel:
+    """``sent``: gain at the CFs that were sent, by CF. ``curves``: by the CF in force when they were drawn, gains at
+    ``LADDER``; dense is 1. ``loss``: the power above. ``spread``: of the gains of one CF, relative."""
+
+    sent: Mapping[float, float]
+    curves: Mapping[float, Sequence[float | None]]
+    loss: float
+    spread: float
+
+    @classmethod
+    def of(cls, recording: Recording, same_codec: bool, largest: bool) -> "GainModel":
+        """``same_codec``: gains as sent hold. ``largest``: the codec in question sends the largest elements."""
+        sent = {cf: median(_late(gains)) for cf, gains in recording.gains.items()} if same_codec else {}
+        sent = {1.0: 1.0, **sent} if sent else sent
+        curves = {
+            cf: _mean([curve for curve in _late(found) if curve.own or not same_codec or largest])
+            for cf, found in recording.curves.items()
+            if largest
+        }
+        curves = {cf: gains for cf, gains in curves.items() if gains}
+        spreads = [
+            median(abs(gain / sent[cf] - 1) for gain in _late(gains)) / 0.6745
+            for cf, gains in recording.gains.items()
+            if cf in sent and len(gains) > 2
+        ]
+        return cls(sent, curves, _loss(sent, curves), max(spreads, default=0.05))
+
+    def at(self, cf: float) -> Gain:
+        """What ``cf`` would keep in the long run of sending it."""
+        if cf == 1.0:
+            return Gain(1.0, 1.0, 1.0, "dense")
+        if cf in self.sent:
+            return self._about(self.sent[cf], self.spread, "sent")
+        below = max((one for one in self.sent if one < cf), default=None)
+        above = min((one for one in self.sent if one > cf), default=None)
+        if below is not None and above is not None:
+            share = math.log(cf / below) / math.log(above / below)
+            likely = self._lerp(below, above, share, cf)
+            return self._about(
+                likely, self.spread + 0.05, f"between {below:g} and {above:g}, which were sent"
+            )
+        if not self.curves:
+            return Gain(None, None, None, f"CF {cf:g} was not sent, and there is no curve of this codec")
+        base = min(self.curves, key=lambda one: abs(math.log(cf / one)))
+        foreseen = self.foreseen(base, cf)
+        if foreseen is None:
+            return Gain(None, None, None, f"the curve ends at CF {LADDER[-1]:g}")
+        likely = min(1.0, foreseen * (cf / base) ** -self.loss)
+        decades = abs(math.log10(cf / base))
+        return self._about(
+            likely,
+            self.spread + 0.15 * decades,
+            f"by the curve of windows at {_name(base)}, residuals of others",
+        )
+
+    def foreseen(self, base: float, cf: float) -> float | None:
+        """What the curve drawn under ``base`` says of ``cf``; None beyond its end, and where there is none."""
+        curve = self.curves.get(base)
+        place = 20 * math.log10(cf)
+        if curve is None or place > len(curve) - 1 + 1e-9:
+            return None
+        low = min(len(curve) - 2, math.floor(place + 1e-9))
+        first, second = curve[low], curve[low + 1]
+        if not first or not second:
+            return None
+        return math.exp(math.log(first) + (place - low) * (math.log(second) - math.log(first)))
+
+    def _lerp(self, below: float, above: float, share: float, cf: float) -> float:
+        """Between what was sent, in logarithms: bent as the curve under the lower CF is, else straight."""
+        here, low, high = (self.foreseen(below, one) for one in (cf, below, above))
+        if here is not None and low is not None and high is not None and abs(math.log(high / low)) > 1e-6:
+            share = math.log(here / low) / math.log(high / low)
+        first, second = math.log(self.sent[below]), math.log(self.sent[above])
+        return math.exp(first + share * (second - first))
+
+    def _about(self, likely: float, spread: float, why: str) -> Gain:
+        return Gain(likely, likely / (1 + 2 * spread), min(1.0, likely * (1 + 2 * spread)), why)
+
+
+def _loss(sent: Mapping[float, float], curves: Mapping[float, Sequence[float | None]]) -> float:
+    """The power by which curves promise too much of the next CF that was sent; the usual one where none tells."""
+    model = GainModel(sent, curves, 0.0, 0.0)
+    found = []
+    for base, cf in pairwise(sorted({*sent, *curves})):
+        foreseen = model.foreseen(base, cf)
+        if base in curves and cf in sent and foreseen and cf >= APART * base:
+            found.append(math.log(foreseen / sent[cf]) / math.log(cf / base))
+    return min(MOST_LOSS, max(0.0, median(found))) if found else USUAL_LOSS
+
+
+def _late(values: Iterable[T]) -> Sequence[T]:
+    values = list(values)
+    return values[math.floor(len(values) * (1 - LATE)) :]
+
+
+def _mean(curves: Sequence[GainCurve]) -> list[float | None]:
+    """Mean of the logarithms, a CF at a time."""
+    if not curves:
+        return []
+    return [
+        math.exp(sum(math.log(gain) for gain in known) / len(known)) if known else None
+        for column in zip(*(curve.gains for curve in curves), strict=True)
+        for known in [[gain for gain in column if gain and gain > LEAST_GAIN]]
+    ]
+
+
+def _name(cf: float) -> str:
+    return "CF 1 (dense)" if cf == 1.0 else f"CF {cf:g}"

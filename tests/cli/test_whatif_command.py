@@ -1,0 +1,145 @@
+"""``gravac whatif``: what it says, draws and refuses."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from whatif.made import CFS, RANKS, trace
+
+from gravac_controller.cli import main
+
+KNOWN = ("--recorded-on", "200Mbit,100us")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trace(tmp_path_factory.mktemp("whatif") / "journal.jsonl", noise=0.02)
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["whatif", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def asked(*arguments: object) -> dict[str, object]:
+    code, output = run(*arguments, "--json")
+    assert code == 0, output
+    return dict(json.loads(output))
+
+
+def test_one_scenario_is_told_cf_by_cf(recorded: Path) -> None:
+    code, output = run(recorded, *KNOWN, "--bandwidth", "50Mbit", "--latency", "0.2ms", "--ranks", 8)
+    assert code == 0
+    assert "On 50 Mbit/s, 200 µs, 8 ranks, topk:" in output
+    for cf in ("dense", "4", "10", "30", "100", "1000"):
+        assert any(line.split()[:1] == [cf] for line in output.splitlines()), cf
+    assert sum(" * " in line for line in output.splitlines()) >= 1
+    assert "Policy gravac:" in output
+    assert "to have a baseline" in output
+    assert "what other than 4 ranks change" in output
+
+
+def test_without_options_it_tells_the_recorded_run(recorded: Path) -> None:
+    answer = asked(recorded, *KNOWN)
+    (scenario,) = answer["scenarios"]
+    assert scenario["ranks"] == RANKS
+    assert scenario["bandwidth_bits_per_second"] == 2e8
+    assert {row["cf"] for row in scenario["factors"]} >= set(CFS)
+    for row in scenario["factors"]:
+        assert row["low_seconds"] < row["step_seconds"] < row["high_seconds"]
+        parts = ("compute_seconds", "compress_seconds", "exposed_seconds", "decompress_seconds")
+        assert sum(row[part] for part in parts) == pytest.approx(row["step_seconds"])
+    assert scenario["path"]["seconds_to_useful_samples"] > 0
+
+
+def test_a_slower_network_takes_longer_and_wants_a_stronger_cf(recorded: Path) -> None:
+    answer = asked(recorded, *KNOWN, "--bandwidth", "10Gbit,200M,10M", "--policy", "static:cf=100")
+    best = [scenario["best_cf"] for scenario in answer["scenarios"]]
+    dense = [scenario["factors"][0]["step_seconds"] for scenario in answer["scenarios"]]
+    assert best == sorted(best)
+    assert best[0] < best[-1]
+    assert dense == sorted(dense)
+    assert dense[-1] > 10 * dense[0]
+
+
+def test_a_sweep_is_a_table_and_a_plot(recorded: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "sweep.svg"
+    code, output = run(
+        recorded, *KNOWN, "--bandwidth", "100M,1G,10G", "--ranks", "2..8", "--cf", "10,100", "--plot", plot
+    )
+    assert code == 0
+    assert sum("bit/s, 100 µs" in line for line in output.splitlines()) == 9
+    svg = ElementTree.fromstring(plot.read_text())
+    lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 6  # three numbers of ranks, dense and best
+    assert all(len(line.get("points", "").split()) == 3 for line in lines)
+    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best CF"} <= set(texts)
+
+
+def test_one_scenario_is_drawn_by_cf(recorded: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "one.svg"
+    code, _ = run(recorded, *KNOWN, "--plot", plot)
+    assert code == 0
+    svg = ElementTree.fromstring(plot.read_text())
+    assert len(svg.findall("{http://www.w3.org/2000/svg}polygon")) == 2  # both with their likely range
+
+
+def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -> None:
+    (alike,) = asked(recorded, *KNOWN, "--compressor", "topk+bf16")["scenarios"]
+    (other,) = asked(recorded, *KNOWN, "--compressor", "randomk")["scenarios"]
+    assert alike["best_cf"] is not None
+    assert {row["gain"] for row in other["factors"] if row["cf"] > 1} == {None}
+    assert other["path"] is None
+    assert "gain cannot be told" in other["path_unknown"]
+    assert any("does not show what another codec keeps" in line for line in other["cannot_know"])
+    by_cf = {row["cf"]: row["payload_bytes"] for row in alike["factors"]}
+    (same,) = asked(recorded, *KNOWN)["scenarios"]
+    assert all(by_cf[row["cf"]] < row["payload_bytes"] for row in same["factors"] if row["cf"] > 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--bandwidth", "fast"), "'fast' is not a bandwidth"),
+        (("--bandwidth", "100M,0"), "'0' is not a bandwidth"),
+        (("--latency", "50"), "'50' is not a latency"),
+        (("--ranks", "8..2"), "'8..2' is not from 1 to"),
+        (("--ranks", "0"), "'0' is not from 1 to"),
+        (("--cf", "0.5"), "'0.5' is not a compression factor"),
+        (("--cf", ",".join(str(cf) for cf in range(1, 100))), "give at most 64"),
+        (("--policy", "static:cf=0"), "cf"),
+        (("--policy", "best"), "no policy named 'best'"),
+        (("--compressor", "zip"), "'zip' is unknown"),
+        (("--compressor", "powersgd:rank=2"), "shapes of the parameters"),
+        (("--recorded-on", "200Mbit,slow"), "'slow' is not a latency"),
+        (("--plot", "sweep.png"), "does not end in .svg"),
+    ],
+)
+def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], said: str) -> None:
+    code, output = run(recorded, *options)
+    assert code == 2
+    assert said in " ".join(output.split())
+    assert options[0] in output
+
+
+def test_a_trace_without_windows_says_what_to_record(tmp_path: Path) -> None:
+    code, output = run(trace(tmp_path / "journal.jsonl", cfs=()))
+    assert code == 2
+    assert "none of its 0 windows has 3 settled steps" in output
+
+
+def test_not_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(b"\x1b[31mnonsense\n")
+    code, output = run(path)
+    assert code == 2
+    assert "line 1" in output
+    assert "\x1b" not in output
+
+
+def test_a_folder_is_its_journal(recorded: Path) -> None:
+    assert asked(recorded.parent, *KNOWN)["recorded"] == asked(recorded, *KNOWN)["recorded"]

@@ -1,0 +1,144 @@
+"""A fit finds the terms of the model that the windows were made from, or says that it cannot."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from whatif.made import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
+
+from gravac import compressors
+from gravac.collectives import ALONE, AUTO, Load, Network, Ways
+from gravac.protocol import Event, LinkSpec
+from gravac.whatif import Oracle, Scenario
+from gravac.whatif.exchange import volume
+from gravac.whatif.fit import fit, network_of
+from gravac.whatif.recording import Recording
+
+FAST = Network(latency_seconds=2e-5, bytes_per_second=125e6)
+SLOW = Network(latency_seconds=1e-3, bytes_per_second=6e6)
+
+
+def true_seconds(cf: float, network: Network, ranks: int = RANKS) -> float:
+    return TRUTH.step(cf, volume("topk", ELEMENTS, cf, ranks, network), network).seconds
+
+
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.02), (0.05, 0.12)])
+def test_the_terms_come_back(noise: float, within: float) -> None:
+    """Each term that makes up a good part of some step."""
+    found = fit([(recording(noise=noise, each=20), NETWORK)])
+    model = found.model
+    for name in (
+        "compute_seconds",
+        "compress_seconds",
+        "compress_seconds_per_kept",
+        "decompress_seconds_per_kept",
+    ):
+        assert getattr(model, name) == pytest.approx(getattr(TRUTH, name), rel=within), name
+    assert model.compute_seconds + model.waiting_seconds == pytest.approx(0.125, rel=within)
+    assert found.unknown == ()
+    assert found.spread == pytest.approx(noise, abs=0.02)
+    for cf in CFS:
+        step = model.step(cf, volume("topk", ELEMENTS, cf, RANKS, NETWORK), NETWORK)
+        assert step.seconds == pytest.approx(true_seconds(cf, NETWORK), rel=0.01 + noise), cf
+
+
+@pytest.mark.parametrize("network", [FAST, SLOW], ids=["fast", "slow"])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_other_networks_and_cfs_are_foretold(network: Network, noise: float) -> None:
+    """With the range that is told."""
+    oracle = Oracle([(recording(noise=noise, each=20), NETWORK)])
+    scenario = Scenario(network=network, ranks=RANKS, compressor="topk")
+    for cf in (1.0, 5.0, 20.0, 300.0):
+        told, true = oracle.at(scenario, cf), true_seconds(cf, network)
+        assert told.step.seconds == pytest.approx(true, rel=0.03 + noise), cf
+        assert told.low <= true <= told.high, cf
+
+
+def test_more_ranks_are_foretold() -> None:
+    oracle = Oracle([(recording(), NETWORK)])
+    for ranks in (2, 16):
+        told = oracle.at(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 100.0)
+        assert told.step.seconds == pytest.approx(true_seconds(100.0, NETWORK, ranks), rel=0.02)
+        assert told.samples_per_second == pytest.approx(8 * ranks / told.step.seconds)
+
+
+def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
+    found = fit([(recording(), None)])
+    assert found.network.bytes_per_second == pytest.approx(NETWORK.bytes_per_second, rel=0.05)
+    assert any(line.startswith("network:") for line in found.unknown)
+    oracle = Oracle([(recording(), None)])
+    told = oracle.at(Scenario(network=SLOW, ranks=RANKS, compressor="topk"), 1.0)
+    assert told.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
+
+
+def test_an_emulated_link_is_the_network() -> None:
+    """Its rate is without the headers that a real link carries."""
+    link = LinkSpec(bits_per_second=1e8, latency_seconds=0.0)
+    held = Recording(recording().spec.model_copy(update={"link": link}))
+    known = network_of(held)
+    assert known is not None
+    assert known.bytes_per_second * 0.956 == pytest.approx(12.5e6)
+    assert network_of(recording()) is None
+
+
+def test_a_network_that_the_agent_measured_is_the_network() -> None:
+    """It stands in the note that says which collectives were chosen."""
+    load = Load(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
+    ways = Ways(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
+    ways.of(load)
+    (note,) = ways.notes()
+    held = recording()
+    held.hear(Event(kind="note", window=0, message="Collectives are fine."))
+    assert network_of(held) is None
+    held.hear(Event(kind="note", window=0, message=note))
+    known = network_of(held)
+    assert known is not None
+    assert known.latency_seconds == pytest.approx(2.5e-4)
+    assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
+
+
+def test_hiccups_do_not_move_it() -> None:
+    """A quarter of the windows took five times as long."""
+    held = recording(each=8)
+    for some in held.seen.values():
+        for place in range(0, len(some), 4):
+            seen = some[place]
+            some[place] = replace(seen, seconds=5 * seen.seconds, exposed_seconds=3 * seen.exposed_seconds)
+    oracle = Oracle([(held, NETWORK)])
+    told = oracle.at(Scenario(network=FAST, ranks=RANKS, compressor="topk"), 30.0)
+    assert told.step.seconds == pytest.approx(true_seconds(30.0, FAST), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("cfs", "unknown"),
+    [
+        ((1.0,), {"encoding", "transfer", "overlap"}),
+        ((100.0,), {"encoding by CF", "transfer", "overlap"}),
+        ((1.0, 100.0), {"encoding by CF", "overlap"}),
+        ((1.0, 10.0, 100.0), set()),
+    ],
+)
+def test_too_little_is_said_and_the_seen_steps_are_right(cfs: tuple[float, ...], unknown: set[str]) -> None:
+    found = fit([(recording(cfs=cfs), NETWORK)])
+    assert {line.partition(":")[0] for line in found.unknown} == unknown
+    for cf in cfs:
+        step = found.model.step(cf, volume("topk", ELEMENTS, cf, RANKS, NETWORK), NETWORK)
+        assert step.seconds == pytest.approx(true_seconds(cf, NETWORK), rel=0.08), cf
+
+
+def test_two_networks_make_one_model() -> None:
+    """The work a byte takes can be told from the wire."""
+    fast = recording(network=FAST)
+    found = fit([(recording(), NETWORK), (fast, FAST)])
+    assert found.model.handling_seconds_per_byte == pytest.approx(8e-10, rel=0.3)
+    for network in (NETWORK, FAST):
+        step = found.model.step(1.0, volume("topk", ELEMENTS, 1.0, RANKS, network), network)
+        assert step.seconds == pytest.approx(true_seconds(1.0, network), rel=0.03)
+
+
+def test_traces_of_different_jobs_make_none() -> None:
+    other = Recording(recording().spec.model_copy(update={"compressor": "dgc"}))
+    with pytest.raises(ValueError, match="traces of one job"):
+        fit([(recording(), NETWORK), (other, NETWORK)])
+    with pytest.raises(ValueError, match="on which network"):
+        fit([(recording(), NETWORK), (recording(), None)])

@@ -1,0 +1,74 @@
+"""What each CF keeps, as a trace shows it, and what it does not show."""
+
+from collections import deque
+
+import pytest
+from whatif.made import kept, recording
+
+from gravac.whatif.gains import USUAL_LOSS, GainModel
+
+
+def model(**options: object) -> GainModel:
+    return GainModel.of(recording(**options), same_codec=True, largest=True)
+
+
+def test_what_was_sent_is_known() -> None:
+    found = model()
+    for cf in (10.0, 30.0, 100.0, 1000.0):
+        assert found.at(cf).likely == pytest.approx(kept(cf))
+        assert found.at(cf).why == "sent"
+    assert found.at(1.0).likely == 1.0
+
+
+def test_between_what_was_sent() -> None:
+    """Also where only the curve's shape could tell."""
+    told = model().at(55.0)
+    assert told.likely == pytest.approx(kept(55.0), rel=0.01)
+    assert told.low is not None
+    assert told.high is not None
+    assert told.low < told.likely < told.high
+    straight = model(curve=False).at(55.0)
+    assert straight.likely == pytest.approx(kept(55.0), rel=0.01)  # a power law is straight in logarithms
+
+
+def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
+    found = model(cfs=(1.0, 10.0, 30.0))
+    far, near = found.at(900.0), found.at(20.0)
+    assert far.likely == pytest.approx(
+        kept(900.0), rel=0.01
+    )  # here no residual spoils it: none was measured to
+    assert far.low is not None
+    assert near.low is not None
+    assert far.low / far.likely < near.low / near.likely
+    assert found.at(2000.0).likely is None, "no curve goes that far"
+
+
+def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
+    found = model(cfs=(1.0,))
+    assert found.loss == USUAL_LOSS
+    assert found.at(100.0).likely == pytest.approx(kept(100.0) * 100.0**-USUAL_LOSS, rel=0.01)
+
+
+def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
+    """Curves promise CF ** -0.35 everywhere, but at 30x only half of it came."""
+    held = recording(cfs=(10.0, 30.0))
+    held.gains[30.0] = deque([kept(30.0) / 2] * 6)
+    found = GainModel.of(held, same_codec=True, largest=True)
+    assert found.loss == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
+    beyond = found.at(90.0).likely
+    assert beyond == pytest.approx(kept(90.0) / 2, rel=0.02)  # by 30x's own curve: another 3x, half again
+
+
+def test_another_codec_is_not_told_unless_it_sends_the_largest_too() -> None:
+    held = recording()
+    blind = GainModel.of(held, same_codec=False, largest=False)
+    assert blind.at(100.0).likely is None
+    assert "no curve" in blind.at(100.0).why
+    alike = GainModel.of(held, same_codec=False, largest=True)
+    assert alike.at(100.0).likely == pytest.approx(kept(100.0), rel=0.01)
+
+
+def test_without_a_curve_nothing_is_told_beyond() -> None:
+    found = model(cfs=(1.0, 10.0, 100.0), curve=False)
+    assert found.at(30.0).likely == pytest.approx(kept(30.0), rel=0.01)
+    assert found.at(200.0).likely is None

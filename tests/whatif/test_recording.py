@@ -1,0 +1,100 @@
+"""What is taken from a trace, however odd or long it is."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whatif.made import CFS, NETWORK, recording, spec, windows
+
+from gravac.protocol import ModelShape, WindowReport
+from gravac.traceline import Line, TraceRecord, kind_of
+from gravac.whatif import NothingRecorded, record
+from gravac.whatif.recording import MOST_KEPT, Recording
+from gravac_controller.cli.whatif_answer import Question, Unanswerable, answer
+
+
+def lines(*records: TraceRecord) -> list[Line]:
+    return [Line(number, kind_of(one), 0.0, one, "", "") for number, one in enumerate(records)]
+
+
+def test_steps_that_failed_or_were_not_finite_do_not_count() -> None:
+    held = Recording(spec())
+    for number, report in enumerate(windows(cfs=(1.0, 10.0))):
+        held.add(report.model_copy(update={"failed_steps": number % 2, "nonfinite_steps": number % 3 == 0}))
+    assert held.windows == 12
+    assert len(held.observations) == 4
+
+
+def test_dense_steps_that_were_compressed_in_vain_do_not_count_as_dense() -> None:
+    """The gate sent them dense after encoding: the window has gains of CFs that were measured."""
+    held = Recording(spec())
+    for report in windows(cfs=(1.0,)):
+        gains = ({"cf": 10.0, "gain": 0.1},)
+        held.add(
+            WindowReport.model_validate_json(json.dumps(report.model_dump(mode="json") | {"gains": gains}))
+        )
+    assert held.observations == []
+
+
+def test_a_restart_with_other_ranks_begins_anew() -> None:
+    one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
+    found = record(lines(spec(), *one, spec(), *two))
+    assert (found.windows, sorted(found.seen)) == (12, [1.0, 10.0])
+    found = record(lines(spec(), *one, spec(world_size=8), *two))
+    assert (found.windows, sorted(found.seen), found.ranks) == (6, [10.0], 8)
+    assert found.notes == ["6 windows of 4 ranks before the last restart are left out"]
+
+
+def test_a_long_trace_is_held_in_bounds() -> None:
+    held = recording(cfs=(100.0,), each=MOST_KEPT + 50)
+    assert held.windows == MOST_KEPT + 50
+    assert [len(held.seen[100.0]), len(held.gains[100.0]), len(held.curves[100.0])] == [MOST_KEPT] * 3
+    assert held.observations[-1].window == MOST_KEPT + 49
+
+
+def test_nothing_to_go_by_is_said() -> None:
+    with pytest.raises(NothingRecorded, match="0 windows"):
+        record([])
+    with pytest.raises(NothingRecorded, match="no trained elements"):
+        record(lines(spec(model=ModelShape(name="Net", tensors=0, elements=0)), *windows(cfs=(1.0,))))
+
+
+ODD = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 1e9])
+
+
+@given(
+    st.lists(st.tuples(ODD, ODD, ODD, st.sampled_from([1, 3, 2**40])), min_size=1, max_size=4), st.booleans()
+)
+def test_whatever_was_recorded_is_answered_in_finite_numbers(
+    odd: list[tuple[float, float, float, int]], known: bool
+) -> None:
+    """Or refused with a reason."""
+    reports = []
+    for number, (seconds, exposed, phase, nbytes) in enumerate(odd):
+        (report,) = windows(cfs=(CFS[number],), each=1)
+        level = report.levels[0].model_copy(
+            update={
+                "step_seconds_median": seconds,
+                "exposed_seconds_median": exposed,
+                "payload_bytes": nbytes,
+            }
+        )
+        phases = report.phases.model_copy(update={"compress": phase, "decompress": phase})
+        reports.append(report.model_copy(update={"window": number, "levels": (level,), "phases": phases}))
+    question = Question(
+        bandwidths=[1e6, 1e12],
+        ranks=[1, 3000],
+        recorded_on=(8 * NETWORK.bytes_per_second, None) if known else None,
+        policy="static:cf=10",
+    )
+    try:
+        found = answer(lines(spec(), *reports), "made", question)
+    except Unanswerable:
+        return
+    json.dumps(found, allow_nan=False)
+    for scenario in found["scenarios"]:
+        assert all(
+            math.isfinite(row["step_seconds"]) and row["step_seconds"] > 0 for row in scenario["factors"]
+        )
