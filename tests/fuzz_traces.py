@@ -148,7 +148,7 @@ class Alterer:
 def attempt(data: bytes, turn: int) -> str:
     """Read, check, or decide otherwise, by turns; what came of it. Raises whatever is not documented."""
     if turn % 3 == 0:
-        stream = gzip.open(io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data)
+        stream = gzip.GzipFile(fileobj=io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data)
         try:
             for _ in read(stream, verify=turn % 2 == 0):  # type: ignore[arg-type]
                 pass
