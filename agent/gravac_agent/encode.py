@@ -88,10 +88,12 @@ class Encoder:
         if self.passes_through(plan, bucket):
             counted = kernels.tally(gradient) if survey.wanted else None
             sq = kernels.energy(gradient) if counted is None else counted.energy
-            sums.nonfinite = 1 if not math.isfinite(sq) else sums.nonfinite
+            if math.isfinite(sq):
+                survey.take(counted)
+            else:
+                sums.nonfinite = 1
             _count(sums, sq, sq, sq, sq)
             sums.sent_sq += sq
-            survey.take(counted)
             return None, None
         ranked = bool(plan.measured) and self.aggregator.counts(gradient)
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None

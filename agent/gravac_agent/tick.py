@@ -4,7 +4,7 @@ A float64 vector, summed over ranks: energies of this step, flags, rank 0's dire
 fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.
 """
 
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import get_args
 
 import torch
@@ -30,9 +30,16 @@ class StepSums:
     nonfinite: float = 0.0  # ranks with a NaN or infinity
     failed: float = 0.0  # ranks whose compression failed
 
+    def values(self) -> tuple[float, ...]:
+        """All of them, in order. (``dataclasses.astuple`` copies deeply, which costs more than a tick should.)"""
+        return tuple(getattr(self, name) for name in NAMES)
+
     def flagged(self) -> "StepSums":
         """Flags only: what a rank contributes when its energies mean nothing."""
         return StepSums(nonfinite=self.nonfinite, failed=self.failed)
+
+
+NAMES = tuple(field.name for field in fields(StepSums))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class TickCodec:
 
     rank: int
     world_size: int
-    size: int = field(default=len(fields(StepSums)) + 5 + 6, init=False)
+    size: int = field(default=len(NAMES) + 5 + 6, init=False)
 
     def pack(self, sums: StepSums, directive: Directive, fingerprint: tuple[int, int, int]) -> Tensor:
         if self.rank == 0:
@@ -66,11 +73,11 @@ class TickCodec:
             words = (0, 0, 0.0, 0.0, 0.0)
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
-        return torch.tensor([*astuple(clean), *words, *fingerprint, *squares], dtype=torch.float64)
+        return torch.tensor([*clean.values(), *words, *fingerprint, *squares], dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:
         values = vector.tolist()
-        count = len(fields(StepSums))
+        count = len(NAMES)
         epoch, phase, minimum, candidate, epsilon = values[count : count + 5]
         pieces, squares = values[count + 5 : count + 8], values[count + 8 :]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.

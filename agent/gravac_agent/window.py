@@ -103,7 +103,7 @@ class Window:
         level.payload_bytes += payload
         if not sums.nonfinite:
             level.finite_steps += 1
-            added = (a + b for a, b in zip(astuple(level.sums), astuple(sums), strict=True))
+            added = (a + b for a, b in zip(level.sums.values(), sums.values(), strict=True))
             level.sums = StepSums(*added)
         if settled:
             level.settled_seconds.append(lap.seconds)

@@ -129,6 +129,16 @@ def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
     assert survey.curve.gains()[LADDER.index(10.0)] == pytest.approx(float(top), abs=2e-3)
 
 
+@pytest.mark.parametrize("cf", [1.0, 10.0])
+def test_a_step_that_is_not_finite_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
+    ours, survey, sums, gradient = encoder("topk", "residual"), Survey(True), StepSums(), next(gradients())
+    gradient[3] = torch.nan
+    ours.start(plan(cf, cf, cf), BUCKET, gradient, Key(0, 0, 0, 0), sums, survey)
+    assert sums.nonfinite == 1
+    assert survey.curve is None
+    assert not caplog.records, "nothing has failed"
+
+
 def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(counted: object) -> None:
         raise RuntimeError("no spectrum today")

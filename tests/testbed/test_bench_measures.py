@@ -79,11 +79,11 @@ def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.distributed
-def test_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook() -> None:
     """One of the ways only: every one needs processes of its own."""
-    monkeypatch.setattr(hooks, "OTHERS", {"agent, Top-k 1 %": hooks.OTHERS["agent, Top-k 1 %"]})
-    result = bench("hook", "--pairs", "3", "--steps", "2", "--warmup", "0", "--width", "8")
+    result = bench("hook", "--way", "topk", "--pairs", "3", "--steps", "2", "--warmup", "0", "--width", "8")
     (each,) = result["rows"]
+    assert each["name"] == "agent, Top-k 1 %"
     assert each["cf"] == 100
     assert each["n"] == result["elements"] > 10_000
     assert each["pairs"] == 3
@@ -115,7 +115,7 @@ def test_every_way_of_the_hook_is_a_method() -> None:
     """The two lists are in packages that cannot import each other."""
     from gravac_agent.bench.methods import agent_spec
 
-    for method in hooks.OTHERS.values():
+    for _, method, _ in hooks.OTHERS.values():
         assert method in ("dense", "fp16") or agent_spec(method) is not None
 
 

@@ -21,20 +21,20 @@ from gravac_controller.bench.train import START_SECONDS, STEP_SECONDS
 
 BASELINE = "dense"
 OTHERS = {
-    "plain DDP again": "dense",
-    "agent, observing": "agent///dense",
-    "agent, Top-k 1 %": "agent/topk//static:cf=100",
-    "fp16 hook of PyTorch": "fp16",
+    "again": ("plain DDP again", "dense", 1.0),
+    "observing": ("agent, observing", "agent///dense", 1.0),
+    "topk": ("agent, Top-k 1 %", "agent/topk//static:cf=100", 100.0),
+    "fp16": ("fp16 hook of PyTorch", "fp16", 2.0),
 }
-"""What each row is, and its method as ``gravac_agent.bench.methods`` reads it."""
-_CFS = {"agent, Top-k 1 %": 100.0, "fp16 hook of PyTorch": 2.0}
+"""Each way's row, its method as ``gravac_agent.bench.methods`` reads it, and its CF."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """How much to run: ``pairs`` of blocks for each way, a block being ``warmup`` steps not timed and ``steps`` that
-    are; a model of that ``width``."""
+    """What to run: ``pairs`` of blocks for each of ``ways``, a block being ``warmup`` steps not timed and ``steps``
+    that are; a model of that ``width``."""
 
+    ways: Sequence[str]
     ranks: int
     pairs: int
     steps: int
@@ -48,10 +48,11 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
     on the machine disturbs less. Raises RanksFailed."""
     described = machine.describe()
     places = side_by_side(chosen.ranks, "side by side on purpose", tell)
-    taken: dict[str, list[tuple[Block, Block]]] = {name: [] for name in OTHERS}
+    taken: dict[str, list[tuple[Block, Block]]] = {way: [] for way in chosen.ways}
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
-        for number, (name, method) in enumerate({BASELINE: BASELINE, **OTHERS}.items()):
+        methods = {BASELINE: BASELINE, **{way: OTHERS[way][1] for way in chosen.ways}}
+        for number, (name, method) in enumerate(methods.items()):
             words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method]
             words += ["--width", str(chosen.width), "--scratch", str(scratch / str(number))]
             ranks = Ranks(words, places.ranks, places.port(number), scratch / str(number))
@@ -62,7 +63,7 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
             tell(
                 f"Pair {number + 1} of {chosen.pairs} of each way, {chosen.warmup} + {chosen.steps} steps a block."
             )
-            for name in OTHERS:
+            for name in chosen.ways:
                 order = (BASELINE, name) if number % 2 == 0 else (name, BASELINE)
                 blocks = {each: _block(running[each], chosen) for each in order}
                 taken[name].append((blocks[BASELINE], blocks[name]))
@@ -71,7 +72,7 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
         "machine": described,
         "ranks": chosen.ranks,
         "elements": elements,
-        "rows": [_row(name, elements, pairs) for name, pairs in taken.items()],
+        "rows": [_row(way, elements, pairs) for way, pairs in taken.items()],
     }
 
 
@@ -97,14 +98,15 @@ def _block(ranks: Ranks, chosen: Pairs) -> Block:
     )
 
 
-def _row(name: str, elements: int, pairs: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
+def _row(way: str, elements: int, pairs: Sequence[tuple[Block, Block]]) -> dict[str, Any]:
     ratios = [plain.wall / other.wall for plain, other in pairs]
     cpu_ratios = [plain.cpu / other.cpu for plain, other in pairs]
+    name, _, cf = OTHERS[way]
     return {
         "name": name,
         "against": "plain DDP",
         "n": elements,
-        "cf": _CFS.get(name, 1.0),
+        "cf": cf,
         "seconds": median(other.wall for _, other in pairs),
         "baseline": median(plain.wall for plain, _ in pairs),
         "ratio": median(ratios),

@@ -2,7 +2,7 @@
 
 import click
 
-from gravac_controller.bench.hook import Pairs, run
+from gravac_controller.bench.hook import OTHERS, Pairs, run
 from gravac_controller.cli import bench_options, bench_table
 from gravac_controller.cli.bench_run import perform
 
@@ -22,9 +22,19 @@ from gravac_controller.cli.bench_run import perform
     show_default=True,
     help="Steps before them that are not timed.",
 )
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice(list(OTHERS)),
+    multiple=True,
+    default=list(OTHERS),
+    help="Only this one; may be given several times. [default: all]",
+)
 @bench_options.width
 @bench_options.as_json
-def hook(ranks: int, pairs: int, steps: int, warmup: int, width: int, as_json: bool) -> None:
+def hook(
+    ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], width: int, as_json: bool
+) -> None:
     """A training step with the agent against plain DDP, side by side on this machine, where nothing is slow.
 
     An agent that only watches, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP once more, whose ratio
@@ -33,6 +43,7 @@ def hook(ranks: int, pairs: int, steps: int, warmup: int, width: int, as_json: b
     \b
     Example:
       gravac bench hook --pairs 20
+      gravac bench hook --way again --way observing --steps 4 --warmup 1 --pairs 60
     """
-    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, width=width)
+    chosen = Pairs(ranks=ranks, pairs=pairs, steps=steps, warmup=warmup, ways=ways, width=width)
     perform(lambda scratch, tell: run(chosen, scratch, tell), bench_table.steps, as_json)
