@@ -135,7 +135,7 @@ def decode(raw: bytes, number: int, previous_digest: str, path: str, verify: boo
     try:
         record = KINDS[kind].model_validate_json(now)
     except ValidationError as error:
-        raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
+        raise TraceError(path, number, _fault(kind, error)) from None
     return Line(number, kind, float(head[3]), record, digest, expected, body if now is body else b"")
 
 
@@ -146,5 +146,13 @@ def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> by
         try:  # usually today's schema finds the same fault, and can name the field
             KINDS[kind].model_validate_json(body)
         except ValidationError as error:
-            raise TraceError(path, number, f"{kind}.{first_problem(error)}") from None
+            raise TraceError(path, number, _fault(kind, error)) from None
         raise TraceError(path, number, f"{kind}: {problem}") from None
+
+
+def _fault(kind: str, error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    if problem["type"] == "json_invalid":  # "at line 1" there is of the body, not of the trace
+        why = str(problem["ctx"]["error"]).replace(" at line 1 column ", " at its character ")
+        return f"{kind}: its body is not JSON: {why}"
+    return f"{kind}.{first_problem(error)}"

@@ -64,6 +64,17 @@ unpacked, an unknown kind or version, a value of another type or out of range, a
 another job's line, and an altered one. `gravac replay TRACE --check` also names windows that are missing, doubled
 or decided otherwise, and never ends in a traceback.
 
+What replay proves: every decision and reason follows, to the byte, from the windows as they stand there. So a
+change to a decision is always found, even sealed anew, and one to a gain or a time that decided anything. The rest
+(times by phase and rank, raw sums, bytes, loss, the environment) decides nothing, and only the digests guard it:
+the list is in `tests/test_trace_mutations.py`, which changes every field. The traces it uses are of real runs,
+`tests/traces/record.py` records them anew.
+
+A window with its decision, its curve and two ranks takes about 0.9 kB, gzipped as full parts are; each further
+rank that is listed about 75 bytes, so 2 kB are reached with 16. `GRAVAC_RANK_ROWS=16` keeps it there for any
+number of ranks: `spread` says how the times of all of them lie. What writing and replaying cost:
+[benchmarks](../benchmarks/README.md).
+
 Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
 `null`, never 0. Sums are over all ranks and the steps of the window unless it says otherwise.
 

@@ -91,6 +91,9 @@ RUNS = {
     "mlp-nan": Run(
         task="mlp", windows=30, compressor="topk+int8", policy="gravac", emulated="50mbit", spoilt=(87, 143, 144)
     ),
+    "mlp-ruled-out": Run(
+        task="mlp", windows=24, compressor="topk", policy="gravac:ladder=10/1000", emulated="50mbit"
+    ),
     "mlp-steered-parts": Run(
         task="mlp",
         windows=40,

@@ -1,0 +1,20 @@
+"""Altered traces, a few thousand of them: ``python tests/fuzz_traces.py --inputs 1000000`` is the long one."""
+
+from fuzz_traces import fuzz, seeds
+
+from gravac.traceline import KINDS
+
+
+def test_the_seeds_hold_every_kind_of_line_in_both_schemas() -> None:
+    text = b"".join(seeds())
+    for kind in KINDS:
+        assert f'{{"kind":"{kind}"'.encode() in text
+    assert {b'"schema":1' in seed for seed in seeds()} == {True, False}
+
+
+def test_altered_traces_raise_nothing_undocumented() -> None:
+    outcomes = fuzz(3000, seed=1)
+    assert sum(outcomes.values()) == 3000
+    # Alterations that all end at the first line would test nothing.
+    both = ("read", "refused", "decided otherwise", "not decided otherwise", "checked, bad")
+    assert all(outcomes[outcome] > 100 for outcome in both), outcomes

@@ -1,0 +1,173 @@
+"""Change any digit in a recorded trace: it is caught, or it decides nothing. Over every field of every kind of line.
+
+Not sealed anew, every change is caught by the digests. Sealed anew, as a forger would: every change to a decision is
+caught; the fields of ``SILENT`` are shown to decide nothing, all of them changed everywhere at once; every other field
+does decide, and a change that replay lets pass (a last digit, a gain that was not the best one) has by that been shown
+to change no decision, no reason and no later one.
+"""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trace_leaves import Replayed, altered, changes, field, leaves, other
+
+from gravac.protocol import SCHEMA, Decision
+from gravac.trace import TraceError, read
+from gravac.traceline import Line, decode, encode
+
+TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
+BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])
+SILENT = {
+    # About the run, for people. What a rule has to know of it is in its settings.
+    "for people": ("job.environment", "job.model", "job.settings", "job.link", "job.window_steps"),
+    "told, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
+    "after the last decision": ("end",),
+    "where a part lies, for who reads it alone": ("part",),
+    # Rules read the medians and the samples of settled steps, by CF. These show where the time went, and to whom.
+    "other times": ("window.seconds", "window.phases", "window.spread", "window.ranks"),
+    # Gains are smoothed by the ranks' gate; the raw sums are there so that other signals can be worked out.
+    "raw sums": ("window.levels.*.sums", "window.curve.steps"),
+    "bytes, as no rule counts them": (
+        *("window.dense_bytes", "window.payload_bytes"),
+        *("window.levels.*.dense_bytes", "window.levels.*.payload_bytes"),
+    ),
+    "quality and faults: shown, and the steps were left out already": (
+        *("window.loss", "window.nonfinite_steps", "window.failed_steps"),
+    ),
+    # Rules ask each level under which decision it ran.
+    "of the last step only": ("window.epoch", "window.cf"),
+}
+"""Why a field decides nothing: those named and all below them. An announced gap (``event.kind``) hides a missing window
+of which the line is gone too: that is the chain's to find, and a gap not announced is a difference."""
+NAMES = tuple(name for names in SILENT.values() for name in names)
+
+
+def silent(name: str) -> bool:
+    return any(name == each or name.startswith(each + ".") for each in NAMES)
+
+
+@functools.cache
+def replayed(path: Path) -> Replayed:
+    return Replayed(list(read(path)))
+
+
+def first_of_each_field(lines: list[Line]) -> dict[str, tuple[int, tuple[str | int, ...], object]]:
+    found: dict[str, tuple[int, tuple[str | int, ...], object]] = {}
+    for place, line in enumerate(lines):
+        for way, value in leaves(line.record.model_dump(mode="json")):
+            found.setdefault(field(line.kind, way), (place, way, value))
+    return found
+
+
+@BY_NAME
+def test_what_is_not_sealed_anew_is_caught_by_its_digest(path: Path) -> None:
+    lines, tried = replayed(path).lines, 0
+    for place, way, value in first_of_each_field(lines).values():
+        for changed in changes(value):
+            line = altered(lines[place], {way: changed})
+            if line is not None:
+                tried += 1
+                before = "" if place == 0 else lines[place - 1].digest
+                sealed = encode(line.record, line.time, before)[0]
+                raw = sealed[: -len('0123456789abcdef"}\n')] + lines[place].digest.encode() + b'"}'
+                with pytest.raises(TraceError, match="was altered after it was written"):
+                    decode(raw, line.number, before, "trace", verify=True)
+    assert tried > 150
+
+
+@BY_NAME
+def test_every_change_to_any_decision_is_caught_even_sealed_anew(path: Path) -> None:
+    trace, tried = replayed(path), 0
+    for place, line in enumerate(trace.lines):
+        if line.kind == "decision":
+            for number, (way, value) in enumerate(leaves(line.record.model_dump(mode="json"))):
+                # Each leaf once, in another way at each line.
+                found = (altered(line, {way: changed}) for changed in turned(changes(value), place + number))
+                forged = next((each for each in found if each is not None), None)
+                if forged is not None and forged.record != line.record:
+                    tried += 1
+                    assert trace.catches(place, forged, later=0), (line.number, field(line.kind, way))
+    assert tried > 150
+
+
+def turned(values: list[object], by: int) -> list[object]:
+    by %= len(values)
+    return values[by:] + values[:by]
+
+
+@BY_NAME
+def test_silent_fields_decide_nothing_whatever_they_say(path: Path) -> None:
+    """All changed, in every line, at once, and the clock set otherwise: each decision is what it was, to the byte."""
+    trace, changed = replayed(path), 0
+    forged = []
+    for line in trace.lines:
+        ways = {
+            way: other(value)
+            for way, value in leaves(line.record.model_dump(mode="json"))
+            if silent(field(line.kind, way)) and other(value) != value
+        }
+        twisted = altered(line, ways)
+        assert twisted is not None, (line.number, ways)
+        forged.append(replace(twisted, time=line.time / 2 - 7.5))
+        changed += len(ways)
+    Replayed(forged)  # which raises where a decision does not follow
+    assert changed > 500
+
+
+def test_every_other_field_decides() -> None:
+    """So that nothing is called decisive that is not: for each field there is a change that replay catches."""
+    names: dict[str, list[tuple[Replayed, int, tuple[str | int, ...], object]]] = {}
+    for trace in map(replayed, TRACES):
+        turning = sorted(range(len(trace.lines)), key=lambda place: quiet(trace.lines, place))
+        for place in turning:
+            line = trace.lines[place]
+            if line.kind != "decision":
+                for way, value in leaves(line.record.model_dump(mode="json")):
+                    name = field(line.kind, way)
+                    if value not in (None, []) and not silent(name):
+                        names.setdefault(name, []).append((trace, place, way, value))
+    never = [name for name, places in names.items() if not any(map(decides, places))]
+    assert never == []
+    assert len(names) > 30
+
+
+def quiet(lines: list[Line], place: int) -> bool:
+    """A window after which nothing changed: most fields of most of those could say what they like."""
+    following = lines[place + 1].record if place + 1 < len(lines) else None
+    return isinstance(following, Decision) and following.rule in (
+        "hold",
+        "fixed",
+        "unusable",
+        "pinned",
+        "paused",
+    )
+
+
+def decides(leaf: tuple[Replayed, int, tuple[str | int, ...], object]) -> bool:
+    """Whether some change to that leaf is caught at once, by what follows the line; or later, where little does."""
+    trace, place, way, value = leaf
+    later = None if trace.lines[place].kind != "window" else 1
+    forgeries = (altered(trace.lines[place], {way: changed}) for changed in changes(value))
+    return any(trace.catches(place, forged, later) for forged in forgeries if forged is not None)
+
+
+def test_the_stored_traces_are_of_many_kinds() -> None:
+    """More than ten from real runs: tasks, codecs, networks, rules, a killed controller, NaN steps, orders, parts."""
+    specs, kinds, events = [], set(), set()
+    for path in TRACES:
+        lines = replayed(path).lines
+        if lines[0].record.model_dump().get("settings") is not None:  # of schema 2: recorded by record.py
+            specs.append((path.name, next(line.record for line in lines if line.kind == "job")))
+        kinds |= {line.kind for line in lines}
+        events |= {line.record.model_dump()["kind"] for line in lines if line.kind == "event"}
+    assert SCHEMA == 2
+    assert len(specs) >= 10
+    assert len({spec.model.name for _, spec in specs}) >= 3  # type: ignore[union-attr]
+    assert len({spec.compressor.partition("+")[0] for _, spec in specs}) >= 6  # type: ignore[union-attr]
+    assert len({spec.policy.name for _, spec in specs}) >= 3  # type: ignore[union-attr]
+    assert {spec.world_size for _, spec in specs} == {2, 4}  # type: ignore[union-attr]
+    assert sum("shaped" in name for name, _ in specs) >= 3
+    assert {"nonfinite", "fallback", "recovered", "registered"} <= events
+    assert kinds == {"job", "window", "decision", "override", "event", "end", "part"}
