@@ -1,11 +1,16 @@
-"""How quick the live page is in Chromium: ``python benchmarks/page.py [--windows 10000] [--loads 5]``.
+"""How quick the live page is in Chromium: ``python benchmarks/page.py [--windows 10000] [--loads 5] [--trace FILE]``.
 
 A controller with a job of so many windows; the page is opened afresh each time. Prints when the first numbers and the
 first chart were there, when all history was, how long frames take while a chart is panned, and the page's size.
+With ``--trace``: from the start of ``gravac ui FILE`` to its first answer, its first chart, and all of the trace on the
+page; a file that is not there is made first, of so many windows.
 """
 
 import argparse
 import itertools
+import re
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +24,7 @@ from browser.sinks import Disk
 from browser.story import Story
 from controller.process import Controller
 from playwright.sync_api import Browser, sync_playwright
+from traces import STORED, make
 
 WATCH = """
 window.firsts = {};
@@ -83,11 +89,59 @@ def load(browser: Browser, url: str, windows: int) -> dict[str, Any]:
         tab.context.close()
 
 
+def look_back(browser: Browser, trace: Path) -> dict[str, Any]:
+    """``gravac ui`` once, from its start; seconds."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "gravac_controller", "ui", str(trace)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert running.stdout is not None
+        found = re.search(r"http://\S+", running.stdout.readline())
+        if found is None:
+            raise SystemExit("gravac ui gave no address")
+        answers = time.monotonic() - began
+        tab = Tab(browser, "about:blank")
+        try:
+            tab.host = found[0].removeprefix("http://")
+            tab.page.goto(found[0])
+            tab.wait("document.querySelector('#chart-cf canvas') !== null")
+            chart, first = time.monotonic() - began, tab.text("#scrub-text")
+            tab.wait("/^As of window .*(?<!%)$/.test(document.querySelector('#scrub-text').textContent)")
+            everything = time.monotonic() - began
+            print(f"first: {first}; in the end: {tab.text('#scrub-text')}")
+            if tab.errors:
+                raise SystemExit(f"the page complained: {tab.errors}")
+        finally:
+            tab.context.close()
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.wait()
+    return {
+        "gravac ui answers, seconds": answers,
+        "first chart, seconds": chart,
+        "all of the trace, seconds": everything,
+    }
+
+
+def shown(loads: list[dict[str, Any]]) -> None:
+    """Median and range of each figure."""
+    for name in loads[0]:
+        values = sorted(one[name] for one in loads)
+        print(f"{name:34} {median(values):8.3f}   ({values[0]:.3f} to {values[-1]:.3f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--windows", type=int, default=10_000)
     parser.add_argument("--loads", type=int, default=5)
+    parser.add_argument("--trace", type=Path, help="measure gravac ui on this file instead")
     given = parser.parse_args()
+    if given.trace is not None:
+        if not given.trace.exists():
+            make(STORED, given.trace, given.windows)
+        with sync_playwright() as playwright, launch(playwright) as browser:
+            shown([look_back(browser, given.trace) for _ in range(given.loads)])
+        return
     with (
         tempfile.TemporaryDirectory() as folder,
         sync_playwright() as playwright,
@@ -101,9 +155,7 @@ def main() -> None:
             loads = [load(browser, controller.url, given.windows) for _ in range(given.loads)]
         finally:
             controller.stop()
-    for name in loads[0]:
-        values = sorted(one[name] for one in loads)
-        print(f"{name:34} {median(values):8.3f}   ({values[0]:.3f} to {values[-1]:.3f})")
+    shown(loads)
 
 
 if __name__ == "__main__":

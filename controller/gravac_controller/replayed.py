@@ -1,30 +1,38 @@
 """A job read from a trace file, as it was after any of its windows. Nothing is decided again: see ``gravac.replay``.
 
-The trace is copied once into a folder of our own, whole and uncompressed, so that it can be read from any place on
-while the original goes on, turns to a new part, or is deleted.
+The trace is copied into a folder of our own while it is read (``copied``). A long one is shown before all of it has
+been read: always as of a window, with all that was known then, so that no number on the page counts half a trace.
 """
 
-import zlib
+import copy
+import threading
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from gravac import parts
 from gravac.orders import Override
 from gravac.parts import Part
 from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac.trace import MAX_TRACE_BYTES, Trace, TraceError
-from gravac.traceline import MAX_LINE_BYTES, Line, TraceRecord, decode
+from gravac.trace import Trace, TraceError
+from gravac.traceline import Line, TraceRecord, decode
+from gravac_controller.copied import Copied
+from gravac_controller.history import History
 from gravac_controller.job import Job
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
 from gravac_controller.reader import End
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views import State
+from gravac_controller.thinning import Kept
+from gravac_controller.views import DecisionView, State, WindowView
 
 EVERY = 50
 """Windows between two checkpoints: the most that is read again to look back."""
-_BOM = b"\xef\xbb\xbf"
+AT_ONCE = 500
+"""Windows read before anything is shown."""
+MOST_WINDOWS = 20_000
+"""Windows that the page holds; of longer traces those that stand out (``thinning``)."""
 
 
 class ReplayedLive(LiveJob):
@@ -65,23 +73,87 @@ class Checkpoint:
 
 
 class ReplayedJob(Job):
-    """The job of the trace at ``path``. ``folder`` is empty and ours. Raises TraceError, OSError."""
+    """The job of the trace at ``path``. ``folder`` is empty and ours.
 
-    def __init__(self, path: Path, folder: Path, settings: ControllerSettings) -> None:
+    The first windows are read at once (all of a short trace), the rest by ``read_on``, in a thread of its own.
+    ``live`` is the job as of the last ``told``. Raises TraceError, OSError.
+    """
+
+    def __init__(
+        self, path: Path, folder: Path, settings: ControllerSettings, at_once: int = AT_ONCE
+    ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        copy_plain(path, self._copy)
         super().__init__(self._copy.parent, settings, lambda: 0.0)
-        self.live = ReplayedLive(settings)
         self.first_window: int | None = None
-        self.notes: tuple[str, ...] = ()
+        self.problem = ""
+        self.done = False
+        self._stopped = False
+        self._reading = threading.Lock()
+        self._stream = Copied(path, self._copy)
+        self._trace = Trace(cast(BinaryIO, self._stream), str(path), verify=True, owned=True)
+        self._ahead = ReplayedLive(settings)  # the job as of the last line read
+        self._history = History(MOST_WINDOWS)
+        self._waiting: WindowView | None = None
+        self._held: Line | None = None  # read already, the next to be taken in
+        self._offset = self._since = 0
         self._checkpoints: list[Checkpoint] = []
-        self.journal = _ReadOnly(self._copy.parent, settings, self._read(str(path)))
+        self.journal = self._copied = _ReadOnly(self._copy.parent, settings)
+        self._read(at_once)
+        if self._ahead.spec is None or self._ahead.decision is None:
+            raise TraceError(str(path), None, "holds no job")
+        self.told()
 
     @property
     def name(self) -> str:
         """As registered."""
-        return self.live.known()[0].job
+        return self._ahead.known()[0].job
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired or is missing, as far as it has been read."""
+        return tuple(self._trace.notes)
+
+    @property
+    def windows(self) -> int:
+        """How many have been read."""
+        return self._ahead.totals.windows
+
+    @property
+    def share(self) -> float:
+        """How much of the trace has been read, 0 to 1; 1 only at its end."""
+        return 1.0 if self.done else min(0.99, self._offset / (self._stream.size or 2**40))
+
+    def read_on(self) -> None:
+        """Read the rest. Where a line is bad, what is before it is the trace, and ``problem`` says so."""
+        try:
+            while not self.done and not self._stopped:
+                self._read(EVERY)
+        except (TraceError, OSError) as error:
+            with self._reading:
+                self._decided(None)
+                self.problem, self.done = str(error), True
+        finally:
+            self._trace.close()
+
+    def stop(self) -> None:
+        """Have ``read_on`` return soon."""
+        self._stopped = True
+
+    def told(self) -> tuple[list[Kept], list[DecisionView]]:
+        """What there is to draw as of the last line read; from here on that is what ``live`` and ``as_of`` know."""
+        with self._reading:
+            self._stream.sync()
+            windows, decisions, done = list(self._history.windows), self._history.decisions(), self.done
+            last = -1 if self._ahead.latest is None else self._ahead.latest.report.window
+            heat = copy.deepcopy(self._ahead.heat)
+            self._copied.ends(End(self._trace.part, self._offset))
+        if done:
+            self.live = self._ahead
+        else:
+            self.live = self.as_of(last)
+            self.live.heat = heat
+        return windows, decisions
 
     def as_of(self, window: int) -> LiveJob:
         """The job after the decision on ``window``, and what happened before the next one. Raises OSError."""
@@ -102,27 +174,54 @@ class ReplayedJob(Job):
                 number += 1
         return live
 
-    def _read(self, path: str) -> End:
-        """Take in the whole copy, leaving checkpoints."""
-        offset, since = 0, 0
-        with Trace(self._copy.open("rb"), path, verify=True, owned=True) as trace:
-            for line in trace:
+    def _read(self, windows: int) -> None:
+        """Take in so many windows more, and what follows the last of them, leaving checkpoints."""
+        left = windows
+        with self._reading:
+            while True:
+                line = self._held or next(self._trace, None)
+                self._held = None
+                if line is None:
+                    self._decided(None)
+                    self.done = True
+                    return
                 if isinstance(line.record, WindowReport):
-                    if self.first_window is None:
-                        self.first_window = line.record.window
-                    since += 1
-                    if since > EVERY:
-                        since = 1
-                        self._checkpoints.append(self._checkpoint(line, line.record.window, offset))
-                self.live.apply(line.number, line.time, line.record)
-                offset = trace.good_bytes
-        if self.live.spec is None or self.live.decision is None:
-            raise TraceError(path, None, "holds no job")
-        self.notes = tuple(trace.notes)
-        return End(trace.part, offset)
+                    if left == 0:
+                        self._held = line
+                        return
+                    left -= 1
+                    self._before(line, line.record.window)
+                self._take(line)
+
+    def _before(self, line: Line, window: int) -> None:
+        """A window comes: leave a checkpoint every so often."""
+        if self.first_window is None:
+            self.first_window = window
+        self._since += 1
+        if self._since > EVERY:
+            self._since = 1
+            self._checkpoints.append(self._checkpoint(line, window, self._offset))
+
+    def _take(self, line: Line) -> None:
+        """Fold one line."""
+        if isinstance(line.record, WindowReport):
+            self._decided(None)
+        self._ahead.apply(line.number, line.time, line.record)
+        if isinstance(line.record, WindowReport):
+            self._waiting = self._ahead.latest
+        elif isinstance(line.record, Decision):
+            self._history.begin(self._ahead.decisions[-1])
+            self._decided(self._ahead.decisions[-1])
+        self._offset = self._trace.good_bytes
+
+    def _decided(self, decision: DecisionView | None) -> None:
+        """The window that waits for its decision has it, or (None) never will."""
+        if self._waiting is not None:
+            self._history.add(self._waiting, decision)
+            self._waiting = None
 
     def _checkpoint(self, line: Line, window: int, offset: int) -> Checkpoint:
-        live = self.live
+        live = self._ahead
         spec, decision = live.known()
         return Checkpoint(
             window=window,
@@ -138,33 +237,11 @@ class ReplayedJob(Job):
 
 
 class _ReadOnly(Journal):
-    """A journal that ends where the trace did."""
+    """A journal that ends where the trace does, as far as it has been read."""
 
-    def __init__(self, folder: Path, settings: ControllerSettings, end: End) -> None:
+    def __init__(self, folder: Path, settings: ControllerSettings) -> None:
         super().__init__(folder, settings, lambda: 0.0)
+
+    def ends(self, end: End) -> None:
+        """This is how much there is."""
         self._end = end
-
-
-def copy_plain(source: Path, target: Path) -> None:
-    """Copy a trace, a gzipped one or one in parts, line by line: no compression, no CR, no byte order mark.
-
-    What cannot be read of a compressed file that ends early is left out. Raises TraceError, OSError.
-    """
-    total = 0
-    try:
-        stream = parts.whole(source) if source.name == parts.ACTIVE else parts.opened(source)
-        with stream, target.open("xb") as file:
-            try:
-                while raw := stream.readline(MAX_LINE_BYTES + 2):
-                    raw = raw.removeprefix(_BOM) if total == 0 else raw
-                    total += len(raw)
-                    if total > MAX_TRACE_BYTES:
-                        raise TraceError(
-                            str(source), None, f"the trace is longer than {MAX_TRACE_BYTES} bytes"
-                        )
-                    file.write(raw[:-2] + b"\n" if raw.endswith(b"\r\n") else raw)
-            except EOFError:
-                pass
-    except (OSError, zlib.error, EOFError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TraceError(str(source), None, f"cannot be read: {why}") from None

@@ -156,6 +156,37 @@ def test_what_is_not_there_cannot_be_asked(ui: Ui, open_page: OpenPage) -> None:
     assert trace.value.path().read_bytes().count(b'"kind":"window"') == 60
 
 
+@pytest.mark.parametrize("altered", [False, True])
+def test_a_long_trace_comes_bit_by_bit(tmp_path: Path, open_page: OpenPage, altered: bool) -> None:
+    """Longer than what is read before the first answer; with a bad line in what comes later."""
+    disk = Disk()
+    Story(disk).play(700)
+    disk.write(tmp_path, iter(range(1_700_000_000, 1_800_000_000)).__next__)
+    path = tmp_path / "demo" / "journal.jsonl"
+    before, window, after = path.read_bytes().partition(b'"window":650,"first_step"')
+    path.write_bytes(
+        before + window + (after.replace(b'"samples":', b'"samples":1', 1) if altered else after)
+    )
+    running = Ui(path)
+    try:
+        assert "demo, 500 windows so far, reading on, at http" in running.said
+        tab = opened(open_page, running.url)
+        last = 649 if altered else 699
+        tab.until(
+            lambda: tab.text("#scrub-text").startswith(f"As of window {last} of {last} "), "all is read"
+        )
+        tab.until(lambda: "reading on" not in tab.text("#scrub-text"), "and said to be")
+        assert f"{20 * (last + 1):,} steps" in tab.text("#saved")
+        if altered:
+            assert "was altered after it was written" in tab.text("#banner")
+        else:
+            assert tab.page.locator("#banner").is_hidden()
+        tab.page.evaluate("location.hash = '#at=650'")
+        tab.shows("#scrub-text", "As of window 649 " if altered else "As of window 650 ")
+    finally:
+        running.stop()
+
+
 def test_the_server_ends(story: tuple[Path, Story], open_page: OpenPage) -> None:
     running = Ui(story[0])
     tab = opened(open_page, running.url)

@@ -4,6 +4,7 @@ import gzip
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,12 +15,13 @@ from browser.story import Story
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
+from gravac_controller.history import MOST_CURVES, plain
 from gravac_controller.page_files import STATIC
 from gravac_controller.report.bundle import CannotBundle, bundle
 from gravac_controller.report.figure import svg
 from gravac_controller.report.lines import Lines
-from gravac_controller.report.thinning import MOST_MARKED, Kept, Thinned
 from gravac_controller.report.told import tell
+from gravac_controller.thinning import MOST_MARKED, Kept, Thinned
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
 BUDGET_BYTES = 10_000_000
@@ -164,6 +166,16 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
     assert all(b - a <= thinned.run for a, b in pairwise(kept) if a is not None and b is not None)
 
 
+def test_curves_of_a_long_trace_are_those_of_some_windows() -> None:
+    curve = (3, True, (1.0, 0.123456, None))
+    windows = [replace(window(at, marked=at == 777), curve=curve) for at in range(5 * MOST_CURVES)]
+    told = plain(windows, [], exact=False)["curves"]
+    assert isinstance(told, list)
+    places = [at for at, *_ in told]
+    assert places == sorted({*range(0, 5 * MOST_CURVES, 5), 777, 5 * MOST_CURVES - 1})
+    assert told[0] == [0, 3, True, [1, 0.123, None]]
+
+
 def test_a_short_trace_is_kept_whole() -> None:
     thinned = Thinned(100)
     for at in range(100):
@@ -174,7 +186,7 @@ def test_a_short_trace_is_kept_whole() -> None:
 
 def test_figures_count_every_window(trace: Path) -> None:
     whole, few = tell(trace), tell(trace, 100)
-    assert len(few.windows) <= 101 < len(whole.windows) == 200
+    assert len(few.history.windows) <= 101 < len(whole.history.windows) == 200
     assert few.figures == whole.figures
     assert whole.figures.steps == 4000
     assert whole.figures.wire_cf == pytest.approx(

@@ -131,6 +131,47 @@ def test_a_trace_that_was_altered_is_not_shown(
         ReplayedJob(other, folder, SETTINGS)
 
 
+def test_a_long_trace_is_shown_as_of_what_has_been_read(
+    told: tuple[Path, dict[int, dict[str, Any]]], folder: Path
+) -> None:
+    path, seen = told
+    job = ReplayedJob(path, folder, SETTINGS, at_once=20)
+    assert not job.done
+    assert (job.windows, job.live.totals.windows) == (20, 20)
+    assert 0 < job.share < 0.5
+    assert shown(job.live) == seen[19], "with all that was known then"
+    assert present.rank_heat(job.live).columns[-1].last_window == 19
+    assert shown(job.as_of(5)) == seen[5]
+    windows, decisions = job.told()
+    assert [one.number("window") for one in windows] == list(range(20))
+    assert [one.decision.window for one in decisions] == list(range(-1, 20))
+    job.read_on()
+    assert (job.done, job.share, job.problem) == (True, 1.0, "")
+    assert job.live.totals.windows == 20, "until it is told anew"
+    windows, decisions = job.told()
+    assert job.live.totals.windows == len(windows) == WINDOWS
+    assert differing(job, seen) == [29, 39, 69, 79]
+
+
+def test_a_line_altered_far_behind_ends_the_trace(
+    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
+) -> None:
+    whole = b"".join(
+        gzip.decompress(part.read_bytes()) if part.suffix == ".gz" else part.read_bytes()
+        for part in [*sorted(told[0].parent.glob("journal.0*")), told[0]]
+    )
+    other = tmp_path / "altered.jsonl"
+    before, window, after = whole.partition(b'"window":60,"first_step"')
+    other.write_bytes(before + window + after.replace(b'"samples":', b'"samples":1', 1))
+    job = ReplayedJob(other, folder, SETTINGS, at_once=20)
+    job.read_on()
+    assert "altered after it was written" in job.problem
+    assert job.done
+    windows, _ = job.told()
+    assert windows[-1].number("window") == 59
+    assert shown(job.live) == told[1][59]
+
+
 @pytest.mark.parametrize("text", [b"", b"hello\n", b"\x1f\x8bnot gzip at all"])
 def test_what_is_no_trace_is_refused(tmp_path: Path, folder: Path, text: bytes) -> None:
     (tmp_path / "no-trace").write_bytes(text)

@@ -27,8 +27,9 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
     """Look at TRACE as the live page showed it, from its first window to its last.
 
     TRACE is a job's journal, or the folder it is in; gzipped is fine, and so is one that a running training still
-    writes: what is there now is shown. A slider chooses the window as of which everything is shown. The page is served
-    to this machine only, and changes nothing. Ctrl-C ends it.
+    writes: what is there now is shown. A long trace opens at once, as of the windows read so far, and goes on by
+    itself. A slider chooses the window as of which everything is shown. The page is served to this machine only, and
+    changes nothing. Ctrl-C ends it.
 
     \b
     Example:
@@ -38,13 +39,18 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
     def started(url: str, job: ReplayedJob) -> None:
         windows = job.live.totals.windows
         last = "no window yet" if job.live.latest is None else f"{windows} windows"
-        click.echo(f"{printable(job.name)}, {last}, at {url}")
-        for note in job.notes:
-            click.echo(f"note: {printable(note)}", err=True)
+        more = "" if job.done and job.windows == windows else " so far, reading on"
+        click.echo(f"{printable(job.name)}, {last}{more}, at {url}")
         if open_it and not webbrowser.open(url):
             click.echo("no browser could be opened; open the address yourself", err=True)
 
+    def finished(job: ReplayedJob) -> None:
+        for note in job.notes:
+            click.echo(f"note: {printable(note)}", err=True)
+        if job.problem:
+            click.echo(f"the trace cannot be read to its end: {printable(job.problem)}", err=True)
+
     try:
-        serve_trace(trace / ACTIVE if trace.is_dir() else trace, port, started)
+        serve_trace(trace / ACTIVE if trace.is_dir() else trace, port, started, finished)
     except (TraceError, ListenError, OSError) as error:
         raise CannotShow(printable(str(error))) from None

@@ -41,12 +41,12 @@ def lines(told: Told, name: str) -> Lines:
     """The lines of one trace. Its windows have all of these but the gain."""
 
     def column(title: str) -> list[float]:
-        return [one.number(title) or 0.0 for one in told.windows]
+        return [one.number(title) or 0.0 for one in told.history.windows]
 
     return Lines(
         name=name,
         first=column("first_step"),
         steps=column("last_step"),
         cfs=column("cf"),
-        gains=[one.number("gain") for one in told.windows],
+        gains=[one.number("gain") for one in told.history.windows],
     )

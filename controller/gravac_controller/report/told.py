@@ -3,7 +3,6 @@
 import math
 import statistics
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +12,12 @@ from gravac.parts import ACTIVE
 from gravac.protocol import Decision, WindowReport
 from gravac.trace import TraceError, read
 from gravac_controller import present
-from gravac_controller.columns import row_of
+from gravac_controller.history import History
 from gravac_controller.replayed import ReplayedLive
-from gravac_controller.report.thinning import Thinned, kept
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import DecisionView, JobView, RankHeatView, WindowView
 
 MOST_WINDOWS = 10_000
-MOST_CHANGES = 2_000
-"""Decisions that changed something, of those whose window was left out: the newest so many are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +38,12 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One trace. ``changes``: how many decisions changed something; ``decisions`` are those that are told."""
+    """One trace."""
 
     path: str
     view: JobView
     heat: RankHeatView
-    windows: Thinned
-    decisions: list[DecisionView]
-    changes: int
+    history: History
     figures: Figures
     notes: tuple[str, ...]
 
@@ -92,31 +86,18 @@ def fresh() -> ReplayedLive:
 
 
 def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
-    """Read a trace once. ``most``: windows that are kept (``Thinned``). Raises TraceError."""
-    live, windows, sums, notes = fresh(), Thinned(most), _Sums(), list[str]()
-    first: DecisionView | None = None
-    changes: deque[DecisionView] = deque(maxlen=MOST_CHANGES)
-    changed = 0
+    """Read a trace once. ``most``: windows that are kept (``thinning.Thinned``). Raises TraceError."""
+    live, history, sums, notes = fresh(), History(most), _Sums(), list[str]()
     for view, decision in windows_of(path, live, notes):
-        if first is None:
-            first = live.decisions[0]
-        if decision is not None and decision.changed:
-            changed += 1
-            changes.append(decision)
+        history.begin(live.decisions[0])
         sums.add(view)
-        windows.add(kept(view, row_of(view), decision))
-    start = [first or live.decisions[0]]
-    there = {id(one.decision) for one in windows}
-    loose = [one for one in changes if id(one) not in there]
-    decisions = [*start, *loose, *(one.decision for one in windows if one.decision is not None)]
-    decisions.sort(key=lambda one: (one.decision.window, one.decision.epoch))
+        history.add(view, decision)
+    history.begin(live.decisions[0])
     return Told(
         path=str(path),
         view=present.job_view(live),
         heat=present.rank_heat(live),
-        windows=windows,
-        decisions=decisions,
-        changes=changed,
+        history=history,
         figures=sums.figures(live),
         notes=tuple(notes),
     )
@@ -167,10 +148,11 @@ class _Sums:
 
 def thinning_note(told: Told) -> str:
     """What was left out, in one sentence; empty where nothing was."""
-    if len(told.windows) == told.windows.windows:
+    windows = told.history.windows
+    if len(windows) == windows.windows:
         return ""
     return (
-        f"{len(told.windows):,} of {told.windows.windows:,} windows are shown: of each {told.windows.run} in a row the "
+        f"{len(windows):,} of {windows.windows:,} windows are shown: of each {windows.run} in a row the "
         "first, those with the least gain, the most owed steps, the longest step and the highest loss, and up to four "
         "with a change or a fault. Totals and figures count them all; the trace has them all."
     )

@@ -6,29 +6,22 @@ import { rowOf } from "./rows.js";
 const MOST_WINDOWS = 20_000, LARGEST_PAGE = 500;
 const RANK_ROWS_A_PAGE = 50_000;  // the controller has to read them, though they are not sent: smaller pages of wide jobs
 
-/** Windows and decisions before window `before`, for `state`, unless the view has moved on. Raises what getJson raises. */
+/**
+ * Windows and decisions before window `before`, for `state`, unless the view has moved on; of a very long job the newest
+ * only. Raises what getJson raises.
+ */
 export async function readHistory(state, spec, before, stillWanted) {
-  const { rows, decisions } = await read(spec, before, stillWanted, () => {});
-  if (stillWanted()) state.prepend(rows, decisions);
-}
-
-/** {rows, decisions} of a whole job whose last window is `last`. onShare(0 to 1): how far it is. */
-export const readAll = (spec, last, onShare) => read(spec, last + 1, () => true, onShare);
-
-/** Of a very long job the newest windows only. */
-async function read(spec, before, stillWanted, onShare) {
   const start = Math.max(-1, before - MOST_WINDOWS - 1);
   const rows = [], decisions = [], limit = Math.max(10, Math.min(LARGEST_PAGE, Math.floor(RANK_ROWS_A_PAGE / spec.world_size)));
   for await (const views of pages(jobPath(spec.job, "/windows?ranks=false&"), limit, start, before)) {
     if (!stillWanted()) break;
     for (const view of views) if (view.report.window < before) rows.push(rowOf(view));
-    onShare(rows.length / (before - start));
   }
   for await (const views of pages(jobPath(spec.job, "/decisions?"), LARGEST_PAGE, start, before)) {
     if (!stillWanted()) break;
     for (const view of views) if (view.decision.window < before) decisions.push(view);
   }
-  return { rows, decisions };
+  if (stillWanted()) state.prepend(rows, decisions);
 }
 
 async function* pages(path, limit, start, before) {

@@ -2,17 +2,20 @@
 
 import { getJson, jobPath } from "./api.js";
 import { $, setHidden } from "./dom.js";
-import { readAll } from "./history.js";
 import { Link } from "./link.js";
+import { rowsOf, viewsOf } from "./rows.js";
 import { showClock, showLists } from "./screen.js";
 import { Scrubber } from "./scrubber.js";
 import { backAt } from "./status.js";
+
+const LOOK_AGAIN_MS = 400;  // while its server reads on
 
 export class Replay {
   constructor(state, screen, take) {
     Object.assign(this, { state, screen, take });
     this.job = this.shown = null;  // the name; the job as of the window on show
     this.all = { rows: [], decisions: [] };
+    this.problem = "";  // why the trace ends where it does
     this.wanted = null;  // a window; null: the last
     this.asking = false;
     this.link = new Link(([one]) => this.found(one.job), () => this.tick());
@@ -44,14 +47,28 @@ export class Replay {
     this.job = job;
     this.take.show(job);
     try {
-      const end = await getJson(jobPath(job));
-      const last = end.latest?.report.window ?? -1;
-      this.all = await readAll(end.spec, last, (share) => this.scrubber.reading(share));
-      this.scrubber.show(this.all.rows);
-      await this.look();
+      await this.read();
     } catch {
       this.job = null;  // lost meanwhile: begin again when it answers
     }
+  }
+
+  /** Show what the server has read of the trace, and again when there is much more of it, until that is all. */
+  async read() {
+    for (let known = 0, done = false; !done;) {
+      const told = await getJson(jobPath(this.job, `/history?known=${known}`));
+      ({ done, problem: this.problem } = told);
+      this.scrubber.reading(done ? null : told.share);
+      if (told.history !== undefined) {
+        known = told.windows;
+        this.all = { rows: rowsOf(told.history), decisions: viewsOf(told.history) };
+        this.scrubber.show(this.all.rows, known);
+        await this.look();
+      }
+      setHidden($("trace"), !done);
+      if (!done) await new Promise((resolve) => { setTimeout(resolve, LOOK_AGAIN_MS); });
+    }
+    this.tick();
   }
 
   /** Show the window that is wanted; while one is asked for, others wait, and only the newest of them is asked. */
@@ -70,7 +87,8 @@ export class Replay {
   }
 
   get target() {
-    return this.wanted ?? this.all.rows.at(-1)?.window ?? -1;
+    const last = this.all.rows.at(-1)?.window ?? -1;
+    return Math.min(this.wanted ?? last, last);
   }
 
   show(window, job) {
@@ -85,7 +103,7 @@ export class Replay {
 
   /** What changes with the clock alone. */
   tick() {
-    showClock(this.shown, backAt(this.shown, this.link.lostSince), null);
+    showClock(this.shown, backAt(this.shown, this.link.lostSince, this.problem), null);
     showLists(this.shown !== null, { jobs: [], unreadable: [], current: this.job, missing: null });
   }
 

@@ -2,7 +2,7 @@
 
 import { Comparison } from "./compare.js";
 import { $, el, setHidden, setText } from "./dom.js";
-import { rowsOf } from "./rows.js";
+import { rowsOf, viewsOf } from "./rows.js";
 import { showClock, showLists } from "./screen.js";
 
 const STATUS = { key: "replay", word: "report", text: "", grey: false };
@@ -11,7 +11,7 @@ export class Report {
   constructor(state, screen, take) {
     Object.assign(this, { state, screen, take });
     const { jobs, made_by: by } = JSON.parse($("report-data").textContent);
-    this.jobs = jobs.map((one) => ({ ...one, rows: rowsOf(one), views: views(one) }));
+    this.jobs = jobs.map((one) => ({ ...one, rows: rowsOf(one), views: viewsOf(one) }));
     this.shown = this.wanted = null;  // the job on show; the label that the address asks for
     screen.heat.load = async () => this.shown.heat;
     screen.heat.seen = true;  // it is here already, and a printed page is not scrolled
@@ -60,14 +60,4 @@ export class Report {
 function showNotes({ path, job, notes }, jobs) {
   const about = `${jobs > 1 ? `${job.job}, as it was at the end of` : "As of the end of"} the trace ${path}.`;
   $("report-notes").replaceChildren(...[about, ...notes].map((note) => el("li", {}, note)));
-}
-
-/** Decisions as the controller's REST answers give them. */
-function views({ decisions, candidates }) {
-  const known = candidates.map(([cf, gain, speed, useful, window, verdict]) => (
-    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict }));
-  return decisions.map(([time, changed, before, window, epoch, phase, minimum, candidate, epsilon, rule, reason, seen]) => ({
-    time, changed, cf_before: before,
-    decision: { window, epoch, phase, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
-  }));
 }

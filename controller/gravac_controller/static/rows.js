@@ -26,7 +26,7 @@ export function rowOf(view) {
   };
 }
 
-/** The rows of a report: lists by the names above, and what only some windows have, [place, …] each. */
+/** The rows of a trace: lists by the names above, and what only some windows have, [place, …] each. */
 export function rowsOf({ columns, curves, dense }) {
   const rows = columns.window.map((window, at) => ({
     ...Object.fromEntries(COLUMNS.map(([name, field]) => [field, columns[name][at]])),
@@ -35,6 +35,16 @@ export function rowsOf({ columns, curves, dense }) {
   for (const [at, steps, own, gains] of curves) rows[at].curve = { steps, own, gains };
   for (const [at, step, exposed] of dense) [rows[at].denseStep, rows[at].denseExposed] = [step, exposed];
   return rows;
+}
+
+/** Decisions of a trace as the controller's REST answers give them. */
+export function viewsOf({ decisions, candidates }) {
+  const known = candidates.map(([cf, gain, speed, useful, window, verdict]) => (
+    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict }));
+  return decisions.map(([time, changed, before, window, epoch, phase, minimum, candidate, epsilon, rule, reason, seen]) => ({
+    time, changed, cf_before: before,
+    decision: { window, epoch, phase, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
+  }));
 }
 
 const NAMES = ["step", "time", "cf", "wanted", "gain", "gainCandidate", "epsilon", "owed", "residual", "loss",

@@ -14,6 +14,8 @@ export class Scrubber {
     this.windows = [-1];  // by place of the slider; the first is the start
     this.place = 0;
     this.timer = 0;
+    this.where = "Reading the trace";
+    this.left = this.rest = "";  // what is not drawn, what is not read yet
     this.range = $("scrub");
     this.range.addEventListener("input", () => {
       this.stop();
@@ -24,12 +26,15 @@ export class Scrubber {
     $("scrub-on").addEventListener("click", () => this.step(1));
   }
 
+  /** share: how much of the trace has been read, 0 to 1; null: all. */
   reading(share) {
-    setText($("scrub-text"), `Reading the trace: ${Math.round(100 * share)} %`);
+    this.rest = share === null ? "" : ` · reading on: ${Math.floor(100 * share)} %`;
+    this.say();
   }
 
-  /** The trace has been read: these are its windows. */
-  show(rows) {
+  /** These windows have been read; `all`: how many, with those that are not drawn. */
+  show(rows, all) {
+    this.left = rows.length < all ? ` · ${count(rows.length)} of ${count(all)} windows are drawn, those that stand out` : "";
     this.windows = [-1, ...rows.map((row) => row.window)];
     this.range.max = String(this.last);
     for (const id of ["scrub", "scrub-play", "scrub-back", "scrub-on"]) $(id).disabled = this.last === 0;
@@ -42,10 +47,14 @@ export class Scrubber {
   /** What is on show now: a window, and its row when there is one. */
   at(window, row) {
     if (this.timer === 0) this.set(Math.max(0, this.windows.findLastIndex((one) => one <= window)));
-    const text = row === null ? "As of the start" : `As of window ${count(row.window)} of ${count(this.windows.at(-1))} · `
+    this.where = row === null ? "As of the start" : `As of window ${count(row.window)} of ${count(this.windows.at(-1))} · `
       + `step ${count(row.last)} · ${clock(row.time, now())} · ${cf(row.cf)}`;
-    setText($("scrub-text"), text);
-    this.range.setAttribute("aria-valuetext", text);
+    this.say();
+  }
+
+  say() {
+    setText($("scrub-text"), `${this.where}${this.left}${this.rest}`);
+    this.range.setAttribute("aria-valuetext", this.where);
   }
 
   set(place) {

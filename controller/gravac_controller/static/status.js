@@ -34,11 +34,12 @@ export function statusOf(job, link) {
 }
 
 /** The status of a page that looks back at a trace. Nothing is old there, unless its server has gone. */
-export function backAt(job, lostSince) {
+export function backAt(job, lostSince, problem) {
   if (lostSince !== null) {
     const text = `\`gravac ui\` does not answer since ${clock(lostSince)}. Start it again to look at other windows.`;
     return { key: "lost", word: "server gone", text, grey: false };
   }
+  if (problem !== "") return { key: "replay", word: "replay", text: `The trace cannot be read to its end. ${problem}. What is before that is shown.`, grey: false };
   return job === null ? { key: "connecting", word: "reading", text: "", grey: false } : { key: "replay", word: "replay", text: "", grey: false };
 }
 
