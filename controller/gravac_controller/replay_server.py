@@ -29,6 +29,8 @@ from gravac_controller.services import Services
 from gravac_controller.settings import ControllerSettings
 
 HOST = "127.0.0.1"
+PATIENCE_SECONDS = 2.0
+"""Reading on begins when the first page has what it draws, or after so long: the two would only delay each other."""
 SWITCH_SECONDS = 0.0005
 """How long the thread that reads on may keep those waiting that answer; Python's own 5 ms, some at each request, add
 up to a second for a page."""
@@ -67,6 +69,7 @@ def serve_trace(
 
 
 def _read_on(job: ReplayedJob, finished: Callable[[ReplayedJob], None]) -> None:
+    job.shown.wait(PATIENCE_SECONDS)
     job.read_on()
     finished(job)
 
@@ -86,6 +89,7 @@ def _trace_routes(job: ReplayedJob) -> APIRouter:
         if name != job.name:
             raise ApiError(404, f"this is the trace of {job.name!r}", reason="unknown_job")
         live = await anyio.to_thread.run_sync(job.as_of, window)
+        job.shown.set()
         return tagged(request, present.job_view(live))
 
     @router.get("/jobs/{name}/history", include_in_schema=False)

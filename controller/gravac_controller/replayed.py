@@ -88,11 +88,14 @@ class ReplayedJob(Job):
         self.first_window: int | None = None
         self.problem = ""
         self.done = False
+        self.shown = threading.Event()
+        """Set once somebody looks, or nobody will."""
         self._stopped = False
         self._reading = threading.Lock()
         self._stream = Copied(path, self._copy)
         self._trace = Trace(cast(BinaryIO, self._stream), str(path), verify=True, owned=True)
-        self._ahead = ReplayedLive(settings)  # the job as of the last line read
+        # As of the last line read; pages of older windows come from the copy.
+        self._ahead = ReplayedLive(settings.model_copy(update={"history_windows": 1}))
         self._history = History(MOST_WINDOWS)
         self._waiting: WindowView | None = None
         self._held: Line | None = None  # read already, the next to be taken in
@@ -139,6 +142,7 @@ class ReplayedJob(Job):
     def stop(self) -> None:
         """Have ``read_on`` return soon."""
         self._stopped = True
+        self.shown.set()
 
     def told(self) -> tuple[list[Kept], list[DecisionView]]:
         """What there is to draw as of the last line read; from here on that is what ``live`` and ``as_of`` know."""

@@ -15,8 +15,8 @@ export class HttpError extends Error {
 }
 
 /** GET a JSON answer. Raises HttpError for 4xx and 5xx, another error when the controller cannot be reached. */
-export async function getJson(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
+export async function getJson(path, timeout = TIMEOUT_MS) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(timeout), cache: "no-store" });
   const date = Date.parse(answer.headers.get("date") ?? "");
   if (Number.isFinite(date)) {
     const skew = date / 1000 + 0.5 - Date.now() / 1000;

@@ -9,6 +9,7 @@ import { Scrubber } from "./scrubber.js";
 import { backAt } from "./status.js";
 
 const LOOK_AGAIN_MS = 400;  // while its server reads on
+const LONG_MS = 60_000;  // a long trace is some 20 MB, from this machine to itself
 
 export class Replay {
   constructor(state, screen, take) {
@@ -56,15 +57,15 @@ export class Replay {
   /** Show what the server has read of the trace, and again when there is much more of it, until that is all. */
   async read() {
     for (let known = 0, done = false; !done;) {
-      const told = await getJson(jobPath(this.job, `/history?known=${known}`));
+      const told = await getJson(jobPath(this.job, `/history?known=${known}`), LONG_MS);
       ({ done, problem: this.problem } = told);
-      this.scrubber.reading(done ? null : told.share);
       if (told.history !== undefined) {
         known = told.windows;
         this.all = { rows: rowsOf(told.history), decisions: viewsOf(told.history) };
         this.scrubber.show(this.all.rows, known);
         await this.look();
       }
+      this.scrubber.reading(done ? null : told.share);
       setHidden($("trace"), !done);
       if (!done) await new Promise((resolve) => { setTimeout(resolve, LOOK_AGAIN_MS); });
     }
