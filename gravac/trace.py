@@ -8,7 +8,7 @@ from typing import BinaryIO, Self
 
 from gravac import parts
 from gravac.parts import Part
-from gravac.protocol import JobSpec, WindowReport
+from gravac.protocol import JobSpec
 from gravac.rawlines import raw_lines
 from gravac.traceline import (
     Line,
