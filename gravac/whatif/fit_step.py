@@ -113,16 +113,24 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
     compute = min(base, median(each.rest - each.exposed for each in told))
     network = known
     if network is None:
-        seconds = max(byte, 1e-12)
-        byte = min(HANDLING_SECONDS_PER_BYTE, 0.5 * seconds)
-        network = Network(
-            latency_seconds=ASSUMED.latency_seconds, bytes_per_second=1 / (TCP_GOODPUT * (seconds - byte))
-        )
-        unknown.append(
-            f"network: the trace does not say on which it was recorded; {8e-6 * network.bytes_per_second:.3g} Mbit/s "
-            f"fits, with {ASSUMED.latency_seconds * 1e6:g} µs a message and {byte * 1e9:.2g} ns of work a byte"
-        )
+        network, said = _fitted(byte)
+        byte = HANDLING_SECONDS_PER_BYTE
+        unknown.append(said)
     return Stepping(compute, base - compute, byte, last, hidden, network, tuple(unknown))
+
+
+def _fitted(seconds_per_byte: float) -> tuple[Network, str]:
+    """The network that a fit shows, and what must be said of it."""
+    wire = max(seconds_per_byte - HANDLING_SECONDS_PER_BYTE, HANDLING_SECONDS_PER_BYTE)
+    network = Network(latency_seconds=ASSUMED.latency_seconds, bytes_per_second=1 / (TCP_GOODPUT * wire))
+    rate = f"{8e-6 * network.bytes_per_second:.3g} Mbit/s"
+    delay, work = 1e6 * ASSUMED.latency_seconds, 1e9 * HANDLING_SECONDS_PER_BYTE
+    usual = f"with {delay:g} µs a message and {work:g} ns of work a byte"
+    if seconds_per_byte < 2 * HANDLING_SECONDS_PER_BYTE:
+        said = f"steps hardly go with the bytes they send, so it counts as {rate}, {usual}"
+    else:
+        said = f"{rate} fits, {usual}"
+    return network, f"network: the trace does not say on which it was recorded; {said}"
 
 
 def _single(told: Sequence[_Told], known: bool) -> tuple[float, float, float]:

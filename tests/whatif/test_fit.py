@@ -71,6 +71,14 @@ def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
     assert told.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
 
 
+def test_a_network_too_fast_to_show_is_not_made_up() -> None:
+    """No bandwidth follows from steps that take as long whatever they send."""
+    fast = Network(latency_seconds=0.0, bytes_per_second=1e12)
+    found = fit([(recording(noise=0.05, network=fast), None)])
+    assert 1e9 < found.network.bytes_per_second < 1e10
+    assert any("hardly go with the bytes" in line for line in found.unknown)
+
+
 def test_an_emulated_link_is_the_network() -> None:
     """Its rate is without the headers that a real link carries."""
     link = LinkSpec(bits_per_second=1e8, latency_seconds=0.0)
