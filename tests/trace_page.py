@@ -70,6 +70,11 @@ change to a decision is always found, even sealed anew, and one to a gain or a t
 the list is in `tests/test_trace_mutations.py`, which changes every field. The traces it uses are of real runs,
 `tests/traces/record.py` records them anew.
 
+A window with its decision, its curve and two ranks takes about 0.9 kB, gzipped as full parts are; each further
+rank that is listed about 75 bytes, so 2 kB are reached with 16. `GRAVAC_RANK_ROWS=16` keeps it there for any
+number of ranks: `spread` says how the times of all of them lie. What writing and replaying cost:
+[benchmarks](../benchmarks/README.md).
+
 Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
 `null`, never 0. Sums are over all ranks and the steps of the window unless it says otherwise.
 

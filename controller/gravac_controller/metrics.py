@@ -39,7 +39,7 @@ def take(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobPict
         ranks = job.known()[0].world_size
         show = ranks <= min(settings.metrics_max_ranks, left)
         left -= ranks if show else 0
-        pictures.append(_picture(job, show))
+        pictures.append(picture(job, show))
     return tuple(sorted(pictures, key=lambda one: one.spec.job))
 
 
@@ -69,7 +69,8 @@ def render(picture: Picture) -> bytes:
     return generate_latest(registry)
 
 
-def _picture(job: LiveJob, show_ranks: bool) -> JobPicture:
+def picture(job: LiveJob, show_ranks: bool) -> JobPicture:
+    """The job as it is now. Call it on the event loop, where one runs."""
     spec, decision = job.known()
     return JobPicture(
         spec=spec,

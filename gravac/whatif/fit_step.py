@@ -26,6 +26,9 @@ LEAST_SIZES = 3
 """Different transfers needed to tell what hides from what everybody waits for; one more on a network not known."""
 BETTER = 0.5
 """Overlap is believed in when it brings the loss to this share: more terms always bring it down somewhat."""
+BEYOND_NOISE, BEYOND_FORMULA = 3.0, 0.01
+"""And when without it some CF is off by more than three standard errors of its median and 1 %: four terms go through
+any four points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,9 @@ class _Told:
         )
 
 
-def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
+def fit(samples: Sequence["Sample"], coding: Coding, elements: int, noise: float) -> Stepping:
     """Rest = compute + waiting + max(last · T, T - hidden). Without overlap two different transfers are enough; one
-    alone is told by what the step waited for."""
+    alone is told by what the step waited for. ``noise``: standard error of a sample, relative."""
     known = samples[0].network
     told = sorted(
         (_Told.of(each, coding, elements) for each in samples),
@@ -100,7 +103,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
         )
     else:
         line = _fit(told, 1.0, len(told))
-        if len(sizes) >= least:
+        if len(sizes) >= least and _worst(told, line) > BEYOND_NOISE * noise + BEYOND_FORMULA:
             overlapping = _overlapping(told)
             if overlapping is not None and overlapping[0].loss < BETTER * line.loss:
                 line, last = overlapping
@@ -113,16 +116,24 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
     compute = min(base, median(each.rest - each.exposed for each in told))
     network = known
     if network is None:
-        seconds = max(byte, 1e-12)
-        byte = min(HANDLING_SECONDS_PER_BYTE, 0.5 * seconds)
-        network = Network(
-            latency_seconds=ASSUMED.latency_seconds, bytes_per_second=1 / (TCP_GOODPUT * (seconds - byte))
-        )
-        unknown.append(
-            f"network: the trace does not say on which it was recorded; {8e-6 * network.bytes_per_second:.3g} Mbit/s "
-            f"fits, with {ASSUMED.latency_seconds * 1e6:g} µs a message and {byte * 1e9:.2g} ns of work a byte"
-        )
+        network, said = _fitted(byte)
+        byte = HANDLING_SECONDS_PER_BYTE
+        unknown.append(said)
     return Stepping(compute, base - compute, byte, last, hidden, network, tuple(unknown))
+
+
+def _fitted(seconds_per_byte: float) -> tuple[Network, str]:
+    """The network that a fit shows, and what must be said of it."""
+    wire = max(seconds_per_byte - HANDLING_SECONDS_PER_BYTE, HANDLING_SECONDS_PER_BYTE)
+    network = Network(latency_seconds=ASSUMED.latency_seconds, bytes_per_second=1 / (TCP_GOODPUT * wire))
+    rate = f"{8e-6 * network.bytes_per_second:.3g} Mbit/s"
+    delay, work = 1e6 * ASSUMED.latency_seconds, 1e9 * HANDLING_SECONDS_PER_BYTE
+    usual = f"with {delay:g} µs a message and {work:g} ns of work a byte"
+    if seconds_per_byte < 2 * HANDLING_SECONDS_PER_BYTE:
+        said = f"steps hardly go with the bytes they send, so it counts as {rate}, {usual}"
+    else:
+        said = f"{rate} fits, {usual}"
+    return network, f"network: the trace does not say on which it was recorded; {said}"
 
 
 def _single(told: Sequence[_Told], known: bool) -> tuple[float, float, float]:
@@ -150,6 +161,12 @@ def _fit(told: Sequence[_Told], last: float, large_from: int) -> Line:
         size.append(HANDLING_SCALE)
         weights.append(max(weights))
     return robust.fit(rows, values, size, weights)
+
+
+def _worst(told: Sequence[_Told], line: Line) -> float:
+    """The largest relative error of a step without overlap."""
+    base, byte, _ = line.terms
+    return max(abs(each.rest - base - each.certain - byte * each.link_bytes) / each.size for each in told)
 
 
 def _overlapping(told: Sequence[_Told]) -> tuple[Line, float] | None:

@@ -71,6 +71,14 @@ def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
     assert told.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
 
 
+def test_a_network_too_fast_to_show_is_not_made_up() -> None:
+    """No bandwidth follows from steps that take as long whatever they send."""
+    fast = Network(latency_seconds=0.0, bytes_per_second=1e12)
+    found = fit([(recording(noise=0.05, network=fast), None)])
+    assert 1e9 < found.network.bytes_per_second < 1e10
+    assert any("hardly go with the bytes" in line for line in found.unknown)
+
+
 def test_an_emulated_link_is_the_network() -> None:
     """Its rate is without the headers that a real link carries."""
     link = LinkSpec(bits_per_second=1e8, latency_seconds=0.0)
@@ -95,6 +103,21 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
     assert known is not None
     assert known.latency_seconds == pytest.approx(2.5e-4)
     assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
+
+
+def test_payloads_are_as_large_as_they_were_seen() -> None:
+    """A codec that sends half as much again as the cost model expects does so at CFs that were not sent, too."""
+    held = recording()
+    plain = Oracle([(held, NETWORK)]).at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    for cf, some in held.seen.items():
+        for place, seen in enumerate(some):
+            some[place] = replace(seen, payload_bytes=(1.5 if cf > 1 else 1.0) * seen.payload_bytes)
+    oracle = Oracle([(held, NETWORK)])
+    told = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    assert told.volume.payload_bytes == pytest.approx(1.5 * plain.volume.payload_bytes, rel=1e-3)
+    assert told.volume.link_bytes == pytest.approx(1.5 * plain.volume.link_bytes, rel=1e-3)
+    other = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk+bf16"), 50.0)
+    assert other.volume.payload_bytes < plain.volume.payload_bytes
 
 
 def test_hiccups_do_not_move_it() -> None:

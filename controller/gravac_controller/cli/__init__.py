@@ -14,6 +14,8 @@ COMMANDS = {
     "replay": "Decide every window of a trace again and show the decisions.",
     "whatif": "Foretell steps and decisions on another network, with more ranks.",
     "ui": "Look at a trace as the live page showed it, from first to last.",
+    "report": "Write traces as one page that needs no server, or as a picture.",
+    "export": "Write a trace as CSV, Parquet, for TensorBoard, or for Prometheus.",
     "bench": "Measure on this machine.",
 }
 """What the help says of each, in its order. A new command: its module with a click command of the same name, and a line

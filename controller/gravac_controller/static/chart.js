@@ -1,7 +1,7 @@
 // One chart: its heading, its legend with live values, and the uPlot canvas.
 
 import { el, setHidden, setText } from "./dom.js";
-import { count, known, NONE } from "./format.js";
+import { known, NONE } from "./format.js";
 import { bind, gestures } from "./gestures.js";
 import { stackOrder, swatch } from "./legend.js";
 import { FONT, LEFT_AXIS, axisLabels } from "./look.js";
@@ -26,7 +26,7 @@ export class Chart {
     legend.append(...(spec.stacked ? stackOrder(this.items) : this.items));
     this.box = el("figure", { class: `panel chart${spec.wide ? " wide" : ""}`, id: `chart-${spec.id}` },
       el("figcaption", {}, el("h3", {}, spec.title), el("span", { class: "muted small" }, spec.note)), legend, this.plot);
-    this.plot.addEventListener("keydown", (event) => group.key(event));
+    this.plot.addEventListener("keydown", (event) => group.onKey(event));
     this.plot.addEventListener("pointermove", () => group.pin.moved());
     this.plot.addEventListener("mouseleave", () => group.pin.left());
   }
@@ -94,7 +94,7 @@ export class Chart {
       setText(this.values[i], known(value) ? series.format(value) : NONE);
     });
     const spoken = this.spec.series.map((series, i) => `${series.label} ${this.values[i].textContent}`).join(", ");
-    this.plot.setAttribute("aria-label", `${this.spec.title}, ${at === null ? "newest window" : `step ${count(columns.step[here])}`}: ${spoken}`);
+    this.plot.setAttribute("aria-label", `${this.spec.title}, ${at === null ? "newest window" : this.group.where(here)}: ${spoken}`);
   }
 
   options() {
@@ -105,7 +105,7 @@ export class Chart {
       width: this.width || 300, height: this.height, padding: [10, 20, 0, 0], legend: { show: false },
       cursor: {
         y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 },
-        sync: { key: "gravac", setSeries: false, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
+        sync: { key: group.key, setSeries: false, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
         bind: { ...bind, dblclick: () => () => group.zoom(null) },
       },
       scales: {

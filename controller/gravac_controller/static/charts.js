@@ -1,6 +1,7 @@
 // All charts together: one horizontal axis, one zoom, one cursor.
 
 import { Chart } from "./chart.js";
+import { count, duration } from "./format.js";
 import { chartKey } from "./keys.js";
 import { Pin } from "./pin.js";
 import { SPECS } from "./specs.js";
@@ -8,15 +9,16 @@ import { inside, nearest } from "./thin.js";
 import { along, closer, translate } from "./zoom.js";
 
 export class Charts {
-  /** onAt(index or null): the cursor is on that window. onView(): axis or zoom changed. onPick(window or null). */
-  constructor(grid, { onAt, onView, onPick }) {
+  /** grid: where they go. onAt(index or null): the cursor is on that window. onView(): axis or zoom changed. onPick(window or null). */
+  constructor(grid, { onAt, onView, onPick }, specs = SPECS) {
     Object.assign(this, { onAt, onView, onPick });
+    this.key = `gravac ${specs[0].id}`;  // charts of one group share a cursor
     this.axis = "step";
     this.range = null;  // what is zoomed to, in units of the axis; null: everything
     this.pin = new Pin(this);
     this.marks = [];  // {x, window} of the decisions that changed something
     this.state = null;
-    this.list = SPECS.map((spec) => new Chart(spec, this));
+    this.list = specs.map((spec) => new Chart(spec, this));
     grid.append(...this.list.map((chart) => chart.box));
     this.grid = grid;
     new ResizeObserver(() => this.resize()).observe(grid);
@@ -82,7 +84,7 @@ export class Charts {
   /** From the first step or moment to the last. */
   get all() {
     const { startStep, startTime } = this.columns, { x } = this;
-    return [Math.min(x[0], this.axis === "step" ? startStep : startTime), x[x.length - 1]];
+    return [Math.min(x[0], this.axis === "time" ? startTime : startStep), x[x.length - 1]];
   }
 
   /** Zoom in (factor below 1) or out around a value of the axis. */
@@ -104,6 +106,11 @@ export class Charts {
     this.zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
   }
 
+  /** Where entry `at` is, in words. */
+  where(at) {
+    return this.axis === "since" ? `${duration(this.x[at])} after the start` : `step ${count(this.columns.step[at])}`;
+  }
+
   /** The person clicked: the decision marked within reach, or else the window. */
   pickNear(value, reach) {
     const distance = (mark) => Math.abs(mark.x - value);
@@ -117,7 +124,7 @@ export class Charts {
     return start < end ? [start, end] : [start, start + 1];
   }
 
-  key(event) {
+  onKey(event) {
     if (this.state !== null && this.columns.length > 0) chartKey(event, this);
   }
 }

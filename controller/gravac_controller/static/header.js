@@ -18,7 +18,7 @@ export function showStatus(job, status, paused) {
   const text = [frozen, status.text].filter(Boolean).join(" ");
   setHidden($("banner"), text === "");
   setText($("banner"), text);
-  const reported = document.body.dataset.mode === "replay" ? null : job?.last_report_time ?? null;
+  const reported = document.body.dataset.mode !== "live" ? null : job?.last_report_time ?? null;
   setText($("age"), reported === null ? "" : `last report ${duration(now() - reported)} ago`);
   // Spoken once when it changes: the banner itself ticks every second.
   const words = paused !== null ? "Paused" : `Job ${job?.job ?? ""}: ${status.word}`;

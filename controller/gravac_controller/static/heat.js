@@ -13,6 +13,7 @@ export class Heat {
   constructor(onPick) {
     this.canvas = el("canvas", { role: "img", tabindex: "0", "aria-label": "Own time of each rank by window." });
     $("heat").append(this.canvas);
+    this.load = (job) => getJson(jobPath(job, "/ranks/history"));
     this.readAt = -Infinity;
     this.job = this.windows = this.data = null;
     this.stale = this.seen = false;
@@ -55,7 +56,7 @@ export class Heat {
     this.stale = false;
     this.readAt = performance.now();
     try {
-      const data = await getJson(jobPath(job, "/ranks/history"));
+      const data = await this.load(job);
       if (job !== this.job) return;
       this.data = data;
       this.paint();

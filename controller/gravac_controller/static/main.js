@@ -1,9 +1,10 @@
-// Wiring: what feeds the page (a running job, or a trace), the screen, and what works everywhere.
+// Wiring: what feeds the page (a running job, a trace with its server, a report), the screen, and what works everywhere.
 
 import { $ } from "./dom.js";
 import { pageKeys, showKeys } from "./keys.js";
 import { Live } from "./live.js";
 import { Replay } from "./replay.js";
+import { Report } from "./report.js";
 import { readRoute, writeRoute } from "./route.js";
 import { Screen } from "./screen.js";
 import { State } from "./state.js";
@@ -15,9 +16,13 @@ const screen = new Screen(state, { onView: () => feed && writeRoute(view()), onC
 const { charts } = screen;
 const view = () => ({ state, axis: charts.axis, range: charts.range, window: screen.picked, ...feed.route });
 const take = new Take(view);
-const theme = new Theme($("theme"), () => screen.rebuild());
+const theme = new Theme($("theme"), () => {
+  screen.rebuild();
+  feed?.rebuild?.();
+});
 let feed = null;
-feed = document.body.dataset.mode === "replay" ? new Replay(state, screen, take) : new Live(state, screen, take);
+const feeds = { live: Live, replay: Replay, report: Report };
+feed = new feeds[document.body.dataset.mode](state, screen, take);
 
 function go() {
   const route = readRoute();

@@ -1,6 +1,14 @@
 // One window as the charts need it, and all windows as columns that uPlot can draw without copying.
 
-const PHASES = ["compute", "data_wait", "compress", "communicate", "decompress"];  // bottom of the stack first
+export const PHASES = ["compute", "data_wait", "compress", "communicate", "decompress"];  // bottom of the stack first
+
+/** [name in files, field of a row] of what can be taken away, in order; the phases follow, as `…_seconds` a step. */
+export const COLUMNS = [
+  ["window", "window"], ["first_step", "first"], ["last_step", "last"], ["time", "time"], ["seconds", "seconds"],
+  ["epoch", "epoch"], ["phase", "phase"], ["cf", "cf"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
+  ["owed_steps", "owed"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
+  ["useful_samples_per_second", "useful"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
+];
 
 /** What the page remembers of a WindowView (the rest of it is forgotten). */
 export function rowOf(view) {
@@ -16,6 +24,17 @@ export function rowOf(view) {
     nonfinite: report.nonfinite_steps, failed: report.failed_steps,
     denseStep: dense?.step_seconds_median ?? null, denseExposed: dense?.exposed_seconds_median ?? null,
   };
+}
+
+/** The rows of a report: lists by the names above, and what only some windows have, [place, …] each. */
+export function rowsOf({ columns, curves, dense }) {
+  const rows = columns.window.map((window, at) => ({
+    ...Object.fromEntries(COLUMNS.map(([name, field]) => [field, columns[name][at]])),
+    phases: PHASES.map((phase) => columns[`${phase}_seconds`][at]), curve: null, denseStep: null, denseExposed: null,
+  }));
+  for (const [at, steps, own, gains] of curves) rows[at].curve = { steps, own, gains };
+  for (const [at, step, exposed] of dense) [rows[at].denseStep, rows[at].denseExposed] = [step, exposed];
+  return rows;
 }
 
 const NAMES = ["step", "time", "cf", "wanted", "gain", "gainCandidate", "epsilon", "owed", "residual", "loss",

@@ -3,19 +3,15 @@
 import { $, setText } from "./dom.js";
 import { jobPath } from "./api.js";
 import { hashOf } from "./route.js";
+import { COLUMNS, PHASES } from "./rows.js";
 
-const FIELDS = ["window", "first", "last", "time", "seconds", "epoch", "phase", "cf", "gain", "gainCandidate", "owed",
-  "residual", "wire", "speed", "useful", "loss", "nonfinite", "failed"];
-const NAMES = { first: "first_step", last: "last_step", gainCandidate: "gain_candidate", owed: "owed_steps",
-  residual: "residual_ratio", wire: "wire_cf", speed: "samples_per_second", useful: "useful_samples_per_second", nonfinite: "nonfinite_steps", failed: "failed_steps" };
-const PHASES = ["compute", "data_wait", "compress", "communicate", "decompress"];
 
 /** The windows the charts show, one line each; phases in seconds per step. */
 function csv(state, { axis, range }) {
   const x = state.columns[axis];
   const rows = state.rows.filter((row, at) => range === null || (x[at] >= range[0] && x[at] <= range[1]));
-  const head = [...FIELDS.map((name) => NAMES[name] ?? name), ...PHASES.map((name) => `${name}_seconds`)];
-  const lines = rows.map((row) => [...FIELDS.map((name) => row[name] ?? ""), ...row.phases].join(","));
+  const head = [...COLUMNS.map(([name]) => name), ...PHASES.map((name) => `${name}_seconds`)];
+  const lines = rows.map((row) => [...COLUMNS.map(([, field]) => row[field] ?? ""), ...row.phases].join(","));
   return [head.join(","), ...lines, ""].join("\r\n");
 }
 
@@ -49,7 +45,7 @@ export class Take {
   }
 
   copyLink() {
-    copy(`${location.origin}/${hashOf({ ...this.view(), job: this.job })}`, "Link");
+    copy(`${location.href.split("#")[0]}${hashOf({ ...this.view(), job: this.job })}`, "Link");
   }
 
   show(job) {

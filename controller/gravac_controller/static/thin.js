@@ -27,7 +27,8 @@ export function nearest(x, value) {
 
 /**
  * [x, ...series] between two places, at most two entries for each of `buckets` equal parts: least and greatest value
- * of the part, in the order they came. Unknown (null) only where all of a part is.
+ * of the part, in the order they came. Unknown (null) only where all of a part is; undefined, which lines pass over,
+ * where nothing of a part belongs to the series.
  */
 export function thin(x, series, [from, to], buckets) {
   const count = to - from + 1;
@@ -43,14 +44,16 @@ export function thin(x, series, [from, to], buckets) {
 function extremes(column, starts) {
   const found = [];
   for (let i = 0; i + 1 < starts.length; i += 1) {
-    let least = null, greatest = null, leastAt = 0, greatestAt = 0;
+    let least = null, greatest = null, leastAt = 0, greatestAt = 0, hole;
     for (let at = starts[i]; at < starts[i + 1]; at += 1) {
       const value = column[at];
-      if (value === null) continue;
+      if (value === null) hole = null;
+      if (value === null || value === undefined) continue;
       if (least === null || value < least) [least, leastAt] = [value, at];
       if (greatest === null || value > greatest) [greatest, greatestAt] = [value, at];
     }
-    if (leastAt <= greatestAt) found.push(least, greatest);
+    if (least === null) found.push(hole, hole);
+    else if (leastAt <= greatestAt) found.push(least, greatest);
     else found.push(greatest, least);
   }
   return found;

@@ -1,0 +1,69 @@
+"""``gravac export``: a trace for other tools."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from gravac.trace import TraceError
+from gravac_controller.cli.wording import near, printable
+from gravac_controller.export.csv_table import write_csv
+from gravac_controller.export.openmetrics import write_openmetrics
+from gravac_controller.export.parquet import write_parquet
+from gravac_controller.export.tensorboard import write_tensorboard
+from gravac_controller.extras import MissingExtra
+from gravac_controller.report.told import fresh, windows_of
+from gravac_controller.views import WindowView
+
+
+class CannotExport(click.ClickException):
+    """The trace cannot be read, or the file not be written; the message says why."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["csv", "parquet", "tensorboard", "openmetrics"]),
+    required=True,
+    help="parquet needs pip install 'gravac[parquet]', tensorboard 'gravac[tensorboard]'.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="A file; of tensorboard, a folder."
+)
+def export(trace: Path, form: str, output: Path) -> None:
+    """Write the windows of TRACE for other tools.
+
+    csv and parquet: a table, one row a window, the columns of the page's CSV; unknown is empty. tensorboard: event
+    files, each column by step. openmetrics: the metrics of the controller's /metrics as they were after each
+    window, which promtool makes into blocks for Prometheus.
+
+    TRACE is a job's journal, or the folder it is in; gzipped is fine.
+
+    \b
+    Examples:
+      gravac export gravac-runs/my-job --to csv -o my-job.csv
+      gravac export gravac-runs/my-job --to openmetrics -o my-job.om
+      promtool tsdb create-blocks-from openmetrics my-job.om /var/lib/prometheus
+    """
+    live, notes = fresh(), list[str]()
+    both = windows_of(trace, live, notes)
+    windows: Iterator[WindowView] = (view for view, _ in both)
+    try:
+        match form:
+            case "csv":
+                rows = write_csv(windows, output)
+            case "parquet":
+                rows = write_parquet(windows, output)
+            case "tensorboard":
+                rows = write_tensorboard(windows, output)
+            case _:
+                rows = write_openmetrics(both, live, output)
+    except (TraceError, MissingExtra, OSError) as error:
+        raise CannotExport(printable(str(error))) from None
+    click.echo(f"{near(output)}: {rows} windows of {printable(live.known()[0].job)}")
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)

@@ -1,0 +1,1 @@
+"""``gravac report``: a trace as one page that needs no server, and as a picture."""

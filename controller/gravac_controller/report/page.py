@@ -1,0 +1,82 @@
+"""The live page as one file: its own markup, style and modules inlined, and the traces in place of a controller.
+
+It opens from a file, asks nothing of any host, and its policy forbids it to: scripts and styles are allowed by hash.
+"""
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+from gravac_controller.page_files import PRELOAD, STATIC
+from gravac_controller.report.bundle import bundle
+from gravac_controller.report.data import document
+from gravac_controller.report.told import Told
+
+DATA = "report-data"
+"""Id of the element that holds what ``data.document`` gives (``static/report.js``)."""
+_LINKED = re.compile(r' *<(?:script|link)\b[^>]*(?:src|href)="/static/([\w./-]+)"[^>]*>(?:</script>)?\n')
+_NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
+WITHOUT_SCRIPT = '<noscript><p class="banner">This page draws charts and needs JavaScript.</p></noscript>'
+
+
+def page(told: list[Told], folder: Path = STATIC) -> str:
+    """The HTML of a report on these traces. ``folder`` holds the page. Raises OSError where it was left out."""
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    names = _LINKED.findall(text)
+    icon = f"data:image/svg+xml;base64,{b64encode((folder / 'icon.svg').read_bytes()).decode()}"
+    styles = [_read(folder, name) for name in names if name.endswith(".css")]
+    early = _read(folder, "early.js")
+    scripts = [
+        *(_read(folder, name) for name in names if name.startswith("vendor/") and name.endswith(".js"))
+    ]
+    scripts.append(bundle(folder))
+    head = "\n".join(
+        [
+            f'<meta http-equiv="Content-Security-Policy" content="{policy([early, *scripts], styles)}">',
+            f'<link rel="icon" href="{icon}">',
+            *(f"<style>{style}</style>" for style in styles),
+            f"<script>{early}</script>\n</head>",
+        ]
+    )
+    tail = "\n".join(
+        [
+            f'<script type="application/json" id="{DATA}">{document(told)}</script>',
+            *(f"<script>{_harmless(script)}</script>" for script in scripts),
+            "</body>",
+        ]
+    )
+    text = _LINKED.sub("", text).replace(PRELOAD, "").replace('src="/static/icon.svg"', f'src="{icon}"')
+    text = _NOSCRIPT.sub(WITHOUT_SCRIPT, text).replace('data-mode="live"', 'data-mode="report"')
+    before, _, after = text.partition("</head>")
+    body, _, end = after.rpartition("</body>")
+    return f"{before}{head}{body}{tail}{end}"
+
+
+def policy(scripts: list[str], styles: list[str]) -> str:
+    """Nothing is allowed but these very scripts and styles, and pictures that are in the page."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))}",
+            f"style-src {' '.join(map(_hash, styles))}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _read(folder: Path, name: str) -> str:
+    return (folder / name).read_text(encoding="utf-8")
+
+
+def _harmless(script: str) -> str:
+    """The script, which must not end its own element. Raises ValueError."""
+    if "</script" in script.lower() or "<!--" in script:
+        raise ValueError("a script of the page holds the end of a script element, or the start of a comment")
+    return script

@@ -1,0 +1,176 @@
+"""What a report tells of one trace: the job as it ended, its windows and decisions, and figures to compare."""
+
+import math
+import statistics
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gravac import derived
+from gravac.parts import ACTIVE
+from gravac.protocol import Decision, WindowReport
+from gravac.trace import TraceError, read
+from gravac_controller import present
+from gravac_controller.columns import row_of
+from gravac_controller.replayed import ReplayedLive
+from gravac_controller.report.thinning import Thinned, kept
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.views import DecisionView, JobView, RankHeatView, WindowView
+
+MOST_WINDOWS = 10_000
+MOST_CHANGES = 2_000
+"""Decisions that changed something, of those whose window was left out: the newest so many are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One job in a few numbers, over all of its windows. Unknown is None."""
+
+    windows: int
+    steps: int
+    seconds: float
+    step_seconds_median: float | None
+    useful_samples_per_second: float | None
+    payload_bytes: int
+    dense_bytes: int
+    wire_cf: float | None
+    loss: float | None
+    """The last one that was logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One trace. ``changes``: how many decisions changed something; ``decisions`` are those that are told."""
+
+    path: str
+    view: JobView
+    heat: RankHeatView
+    windows: Thinned
+    decisions: list[DecisionView]
+    changes: int
+    figures: Figures
+    notes: tuple[str, ...]
+
+
+def journal(path: Path) -> Path:
+    """The trace that a path names: a file, or the folder of a job."""
+    return path / ACTIVE if path.is_dir() else path
+
+
+def windows_of(
+    path: Path, live: ReplayedLive, notes: list[str] | None = None
+) -> Iterator[tuple[WindowView, DecisionView | None]]:
+    """Each window with what was decided on it (None: the trace ends before that), while ``live`` takes in the trace.
+
+    Raises TraceError.
+    """
+    waiting: WindowView | None = None
+    trace = read(journal(path))
+    for line in trace:
+        if isinstance(line.record, WindowReport) and waiting is not None:
+            yield waiting, None
+            waiting = None
+        live.apply(line.number, line.time, line.record)
+        if isinstance(line.record, WindowReport):
+            waiting = live.latest
+        elif isinstance(line.record, Decision) and waiting is not None:
+            yield waiting, live.decisions[-1]
+            waiting = None
+    if waiting is not None:
+        yield waiting, None
+    if live.spec is None or live.decision is None:
+        raise TraceError(str(path), None, "holds no job")
+    if notes is not None:
+        notes += trace.notes
+
+
+def fresh() -> ReplayedLive:
+    """A job of which nothing is known yet; it keeps no more of the past than it must."""
+    return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
+
+
+def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
+    """Read a trace once. ``most``: windows that are kept (``Thinned``). Raises TraceError."""
+    live, windows, sums, notes = fresh(), Thinned(most), _Sums(), list[str]()
+    first: DecisionView | None = None
+    changes: deque[DecisionView] = deque(maxlen=MOST_CHANGES)
+    changed = 0
+    for view, decision in windows_of(path, live, notes):
+        if first is None:
+            first = live.decisions[0]
+        if decision is not None and decision.changed:
+            changed += 1
+            changes.append(decision)
+        sums.add(view)
+        windows.add(kept(view, row_of(view), decision))
+    start = [first or live.decisions[0]]
+    there = {id(one.decision) for one in windows}
+    loose = [one for one in changes if id(one) not in there]
+    decisions = [*start, *loose, *(one.decision for one in windows if one.decision is not None)]
+    decisions.sort(key=lambda one: (one.decision.window, one.decision.epoch))
+    return Told(
+        path=str(path),
+        view=present.job_view(live),
+        heat=present.rank_heat(live),
+        windows=windows,
+        decisions=decisions,
+        changes=changed,
+        figures=sums.figures(live),
+        notes=tuple(notes),
+    )
+
+
+def labels(told: list[Told]) -> list[str]:
+    """A name for each that no other has."""
+    given: list[str] = []
+    for one in told:
+        name, number = one.view.job, 2
+        while name in given:
+            name, number = f"{one.view.job} ({number})", number + 1
+        given.append(name)
+    return given
+
+
+class _Sums:
+    """What figures need of windows, added up."""
+
+    def __init__(self) -> None:
+        self._steps = array("d")
+        self._useful, self._useful_seconds = array("d"), array("d")
+        self._loss: float | None = None
+
+    def add(self, view: WindowView) -> None:
+        if view.step_seconds is not None:
+            self._steps.append(view.step_seconds)
+        if view.gain is not None:
+            self._useful.append(view.report.samples * view.gain)
+            self._useful_seconds.append(view.report.seconds)
+        if view.report.loss is not None:
+            self._loss = view.report.loss
+
+    def figures(self, live: ReplayedLive) -> Figures:
+        totals = live.totals
+        return Figures(
+            windows=totals.windows,
+            steps=totals.steps,
+            seconds=totals.seconds,
+            step_seconds_median=statistics.median(self._steps) if self._steps else None,
+            useful_samples_per_second=derived.ratio(math.fsum(self._useful), math.fsum(self._useful_seconds)),
+            payload_bytes=totals.payload_bytes,
+            dense_bytes=totals.dense_bytes,
+            wire_cf=derived.ratio(totals.dense_bytes, totals.payload_bytes),
+            loss=self._loss,
+        )
+
+
+def thinning_note(told: Told) -> str:
+    """What was left out, in one sentence; empty where nothing was."""
+    if len(told.windows) == told.windows.windows:
+        return ""
+    return (
+        f"{len(told.windows):,} of {told.windows.windows:,} windows are shown: of each {told.windows.run} in a row the "
+        "first, those with the least gain, the most owed steps, the longest step and the highest loss, and up to four "
+        "with a change or a fault. Totals and figures count them all; the trace has them all."
+    )

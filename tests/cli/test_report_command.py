@@ -1,0 +1,182 @@
+"""``gravac report``: what it writes and refuses. The page itself: tests/browser/test_report.py."""
+
+import gzip
+import re
+import shlex
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from browser.sinks import Disk
+from browser.story import Story
+from click.testing import CliRunner, Result
+
+from gravac_controller.cli import main
+from gravac_controller.page_files import STATIC
+from gravac_controller.report.bundle import CannotBundle, bundle
+from gravac_controller.report.figure import svg
+from gravac_controller.report.lines import Lines
+from gravac_controller.report.thinning import MOST_MARKED, Kept, Thinned
+from gravac_controller.report.told import tell
+
+DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
+BUDGET_BYTES = 10_000_000
+BUDGET_WINDOWS = 10_000
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that carries a gain curve in every window, as the largest traces do."""
+    folder = tmp_path_factory.mktemp("runs")
+    disk = Disk()
+    Story(disk, curves=True).play(200)
+    disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
+    return folder / "demo"
+
+
+def report(*words: Path | str) -> Result:
+    return CliRunner().invoke(main, ["report", *map(str, words)])
+
+
+def test_a_page_is_small_and_whole(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "it.html"
+    result = report(trace, "-o", path)
+    assert result.exit_code == 0, result.output
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(
+        r'(?:src|href)="(?!data:|#)',
+        re.sub(r"<script.*?</script>|class=\"served\"[^>]*", "", text, flags=re.S),
+    )
+    without = len(text) - len(re.search(r'id="report-data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert without + (len(text) - without) / 200 * BUDGET_WINDOWS < BUDGET_BYTES
+
+
+def test_the_picture(trace: Path, tmp_path: Path) -> None:
+    result = report(trace, trace, "--svg", tmp_path / "it.svg")
+    assert result.exit_code == 0, result.output
+    root = ElementTree.parse(tmp_path / "it.svg").getroot()
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= set(texts)
+    lines = [node.get("points") for node in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert len(lines) == 2 + 2 * 2, "the legend's, and CF and gain of each"
+
+
+def test_text_in_the_picture_stays_text() -> None:
+    hostile = Lines("<script>&", first=[0], steps=[9], cfs=[1], gains=[None])
+    assert "&lt;script&gt;&amp;" in svg([hostile, hostile])
+    assert svg([hostile]).count("<polyline") == 1, "an unknown gain is not drawn"
+
+
+def test_the_picture_as_pixels(trace: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = report(trace, "--png", tmp_path / "it.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pixels_need_an_extra(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    result = report(trace, "--png", tmp_path / "it.png")
+    assert result.exit_code == 2
+    assert "pip install 'gravac[plots]'" in result.output
+
+
+def test_the_commands_of_the_page_about_it_run(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trace, "gravac-runs/my-job")
+    packed = gzip.compress((trace / "journal.jsonl").read_bytes())
+    for name in ("dense.jsonl.gz", "gravac.jsonl.gz"):
+        Path(name).write_bytes(packed)
+    ran = 0
+    for block in re.findall(r"^```sh\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line)
+            result = CliRunner().invoke(main, words[1:])
+            assert result.exit_code == 0, f"{line}\n{result.output}"
+            assert Path(words[-1]).exists()
+            ran += 1
+    assert ran == 8
+
+
+def test_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
+    assert "say what to write" in report(trace).output
+    assert "at most 12 traces" in report(*[trace] * 13, "-o", tmp_path / "it.html").output
+    (tmp_path / "notes.txt").write_text("hello\n")
+    result = report(tmp_path / "notes.txt", "-o", tmp_path / "it.html")
+    assert result.exit_code == 2
+    assert "notes.txt" in result.output
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "it.html").exists()
+
+
+def test_every_module_of_the_page_is_in_the_bundle() -> None:
+    text = bundle(STATIC)
+    for module in STATIC.glob("*.js"):
+        if module.name != "early.js":
+            assert text.count(f'modules["{module.name}"] = ') == 1
+    assert not re.search(r"^(?:import|export)\b", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('import { a } from "./other.js";\n', "in a circle"),
+        ("export default 1;\n", "export default"),
+        ('import other from "./other.js";\n', "import other"),
+    ],
+)
+def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "main.js").write_text(text)
+    (tmp_path / "other.js").write_text('import { b } from "./main.js";\n')
+    with pytest.raises(CannotBundle, match=why):
+        bundle(tmp_path)
+
+
+def window(
+    at: int, *, gain: float = 0.5, owed: float = 0.1, seconds: float = 1.0, marked: bool = False
+) -> Kept:
+    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, owed, *[None] * 12)
+    return Kept(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
+
+
+def test_what_stands_out_is_kept_however_long_the_trace() -> None:
+    thinned = Thinned(100)
+    for at in range(5000):
+        thinned.add(
+            window(
+                at,
+                gain=0.01 if at == 1234 else 0.5,
+                owed=9.0 if at == 2345 else 0.1,
+                seconds=7.0 if at == 3456 else 1.0,
+                marked=at == 4321 or 400 <= at < 410,
+            )
+        )
+    kept = [one.number("window") for one in thinned]
+    assert len(kept) == len(thinned) <= 101
+    assert kept == sorted(set(kept)), "in order, each once"
+    assert {0, 1234, 2345, 3456, 4321, 4999} <= set(kept)
+    assert 1 <= sum(400 <= at < 410 for at in kept if at is not None) <= 2 * (MOST_MARKED + 4)
+    assert thinned.windows == 5000
+    assert all(b - a <= thinned.run for a, b in pairwise(kept) if a is not None and b is not None)
+
+
+def test_a_short_trace_is_kept_whole() -> None:
+    thinned = Thinned(100)
+    for at in range(100):
+        thinned.add(window(at))
+    assert len(thinned) == 100
+    assert thinned.run == 1
+
+
+def test_figures_count_every_window(trace: Path) -> None:
+    whole, few = tell(trace), tell(trace, 100)
+    assert len(few.windows) <= 101 < len(whole.windows) == 200
+    assert few.figures == whole.figures
+    assert whole.figures.steps == 4000
+    assert whole.figures.wire_cf == pytest.approx(
+        whole.view.totals.dense_bytes / whole.view.totals.payload_bytes
+    )
