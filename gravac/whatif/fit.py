@@ -11,6 +11,8 @@ from gravac.whatif.fit_step import ASSUMED
 from gravac.whatif.recording import Observation, Recording
 from gravac.whatif.timemodel import TCP_GOODPUT, TimeModel
 
+USUAL_NOISE = 0.02
+"""Standard error of a CF's median where it has too few windows to tell, relative."""
 MOST_WEIGHT = 30.0
 """Steps of a CF that count: beyond them its noise is less than what the formula leaves out."""
 
@@ -92,7 +94,7 @@ def fit_samples(every: Sequence[Sample], elements: int) -> Fit:
     """The model of these samples, which must be at least one."""
     groups = list(grouped(every))
     coding = fit_coding.fit(groups, elements)
-    steps = fit_step.fit(groups, coding, elements)
+    steps = fit_step.fit(groups, coding, elements, _noise(every))
     model = TimeModel(
         elements=elements,
         compute_seconds=steps.compute_seconds,
@@ -132,6 +134,19 @@ def grouped(every: Sequence[Sample]) -> Iterator[Sample]:
         )
         weight = min(MOST_WEIGHT, sum(each.weight for each in group))
         yield Sample(seen, told, group[0].network, weight)
+
+
+def _noise(every: Sequence[Sample]) -> float:
+    """Standard error of the median of a group, relative: the median over groups of three windows and more."""
+    groups: dict[tuple[float, Network | None], list[float]] = {}
+    for each in every:
+        groups.setdefault((each.seen.cf, each.network), []).append(each.seen.seconds)
+    found = []
+    for seconds in groups.values():
+        middle = median(seconds)
+        if len(seconds) >= 3:
+            found.append(median(abs(one / middle - 1) for one in seconds) / 0.6745 / len(seconds) ** 0.5)
+    return median(found) if found else USUAL_NOISE
 
 
 def _median(values: Iterable[float | None]) -> float | None:
