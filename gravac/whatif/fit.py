@@ -25,6 +25,8 @@ class Sample:
     volume: Volume
     network: Network | None
     weight: float
+    expected_bytes: float
+    """What the cost model says of the payload."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,18 @@ def samples(recording: Recording, network: Network | None) -> list[Sample]:
     """What was seen, with the volumes of the cost model, scaled to the payloads that were really handed over."""
     spec, ranks, found = recording.spec, recording.ranks, []
     for seen in recording.observations:
-        sent = seen.payload_bytes
+        sent = expected = seen.payload_bytes
         try:
             told = volume(spec.compressor, recording.elements, seen.cf, ranks, network or ASSUMED)
-            scale = sent / told.payload_bytes if told.payload_bytes else 1.0
+            expected = told.payload_bytes
+            scale = sent / expected if expected else 1.0
             told = replace(told, link_bytes=told.link_bytes * scale, payload_bytes=sent)
         except UnknownSizes:
             ring = 2 * (ranks - 1)
             told = Volume(2.0 * ring, ring / ranks * sent, sent, "rounds", 1)
         if spec.link is not None:  # an emulated one charges its latency once a bucket
             told = replace(told, messages=float(len(buckets(recording.elements))))
-        found.append(Sample(seen, told, network, float(seen.settled_steps)))
+        found.append(Sample(seen, told, network, float(seen.settled_steps), expected))
     return found
 
 
@@ -133,7 +136,7 @@ def grouped(every: Sequence[Sample]) -> Iterator[Sample]:
             payload_bytes=seen.payload_bytes,
         )
         weight = min(MOST_WEIGHT, sum(each.weight for each in group))
-        yield Sample(seen, told, group[0].network, weight)
+        yield Sample(seen, told, group[0].network, weight, group[0].expected_bytes)
 
 
 def _noise(every: Sequence[Sample]) -> float:

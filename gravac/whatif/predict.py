@@ -70,6 +70,8 @@ class Oracle:
     def at(self, scenario: Scenario, cf: float) -> Foretold:
         """A step at ``cf``. Raises ``exchange.UnknownSizes`` for what no cost model can tell."""
         told = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
+        if scenario.compressor == self.recording.spec.compressor:
+            told = self._as_seen(told, cf)
         step = self.fit.model.step(cf, told, scenario.network)
         off = self._error(scenario, step)
         return Foretold(
@@ -81,6 +83,17 @@ class Oracle:
             gain=self.gains(scenario.compressor).at(cf),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
+
+    def _as_seen(self, told: Volume, cf: float) -> Volume:
+        """With payloads as much larger or smaller than expected as they were at the nearest CF that was recorded."""
+        alike = [
+            one for one in self.fit.samples if (one.seen.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0
+        ]
+        if not alike:
+            return told
+        near = min(alike, key=lambda one: abs(log2(one.seen.cf / cf)))
+        share = near.seen.payload_bytes / near.expected_bytes
+        return replace(told, link_bytes=told.link_bytes * share, payload_bytes=told.payload_bytes * share)
 
     def gains(self, compressor: str) -> GainModel:
         """What each CF keeps, by that codec."""

@@ -137,7 +137,7 @@ def test_not_a_trace(tmp_path: Path) -> None:
     path.write_bytes(b"\x1b[31mnonsense\n")
     code, output = run(path)
     assert code == 2
-    assert "line 1" in output
+    assert output.startswith(f"Error: {path} line 1: ")
     assert "\x1b" not in output
 
 

@@ -7,15 +7,13 @@ from typing import Any
 from gravac import policies
 from gravac.collectives import Network
 from gravac.policies.base import Policy
-from gravac.traceline import Line
+from gravac.traceline import Line, TraceError
 from gravac.whatif import (
     Foretold,
     GainUnknown,
-    NothingRecorded,
     Oracle,
     Path,
     Scenario,
-    UnknownSizes,
     best,
     record,
     walk,
@@ -60,7 +58,9 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
         scenarios = [
             _scenario(oracle, one, policy, _factors(oracle, question)) for one in _asked(oracle, question)
         ]
-    except (NothingRecorded, UnknownSizes, ValueError) as error:
+    except TraceError:
+        raise
+    except ValueError as error:
         raise Unanswerable(str(error)) from None
     recorded = oracle.scenario()
     return {
