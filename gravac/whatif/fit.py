@@ -6,7 +6,7 @@ from statistics import median
 
 from gravac.collectives import Network
 from gravac.whatif import fit_coding, fit_step
-from gravac.whatif.exchange import UnknownSizes, Volume, buckets, volume
+from gravac.whatif.exchange import UnknownSizes, Volume, buckets, rounds, volume
 from gravac.whatif.fit_step import ASSUMED
 from gravac.whatif.recording import Observation, Recording
 from gravac.whatif.timemodel import TCP_GOODPUT, TimeModel
@@ -69,8 +69,7 @@ def samples(recording: Recording, network: Network | None) -> list[Sample]:
             scale = sent / expected if expected else 1.0
             told = replace(told, link_bytes=told.link_bytes * scale, payload_bytes=sent)
         except UnknownSizes:
-            ring = 2 * (ranks - 1)
-            told = Volume(2.0 * ring, ring / ranks * sent, sent, "rounds", 1)
+            told = rounds(sent, ranks)
         if spec.link is not None:  # an emulated one charges its latency once a bucket
             told = replace(told, messages=float(len(buckets(recording.elements))))
         found.append(Sample(seen, told, network, float(seen.settled_steps), expected))
