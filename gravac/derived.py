@@ -19,7 +19,7 @@ def ratio(numerator: float, denominator: float) -> float | None:
 def total_sums(report: WindowReport) -> GainSums:
     """The sums of all levels of the window together (zeros for a window without levels)."""
     every = [level.sums for level in report.levels]
-    if len(every) == 1:  # most windows; the same sums, at a tenth of the time
+    if len(every) == 1:  # nearly always, and asked for many times
         return every[0]
     return GainSums.model_construct(
         steps=sum(s.steps for s in every),

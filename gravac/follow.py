@@ -87,16 +87,17 @@ class Follower:
     def push(self, line: Line) -> list[Row | Difference]:
         """Fold one line."""
         record = line.record
-        if isinstance(record, Part):
-            self._part = "alone" if self.fold is None else "further"
-            return []
-        if isinstance(record, JobSpec):
-            return self._job(record, line)
-        if isinstance(record, WindowReport):
+        if isinstance(
+            record, WindowReport
+        ):  # the most first: to ask a record what it is not takes pydantic a while
             return self._window(record, line)
         if isinstance(record, Decision):
             return self._decision(record, line)
-        if isinstance(record, Override):
+        if isinstance(record, JobSpec):
+            return self._job(record, line)
+        if isinstance(record, Part):
+            self._part = "alone" if self.fold is None else "further"
+        elif isinstance(record, Override):
             self._folding().order(record)
         elif isinstance(record, Event) and record.kind == "gap":
             self._gap_announced = True

@@ -2,7 +2,8 @@
 
 Up to the first window after which the ranks would have sent something else, this is what would have happened. From
 there on the windows are still those of the recorded run, measured under its CFs: the other rule finds out nothing about
-a CF that the run never sent, and what it would have measured is not known. ``Redecision.first`` is that window.
+a CF that the run never sent, and what it would have measured is not known. ``Redecision.first`` is that window. A rule
+of another ``smoothing`` would have seen other gains from the beginning. ``Redecision.caution`` says which it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -66,6 +67,11 @@ class Redecision:
     @property
     def caution(self) -> str:
         """What can be said of the windows after the first difference, and what not."""
+        if _smoothing(self.policy) != _smoothing(self.recorded_policy):
+            return (
+                "The ranks smooth gains by the setting smoothing, and it is another one: the gains recorded in every "
+                "window are not those that this rule would have seen."
+            )
         if self.first is None:
             return "The ranks would have sent the same throughout: each window is just what this rule would have seen."
         after = "the start" if self.first.window < 0 else f"window {self.first.window}"
@@ -74,6 +80,11 @@ class Redecision:
             "run sent, not at those of the other rule: its decisions from there on show how it judges them, not what "
             "would have happened."
         )
+
+
+def _smoothing(spec: PolicySpec) -> JsonValue:
+    """As agents read it; null: by the number of ranks."""
+    return spec.settings.get("smoothing", 0.1)
 
 
 def redecide(

@@ -8,7 +8,7 @@ from typing import BinaryIO, Self
 
 from gravac import parts
 from gravac.parts import Part
-from gravac.protocol import JobSpec, WindowReport
+from gravac.protocol import JobSpec
 from gravac.rawlines import raw_lines
 from gravac.traceline import (
     Line,
@@ -119,8 +119,9 @@ class Trace(Iterator[Line]):
                 raise TraceError(
                     self.path, line.number, f"a trace begins with its job, this with a {line.kind}"
                 )
-        elif isinstance(line.record, JobSpec | WindowReport) and line.record.job != self._job:
-            message = f"{line.kind}.job: this is the trace of {self._job!r}, got {line.record.job!r}"
+        elif line.kind in ("job", "window") and line.record.job != self._job:  # type: ignore[union-attr]
+            got = line.record.job  # type: ignore[union-attr]
+            message = f"{line.kind}.job: this is the trace of {self._job!r}, got {got!r}"
             raise TraceError(self.path, line.number, message)
 
 

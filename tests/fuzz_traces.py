@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from policies.builders import Cluster, job_spec
@@ -164,8 +165,11 @@ def attempt(data: bytes, turn: int) -> str:
     return "decided otherwise"
 
 
-def fuzz(inputs: int, seed: int) -> Counter[str]:
-    """Outcomes by kind. Raises SystemExit for the first input that does what it must not, which is kept in a file."""
+def fuzz(inputs: int, seed: int, watch: Callable[[], object] | None = None) -> Counter[str]:
+    """Outcomes by kind. Raises SystemExit for the first input that does what it must not, which is kept in a file.
+
+    ``watch`` is called every so often.
+    """
     alterer, outcomes = Alterer(seed), Counter[str]()
     for number in range(inputs):
         data = alterer.next()
@@ -174,13 +178,10 @@ def fuzz(inputs: int, seed: int) -> Counter[str]:
         except Exception as error:
             kept = Path(f"fuzz-{seed}-{number}.bin").absolute()
             kept.write_bytes(data)
-            raise SystemExit(
-                f"input {number} of seed {seed}: {type(error).__name__}: {error}; kept in {kept}"
-            ) from error
-        if number % TOGETHER == 0 and hasattr(signal, "alarm"):
-            signal.alarm(HANG_SECONDS)
-    if hasattr(signal, "alarm"):
-        signal.alarm(0)
+            what = f"{type(error).__name__}: {error}"
+            raise SystemExit(f"input {number} of seed {seed}: {what}; kept in {kept}") from error
+        if watch is not None and number % TOGETHER == 0:
+            watch()
     return outcomes
 
 
@@ -197,7 +198,7 @@ def main() -> None:
         limit = used + (chosen.megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     began = time.monotonic()
-    outcomes = fuzz(chosen.inputs, chosen.seed)
+    outcomes = fuzz(chosen.inputs, chosen.seed, lambda: signal.alarm(HANG_SECONDS))  # which ends a hang
     took = time.monotonic() - began
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(

@@ -242,7 +242,7 @@ from gravac.replay import check
 from gravac.trace import TraceError, read
 from pathlib import Path
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (now + (24 << 20),) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20),) * 2)
 for name in sys.argv[1:]:
     try:
         for _ in read(name, verify=False): pass
@@ -254,7 +254,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_is_bounded_whatever_comes(path: Path) -> None:
-    """24 MB of address space more than the imports take: for 300 MB of one line, and for 30,000 lines packed."""
+    """32 MB of address space more than the imports take: for 300 MB of one line, and for 30,000 lines packed."""
     path.write_bytes(gzip.compress(bytes(300 << 20), 1))
     short = make(path.with_name("short.jsonl"), windows=1)
     many = path.with_name("many.gz")

@@ -71,6 +71,13 @@ def test_only_windows_up_to_the_first_difference_are_those_of_the_other_rule(
     assert [one.cf for one in reports[0]][: exact - 1] == [one.cf for one in reports[1]][: exact - 1]
 
 
+def test_another_smoothing_would_have_seen_other_gains(path: Path) -> None:
+    found = redecide(read(path), settings={"smoothing": 0.5})
+    assert found.first is None
+    assert "The ranks smooth gains" in found.caution
+    assert "throughout" in redecide(read(path), settings={"smoothing": 0.1}).caution
+
+
 def test_another_policy_differs_from_the_start(path: Path) -> None:
     found = redecide(read(path), "static:cf=20")
     assert found.first is not None

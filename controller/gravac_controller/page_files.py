@@ -6,11 +6,12 @@ from typing import Literal
 
 from starlette.responses import Response
 
+from gravac_controller.bundle import MAIN, bundle
 from gravac_controller.problems import ApiError
 
 STATIC = Path(__file__).parent / "static"
-PRELOAD = "<!-- modules -->"
-"""Where index.html names its modules. All at once: one that imports another would be asked for a round trip later."""
+SCRIPT = "page.js"
+"""All modules of the page as one script, made here."""
 Mode = Literal["live", "replay"]
 KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
@@ -23,6 +24,8 @@ class PageFiles:
         self._files = {
             path.relative_to(folder).as_posix(): (path.read_bytes(), _kind(path)) for path in paths
         }
+        if MAIN in self._files:
+            self._files[SCRIPT] = bundle(folder).encode(), KINDS[".js"]
 
     def file(self, name: str) -> Response:
         """One file. Raises ApiError 404."""
@@ -36,11 +39,7 @@ class PageFiles:
         found = self._files.get("index.html")
         if found is None:
             raise ApiError(404, "the live page is not part of this installation; the API is under /v1/jobs")
-        modules = [
-            name for name in self._files if name.endswith(".js") and name not in ("early.js", "main.js")
-        ]
-        links = (f'<link rel="modulepreload" href="/static/{name}">' for name in modules if "/" not in name)
-        text = found[0].decode().replace(PRELOAD, "\n  ".join(links))
+        text = found[0].decode()
         return Response(text.replace('data-mode="live"', f'data-mode="{mode}"'), media_type=found[1])
 
 

@@ -52,6 +52,12 @@ def volume(compressor: str, elements: int, cf: float, ranks: int, network: Netwo
     return _volume(compressor, elements, cf, ranks, network)
 
 
+def rounds(payload_bytes: float, ranks: int) -> Volume:
+    """An aggregator's own rounds, as if two rings all-reduced so many bytes together."""
+    messages = 2.0 * 2 * (ranks - 1) + TICK_ROUNDS * (ranks - 1)
+    return Volume(messages, 2 * (ranks - 1) / ranks * payload_bytes, payload_bytes, "rounds", 1)
+
+
 @lru_cache(maxsize=4096)
 def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Network) -> Volume:
     codec = Dense() if cf == 1.0 else codec_of(compressor)

@@ -6,11 +6,13 @@ from statistics import median
 
 from gravac.collectives import Network
 from gravac.whatif import fit_coding, fit_step
-from gravac.whatif.exchange import UnknownSizes, Volume, buckets, volume
+from gravac.whatif.exchange import UnknownSizes, Volume, buckets, rounds, volume
 from gravac.whatif.fit_step import ASSUMED
 from gravac.whatif.recording import Observation, Recording
 from gravac.whatif.timemodel import TCP_GOODPUT, TimeModel
 
+USUAL_NOISE = 0.02
+"""Standard error of a CF's median where it has too few windows to tell, relative."""
 MOST_WEIGHT = 30.0
 """Steps of a CF that count: beyond them its noise is less than what the formula leaves out."""
 
@@ -23,6 +25,8 @@ class Sample:
     volume: Volume
     network: Network | None
     weight: float
+    expected_bytes: float
+    """What the cost model says of the payload."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,17 @@ def samples(recording: Recording, network: Network | None) -> list[Sample]:
     """What was seen, with the volumes of the cost model, scaled to the payloads that were really handed over."""
     spec, ranks, found = recording.spec, recording.ranks, []
     for seen in recording.observations:
-        sent = seen.payload_bytes
+        sent = expected = seen.payload_bytes
         try:
             told = volume(spec.compressor, recording.elements, seen.cf, ranks, network or ASSUMED)
-            scale = sent / told.payload_bytes if told.payload_bytes else 1.0
+            expected = told.payload_bytes
+            scale = sent / expected if expected else 1.0
             told = replace(told, link_bytes=told.link_bytes * scale, payload_bytes=sent)
         except UnknownSizes:
-            ring = 2 * (ranks - 1)
-            told = Volume(2.0 * ring, ring / ranks * sent, sent, "rounds", 1)
+            told = rounds(sent, ranks)
         if spec.link is not None:  # an emulated one charges its latency once a bucket
             told = replace(told, messages=float(len(buckets(recording.elements))))
-        found.append(Sample(seen, told, network, float(seen.settled_steps)))
+        found.append(Sample(seen, told, network, float(seen.settled_steps), expected))
     return found
 
 
@@ -92,7 +96,7 @@ def fit_samples(every: Sequence[Sample], elements: int) -> Fit:
     """The model of these samples, which must be at least one."""
     groups = list(grouped(every))
     coding = fit_coding.fit(groups, elements)
-    steps = fit_step.fit(groups, coding, elements)
+    steps = fit_step.fit(groups, coding, elements, _noise(every))
     model = TimeModel(
         elements=elements,
         compute_seconds=steps.compute_seconds,
@@ -131,7 +135,20 @@ def grouped(every: Sequence[Sample]) -> Iterator[Sample]:
             payload_bytes=seen.payload_bytes,
         )
         weight = min(MOST_WEIGHT, sum(each.weight for each in group))
-        yield Sample(seen, told, group[0].network, weight)
+        yield Sample(seen, told, group[0].network, weight, group[0].expected_bytes)
+
+
+def _noise(every: Sequence[Sample]) -> float:
+    """Standard error of the median of a group, relative: the median over groups of three windows and more."""
+    groups: dict[tuple[float, Network | None], list[float]] = {}
+    for each in every:
+        groups.setdefault((each.seen.cf, each.network), []).append(each.seen.seconds)
+    found = []
+    for seconds in groups.values():
+        middle = median(seconds)
+        if len(seconds) >= 3:
+            found.append(median(abs(one / middle - 1) for one in seconds) / 0.6745 / len(seconds) ** 0.5)
+    return median(found) if found else USUAL_NOISE
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -26,6 +26,9 @@ LEAST_SIZES = 3
 """Different transfers needed to tell what hides from what everybody waits for; one more on a network not known."""
 BETTER = 0.5
 """Overlap is believed in when it brings the loss to this share: more terms always bring it down somewhat."""
+BEYOND_NOISE, BEYOND_FORMULA = 3.0, 0.01
+"""And when without it some CF is off by more than three standard errors of its median and 1 %: four terms go through
+any four points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,9 @@ class _Told:
         )
 
 
-def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
+def fit(samples: Sequence["Sample"], coding: Coding, elements: int, noise: float) -> Stepping:
     """Rest = compute + waiting + max(last · T, T - hidden). Without overlap two different transfers are enough; one
-    alone is told by what the step waited for."""
+    alone is told by what the step waited for. ``noise``: standard error of a sample, relative."""
     known = samples[0].network
     told = sorted(
         (_Told.of(each, coding, elements) for each in samples),
@@ -100,7 +103,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int) -> Stepping:
         )
     else:
         line = _fit(told, 1.0, len(told))
-        if len(sizes) >= least:
+        if len(sizes) >= least and _worst(told, line) > BEYOND_NOISE * noise + BEYOND_FORMULA:
             overlapping = _overlapping(told)
             if overlapping is not None and overlapping[0].loss < BETTER * line.loss:
                 line, last = overlapping
@@ -158,6 +161,12 @@ def _fit(told: Sequence[_Told], last: float, large_from: int) -> Line:
         size.append(HANDLING_SCALE)
         weights.append(max(weights))
     return robust.fit(rows, values, size, weights)
+
+
+def _worst(told: Sequence[_Told], line: Line) -> float:
+    """The largest relative error of a step without overlap."""
+    base, byte, _ = line.terms
+    return max(abs(each.rest - base - each.certain - byte * each.link_bytes) / each.size for each in told)
 
 
 def _overlapping(told: Sequence[_Told]) -> tuple[Line, float] | None:

@@ -8,7 +8,7 @@ from statistics import median
 
 from gravac.collectives import COLLECTIVES, Network
 from gravac.whatif import exchange
-from gravac.whatif.exchange import Volume, volume
+from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.fit import Fit, fit, fit_samples, network_of
 from gravac.whatif.gains import Gain, GainModel
 from gravac.whatif.recording import Recording
@@ -68,8 +68,8 @@ class Oracle:
         )
 
     def at(self, scenario: Scenario, cf: float) -> Foretold:
-        """A step at ``cf``. Raises ``exchange.UnknownSizes`` for what no cost model can tell."""
-        told = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
+        """A step at ``cf``. Raises ``UnknownSizes`` for what no cost model tells and the trace did not send."""
+        told = self._volume(scenario, cf)
         step = self.fit.model.step(cf, told, scenario.network)
         off = self._error(scenario, step)
         return Foretold(
@@ -81,6 +81,28 @@ class Oracle:
             gain=self.gains(scenario.compressor).at(cf),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
+
+    def _volume(self, scenario: Scenario, cf: float) -> Volume:
+        own = scenario.compressor == self.recording.spec.compressor
+        try:
+            told = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
+        except UnknownSizes:
+            sent = [each.seen.payload_bytes for each in self.fit.samples if own and each.seen.cf == cf]
+            if not sent:
+                raise
+            return exchange.rounds(median(sent), scenario.ranks)
+        return self._as_seen(told, cf) if own else told
+
+    def _as_seen(self, told: Volume, cf: float) -> Volume:
+        """With payloads as much larger or smaller than expected as they were at the nearest CF that was recorded."""
+        alike = [
+            one for one in self.fit.samples if (one.seen.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0
+        ]
+        if not alike:
+            return told
+        near = min(alike, key=lambda one: abs(log2(one.seen.cf / cf)))
+        share = near.seen.payload_bytes / near.expected_bytes
+        return replace(told, link_bytes=told.link_bytes * share, payload_bytes=told.payload_bytes * share)
 
     def gains(self, compressor: str) -> GainModel:
         """What each CF keeps, by that codec."""
@@ -113,7 +135,8 @@ class Oracle:
                 f"the gain at CF {', '.join(far)} for certain, as it was not sent: what a CF keeps depends on the "
                 "residual that it leaves behind itself"
             )
-        parts = {way: None for cf in cfs if not COLLECTIVES[way := self.at(scenario, cf).volume.way].whole}
+        ways = {self.at(scenario, cf).volume.way: None for cf in cfs}
+        parts = [way for way in ways if way in COLLECTIVES and not COLLECTIVES[way].whole]
         if parts:
             found.append(
                 f"what {' and '.join(parts)} leave out: such a step sends less than the codec chose, and the gains are "

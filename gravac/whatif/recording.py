@@ -1,5 +1,6 @@
 """What a trace holds that a time model can be fitted to: step times by CF, gains, curves, and how much was trained."""
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterable
@@ -32,8 +33,8 @@ _CHOSEN_FOR = re.compile(rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER}
 class Observation:
     """One level of one window, seconds and bytes of a step on one rank. ``cf`` 1: plainly dense, nothing compressed.
 
-    ``exposed_seconds``: what the step waited for the network. ``own_seconds``: the rest of it. ``compress_seconds``,
-    ``decompress_seconds``: what it waited for these; None where the window had other levels too.
+    ``exposed_seconds``: what the step waited for the network. ``compress_seconds``, ``decompress_seconds``: what
+    it waited for these; None where the window had other levels too.
     """
 
     window: int
@@ -44,10 +45,6 @@ class Observation:
     payload_bytes: float
     compress_seconds: float | None
     decompress_seconds: float | None
-
-    @property
-    def own_seconds(self) -> float:
-        return max(0.0, self.seconds - self.exposed_seconds)
 
 
 @dataclass
@@ -62,6 +59,7 @@ class Recording:
     curves: dict[float, deque[GainCurve]] = field(default_factory=dict)
     """By the CF that was sent in the window."""
     windows: int = 0
+    steps: int = 0
     samples: int = 0
     useful_samples: float = 0.0
     seconds: float = 0.0
@@ -80,8 +78,7 @@ class Recording:
     @property
     def samples_per_step(self) -> float:
         """Of one rank; 1 where the trainer's samples were not counted."""
-        steps = self.windows * self.spec.window_steps
-        return self.samples / steps / self.ranks if self.samples and steps else 1.0
+        return self.samples / self.steps / self.ranks if self.samples and self.steps else 1.0
 
     @property
     def observations(self) -> list[Observation]:
@@ -96,6 +93,7 @@ class Recording:
         kept = derived.gain(report)
         self.useful_samples += report.samples * (1.0 if kept is None else min(1.0, kept))
         steps = derived.steps(report)
+        self.steps += max(0, steps)
         if report.failed_steps or report.nonfinite_steps or steps < 1:
             return
         for level in report.levels:
@@ -109,7 +107,8 @@ class Recording:
         found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
         if found is not None and self.measured is None:
             milliseconds, megabytes = (float(text) for text in found.groups())
-            self.measured = 1e-3 * milliseconds, 1e6 * megabytes
+            if math.isfinite(milliseconds) and math.isfinite(megabytes):
+                self.measured = 1e-3 * milliseconds, 1e6 * megabytes
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median

@@ -14,10 +14,10 @@ from browser.sinks import Disk
 from browser.story import Story
 from click.testing import CliRunner, Result
 
+from gravac_controller.bundle import CannotBundle, bundle
 from gravac_controller.cli import main
 from gravac_controller.history import MOST_CURVES, plain
 from gravac_controller.page_files import STATIC
-from gravac_controller.report.bundle import CannotBundle, bundle
 from gravac_controller.report.figure import svg
 from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell

@@ -10,6 +10,7 @@ from whatif.made import CFS, RANKS, trace
 
 from gravac_controller.cli import main
 
+TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
 
 
@@ -137,9 +138,31 @@ def test_not_a_trace(tmp_path: Path) -> None:
     path.write_bytes(b"\x1b[31mnonsense\n")
     code, output = run(path)
     assert code == 2
-    assert "line 1" in output
+    assert output.startswith(f"Error: {path} line 1: ")
     assert "\x1b" not in output
 
 
 def test_a_folder_is_its_journal(recorded: Path) -> None:
     assert asked(recorded.parent, *KNOWN)["recorded"] == asked(recorded, *KNOWN)["recorded"]
+
+
+def test_an_aggregator_of_several_rounds_is_told_where_it_was_recorded() -> None:
+    trace = TRACES / "lm-powersgd.jsonl.gz"
+    answer = asked(trace, "--bandwidth", "100M")
+    (scenario,) = answer["scenarios"]
+    assert [row["cf"] for row in scenario["factors"]] == sorted({1.0, *answer["recorded"]["cfs"]})
+    assert scenario["factors"][-1]["collective"] == "rounds"
+    code, output = run(trace, "--cf", "7")
+    assert code == 2
+    assert "shapes of the parameters" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    "trace", sorted((Path(__file__).parents[1] / "traces").glob("*.gz")), ids=lambda path: path.name
+)
+def test_real_traces_are_answered(trace: Path) -> None:
+    """Whatever task, codec, network and faults: with a range about each step, as wide as the trace is noisy."""
+    (scenario,) = asked(trace, "--bandwidth", "100M", "--ranks", 4)["scenarios"]
+    for row in scenario["factors"]:
+        assert 0 < row["low_seconds"] < row["step_seconds"] < row["high_seconds"] < 100
+    assert scenario["best_cf"] is not None

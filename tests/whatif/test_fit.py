@@ -105,6 +105,21 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
     assert known.bytes_per_second * 0.956 == pytest.approx(1.25e7)
 
 
+def test_payloads_are_as_large_as_they_were_seen() -> None:
+    """A codec that sends half as much again as the cost model expects does so at CFs that were not sent, too."""
+    held = recording()
+    plain = Oracle([(held, NETWORK)]).at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    for cf, some in held.seen.items():
+        for place, seen in enumerate(some):
+            some[place] = replace(seen, payload_bytes=(1.5 if cf > 1 else 1.0) * seen.payload_bytes)
+    oracle = Oracle([(held, NETWORK)])
+    told = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    assert told.volume.payload_bytes == pytest.approx(1.5 * plain.volume.payload_bytes, rel=1e-3)
+    assert told.volume.link_bytes == pytest.approx(1.5 * plain.volume.link_bytes, rel=1e-3)
+    other = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk+bf16"), 50.0)
+    assert other.volume.payload_bytes < plain.volume.payload_bytes
+
+
 def test_hiccups_do_not_move_it() -> None:
     """A quarter of the windows took five times as long."""
     held = recording(each=8)

@@ -83,14 +83,18 @@ def _heading(run: list[Pair]) -> str:
         return "At the start"
     where = f"Window {first.window}" if first is last else f"Windows {first.window} to {last.window}"
     cf = first.measured_cf
-    measured = "" if cf is None else ", measured dense" if cf == 1.0 else f", measured at CF {factor(cf)}"
+    measured = "" if cf is None else ", measured dense" if cf == 1.0 else f", measured at {_cf(cf)}"
     return f"{where}{measured}{'' if first is last else '; the reasons are of the first'}"
 
 
+def _cf(cf: float) -> str:
+    return "dense" if cf == 1.0 else f"CF {factor(cf)}"
+
+
 def _told(who: str, decision: Decision, sent: float | None) -> str:
-    cf = factor(decision.cf_candidate)
+    cf = _cf(decision.cf_candidate)
     if sent is not None and sent != decision.cf_candidate:
-        cf += f", but ε lets only {factor(sent)} pass"
+        cf += f", but ε lets only {_cf(sent)} pass"
     return printable(f"{who:8}  {cf}, {decision.phase}, {decision.rule}: {decision.reason}")
 
 

@@ -7,11 +7,10 @@ from typing import Any
 from gravac import policies
 from gravac.collectives import Network
 from gravac.policies.base import Policy
-from gravac.traceline import Line
+from gravac.traceline import Line, TraceError
 from gravac.whatif import (
     Foretold,
     GainUnknown,
-    NothingRecorded,
     Oracle,
     Path,
     Scenario,
@@ -20,6 +19,7 @@ from gravac.whatif import (
     record,
     walk,
 )
+from gravac.whatif.exchange import codec_of
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 STRETCHES = 40
@@ -60,7 +60,9 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
         scenarios = [
             _scenario(oracle, one, policy, _factors(oracle, question)) for one in _asked(oracle, question)
         ]
-    except (NothingRecorded, UnknownSizes, ValueError) as error:
+    except TraceError:
+        raise
+    except ValueError as error:
         raise Unanswerable(str(error)) from None
     recorded = oracle.scenario()
     return {
@@ -103,9 +105,11 @@ def _asked(oracle: Oracle, question: Question) -> list[Scenario]:
 
 
 def _factors(oracle: Oracle, question: Question) -> list[float]:
-    asked = FACTORS if question.cfs is None else question.cfs
-    seen = {each.cf for each in oracle.recording.observations} if question.cfs is None else set()
-    return sorted({1.0, *asked, *seen})
+    """Those asked for, or recorded and usual ones; of an aggregator of several rounds only recorded ones are known."""
+    if question.cfs is not None:
+        return sorted({1.0, *question.cfs})
+    told = codec_of(question.compressor or oracle.recording.spec.compressor) is not None
+    return sorted({1.0, *(FACTORS if told else ()), *oracle.recording.seen})
 
 
 def _scenario(oracle: Oracle, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def _walked(oracle: Oracle, scenario: Scenario, policy: Policy) -> tuple[dict[st
     useful = recording.useful_samples or samples
     try:
         return _path(walk(oracle, scenario, policy, useful, samples)), None
-    except GainUnknown as error:
+    except (GainUnknown, UnknownSizes) as error:
         return None, str(error)
 
 

@@ -8,8 +8,8 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from gravac_controller.page_files import PRELOAD, STATIC
-from gravac_controller.report.bundle import bundle
+from gravac_controller.bundle import bundle
+from gravac_controller.page_files import STATIC
 from gravac_controller.report.data import document
 from gravac_controller.report.told import Told
 
@@ -46,7 +46,7 @@ def page(told: list[Told], folder: Path = STATIC) -> str:
             "</body>",
         ]
     )
-    text = _LINKED.sub("", text).replace(PRELOAD, "").replace('src="/static/icon.svg"', f'src="{icon}"')
+    text = _LINKED.sub("", text).replace('src="/static/icon.svg"', f'src="{icon}"')
     text = _NOSCRIPT.sub(WITHOUT_SCRIPT, text).replace('data-mode="live"', 'data-mode="report"')
     before, _, after = text.partition("</head>")
     body, _, end = after.rpartition("</body>")

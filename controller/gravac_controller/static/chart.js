@@ -3,6 +3,7 @@
 import { el, setHidden, setText } from "./dom.js";
 import { known, NONE } from "./format.js";
 import { bind, gestures } from "./gestures.js";
+import { stackOrder, swatch } from "./legend.js";
 import { FONT, LEFT_AXIS, axisLabels } from "./look.js";
 import { drawMarks } from "./marks.js";
 import { areaFill, softFill } from "./paint.js";
@@ -17,6 +18,7 @@ export class Chart {
     this.spec = spec;
     this.group = group;
     this.u = null;
+    this.width = 0;
     this.plot = el("div", { class: "plot", tabindex: "0", role: "group", "aria-roledescription": "chart" });
     this.values = spec.series.map(() => el("span", { class: "value" }, NONE));
     this.items = spec.series.map((series, i) => el("li", {}, swatch(series), el("span", {}, series.label), this.values[i]));
@@ -36,15 +38,25 @@ export class Chart {
   /** What is in view, as many points as the chart has pixels for. */
   data(columns, span) {
     const series = this.spec.series.map(({ column }) => columns[column]);
-    return thin(columns[this.group.axis], series, span, this.plot.clientWidth || 300);
+    return thin(columns[this.group.axis], series, span, this.width || 300);
   }
 
-  /** Draw the columns between two places. */
-  draw(columns, span) {
+  /** Show and hide what the columns call for. Before any chart draws: each new canvas upsets the layout of the page. */
+  prepare(columns) {
     setHidden(this.box, this.spec.optional !== undefined && !columns[this.spec.optional]);
     this.spec.series.forEach((series, i) => {
       if (series.optional) setHidden(this.items[i], !columns[series.optional]);
     });
+  }
+
+  /** Read from the page what drawing needs: its width and colours. */
+  measure() {
+    this.width = this.plot.clientWidth;
+    for (const { color } of this.spec.series) colour(color);
+  }
+
+  /** Draw the columns between two places. */
+  draw(columns, span) {
     if (this.box.hidden) return;
     if (this.u === null) this.u = new window.uPlot(this.options(), this.data(columns, span), this.plot);
     else this.u.setData(this.data(columns, span));
@@ -61,6 +73,7 @@ export class Chart {
   resize() {
     const width = this.plot.clientWidth;
     if (this.u === null || width === 0 || width === this.u.width) return false;
+    this.width = width;
     this.u.setSize({ width, height: this.height });
     return true;
   }
@@ -89,7 +102,7 @@ export class Chart {
     const grid = { stroke: () => colour("--grid"), width: 1 };
     const axis = { stroke: () => colour("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
     return {
-      width: this.plot.clientWidth || 300, height: this.height, padding: [10, 20, 0, 0], legend: { show: false },
+      width: this.width || 300, height: this.height, padding: [10, 20, 0, 0], legend: { show: false },
       cursor: {
         y: false, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 },
         sync: { key: group.key, setSeries: false, scales: ["x", null], filters: { pub: (type) => type === "mousemove" } },
@@ -130,13 +143,3 @@ function seriesOptions(series) {
 
 /** Dots only while there are few windows: a single one would be invisible otherwise. */
 const showPoints = (u) => u.data[0].length < 3;
-
-/** Legend in the order of the picture's parts from the bottom up, then the rest. */
-const stackOrder = (items) => [...items.slice(0, 5).reverse(), ...items.slice(5)];
-
-function swatch(series) {
-  const kind = series.hatch !== undefined ? `area ${series.hatch ?? ""}` : series.dash ? (series.dash[0] < 4 ? "dotted" : "dash") : "line";
-  const node = el("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
-  node.style.setProperty("--c", `var(${series.color})`);
-  return node;
-}

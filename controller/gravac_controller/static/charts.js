@@ -46,6 +46,8 @@ export class Charts {
       .filter(({ at }) => at >= 0).map(({ window, at }) => ({ window, x: this.x[at] }));
     this.grid.classList.toggle("no-loss", !this.columns.hasLoss);
     const span = inside(this.x, this.range);
+    for (const chart of this.list) chart.prepare(this.columns);
+    for (const chart of this.list) chart.measure();
     for (const chart of this.list) chart.draw(this.columns, span);
     this.pin.restore();
   }

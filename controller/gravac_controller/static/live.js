@@ -108,9 +108,10 @@ export class Live {
 
   draw() {
     this.drawTimer = 0;
-    this.drawnAt = performance.now();
     this.tick();
-    if (this.state.job !== null && this.paused === null) this.screen.draw(this.unreadable);
+    if (this.state.job === null || this.paused !== null) return;
+    this.drawnAt = performance.now();  // not before there is something to draw: the first picture waits for nothing
+    this.screen.draw(this.unreadable);
   }
 
   /** What changes with the clock alone: status, ages, banner, title. */

@@ -1,4 +1,7 @@
-"""The page's modules as one classic script. A page opened from a file has no origin, so it cannot import modules."""
+"""The page's modules as one classic script: one request in place of fifty.
+
+It runs in a page opened from a file, too, which has no origin and so cannot import modules.
+"""
 
 import re
 from pathlib import Path
