@@ -1,0 +1,58 @@
+"""What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
+
+from ranks.scenarios.exactness import conserved, hashed, many_steps, nonfinite, same_as_ddp, switching
+from ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
+from ranks.scenarios.members import (
+    chosen_collectives,
+    every_codec,
+    momentum_in_the_memory,
+    switched,
+    switched_differently,
+    unstable_memory,
+)
+from ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
+from ranks.scenarios.service import (
+    controller_dies,
+    controller_missing,
+    monitored,
+    resumed,
+    same_job_twice,
+    steered,
+)
+from ranks.scenarios.styles import Branchy, overflow_under_amp, styled_steps, training_styles, two_groups
+
+__all__ = [
+    "Branchy",
+    "batch",
+    "chosen_collectives",
+    "conserved",
+    "controller_dies",
+    "controller_missing",
+    "disagreement",
+    "each_of",
+    "every_codec",
+    "failing_codec",
+    "fingerprint",
+    "hashed",
+    "many_steps",
+    "momentum_in_the_memory",
+    "monitored",
+    "net",
+    "nonfinite",
+    "one_fails",
+    "overflow_under_amp",
+    "resumed",
+    "same_as_ddp",
+    "same_job_twice",
+    "settings_differ",
+    "steered",
+    "styled_steps",
+    "switched",
+    "switched_differently",
+    "switching",
+    "train",
+    "training_styles",
+    "two_groups",
+    "unstable_memory",
+    "wrapped",
+]
