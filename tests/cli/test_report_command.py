@@ -18,7 +18,7 @@ from gravac_controller.bundle import CannotBundle, bundle
 from gravac_controller.cli import main
 from gravac_controller.history import MOST_CURVES, plain
 from gravac_controller.page_files import STATIC
-from gravac_controller.report.figure import svg
+from gravac_controller.report.figure import LONGEST_NAME, svg
 from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell
 from gravac_controller.thinning import MOST_MARKED, Kept, Thinned
@@ -69,6 +69,14 @@ def test_text_in_the_picture_stays_text() -> None:
     hostile = Lines("<script>&", first=[0], steps=[9], cfs=[1], gains=[None])
     assert "&lt;script&gt;&amp;" in svg([hostile, hostile])
     assert svg([hostile]).count("<polyline") == 1, "an unknown gain is not drawn"
+
+
+def test_long_names_still_differ_in_the_picture() -> None:
+    names = ["a" * 64, "a" * 60 + " (2)"]
+    drawn = svg([Lines(name, first=[0], steps=[9], cfs=[1], gains=[1]) for name in names])
+    shown = re.findall(r">(a+…[^<]*)<", drawn)
+    assert len(set(shown)) == 2
+    assert all(len(name) <= LONGEST_NAME for name in shown)
 
 
 def test_the_picture_as_pixels(trace: Path, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from gravac_controller.report.lines import Lines
 
 WIDTH, PANEL, GAP = 720, 190, 34
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 30, 46
-A_ROW = 3
-"""Jobs in a row of the legend."""
+A_ROW, LONGEST_NAME = 2, 40
+"""Jobs in a row of the legend, and as many letters of a name as fit there."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 """Okabe and Ito's, which colour-blind people tell apart."""
 DASHES = ("", "7 4", "2 3")
@@ -87,8 +87,14 @@ def _legend(jobs: Sequence[Lines]) -> list[str]:
     for number, job in enumerate(jobs if len(jobs) > 1 else ()):
         left = LEFT + (WIDTH - LEFT - RIGHT) / A_ROW * (number % A_ROW)
         y = 18 + 20 * (number // A_ROW)
-        parts += [_path([(left, y - 4), (left + 24, y - 4)], number), _text(left + 30, y, job.name[:28])]
+        parts += [_path([(left, y - 4), (left + 24, y - 4)], number), _text(left + 30, y, _short(job.name))]
     return parts
+
+
+def _short(name: str) -> str:
+    """The name, its middle left out where it is too long: its end tells runs apart."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _path(points: Sequence[tuple[float, float]], number: int) -> str:
