@@ -16,7 +16,7 @@ Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
 _KERNELS = ("tally", "top", "sifting", "scatter", "bits", "places", "rounding", "feistel", "dealing")
 """The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
-_GPU_KERNELS = ("tally", "top", "sifting", "scatter", "bits", "rounding", "draws", "products")
+_GPU_KERNELS = ("tally", "top", "scatter", "bits", "rounding", "draws", "products")
 """The same of ``gravac.kernels.cuda``."""
 _GPUS = ("cuda",)
 """Types of device that Triton's kernels take tensors of."""
