@@ -42,6 +42,11 @@ def test_there_are_documents() -> None:
 
 
 @BY_NAME
+def test_no_merge_is_left_half_done(document: Path) -> None:
+    assert not re.findall(r"^(?:<{7}|>{7}) .*", document.read_text(), re.MULTILINE)
+
+
+@BY_NAME
 def test_links_resolve(document: Path) -> None:
     prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
