@@ -15,8 +15,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
-TOGETHER = ["--phase=together", "--numprocesses=3", "--dist=worksteal"]
-"""Three on two cores: a third of the time a test waits for others, or for a browser."""
+TOGETHER = ["--phase=together", "--numprocesses=2", "--dist=worksteal"]
 ALONE = ["--phase=alone"]
 REPORT = ["--override-ini=junit_family=xunit1"]
 """The JUnit format that names files."""
