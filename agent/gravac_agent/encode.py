@@ -105,13 +105,13 @@ class Encoder:
             # Dense: the gradient is non-finite itself, or about to be summed with those that are.
             return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
         survey.take(offered.counted)
-        draft, kept = None, [offered.sq]
+        draft, energies = None, [offered.sq]
         if plan.measured:
             draft = self.aggregator.prepare(
                 bucket, offered.x, plan.measured, key, gradient.dtype, offered.known
             )
-            kept = [draft.kept_energy(cf) for cf in plan.measured]
-        _count(sums, offered.gradient_sq, offered.sq, kept[0], kept[-1])
+            energies = [draft.kept_energy(cf) for cf in plan.measured]
+        _count(sums, offered.gradient_sq, offered.sq, energies[0], energies[-1])
         if plan.cf > 1.0:
             return offered, draft
         sums.sent_sq += offered.sq

@@ -26,9 +26,9 @@ def take_top(
     Exactly ``k``, deterministic: among equal magnitudes the lowest index wins, NaN counts as larger than infinity.
     ``counted``: what ``tally`` said of ``x``, or of the tensor whose larger top-k ``x`` is (so a second, stronger level
     is taken from the first one's values), or the candidates that a ``Sifter`` found in ``x``, k or more; without it one
-    more pass is made. ``clear``: leave 0 in ``x`` where an
-    element was taken, so that ``x`` becomes the residual. ``indices``, ``values``: buffers to fill, of shape ``(k,)``;
-    keeping them saves fresh memory in every step, which costs as much as the selection itself.
+    more pass is made. ``clear``: leave 0 in ``x`` where an element was taken, so that ``x`` becomes the residual.
+    ``indices``, ``values``: buffers to fill, of shape ``(k,)``; keeping them saves fresh memory in every step, which
+    costs as much as the selection itself.
 
     Raises ValueError for a k outside 1..n, buffers that do not fit, or a ``counted`` of another tensor. On a GPU nobody
     waits to see the latter: nothing is cleared then, and the values are NaN.

@@ -92,8 +92,9 @@ def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     words = ["--link", "10mbit", "--steps", "5", "--block", "5", "--warmup", "2", "--width", "80"]
     command = ["bench", "train", *words, "--heldout", "1", "--methods", "dense fp16", "--json"]
-    done = CliRunner().invoke(main, command)
+    done = CliRunner().invoke(main, command, catch_exceptions=False)
     assert done.exit_code == 1, "fp16 was left out"
+    assert done.stdout, done.stderr
     result = json.loads(done.stdout)
     found = by_name(result)
     assert result["emulated"]

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from gravac_controller.cli.tables import table_of
 from gravac_controller.cli.wording import printable, size
 
 
@@ -27,7 +27,7 @@ def machine(result: dict[str, Any], console: Console) -> None:
 def pairs(result: dict[str, Any], console: Console) -> None:
     """A line for each comparison."""
     machine(result, console)
-    table = _table(
+    table = table_of(
         ("What", "Against"), ("n", "CF", "Time", "Of the other", "Ratio", "Quartiles", "Published")
     )
     for row in result["rows"]:
@@ -63,7 +63,7 @@ def steps(result: dict[str, Any], console: Console) -> None:
     machine(result, console)
     console.print(f"{result['ranks']} ranks, {result['elements']:,} parameters")
     heads = ("Step", "Plain DDP", "Ratio", "Quartiles", "CPU", "Plain DDP", "Ratio", "Quartiles", "Payload")
-    table = _table(("What",), heads)
+    table = table_of(("What",), heads)
     for row in result["rows"]:
         table.add_row(
             row["name"],
@@ -88,7 +88,7 @@ def steps(result: dict[str, Any], console: Console) -> None:
 def bytes_sent(result: dict[str, Any], console: Console) -> None:
     """A line for each size and CF."""
     machine(result, console)
-    table = _table(
+    table = table_of(
         ("What",), ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time")
     )
     for row in result["rows"]:
@@ -126,7 +126,7 @@ def meetings(result: dict[str, Any], console: Console) -> None:
         f"{brief(network['latency_seconds'])} a message, {size(network['bytes_per_second'])}/s"
     )
     heads = ("n", "CF", "Time", "Predicted", "Dense", "Predicted", "Ratio", "Quartiles", "On the link")
-    table = _table(("Way", "Chosen"), heads)
+    table = table_of(("Way", "Chosen"), heads)
     for row in result["rows"]:
         table.add_row(
             row["name"],
@@ -155,12 +155,3 @@ def brief(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
-
-
-def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in texts:
-        table.add_column(head, no_wrap=True)
-    for head in numbers:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
 from gravac_controller.cli import bench_options, bench_table
 from gravac_controller.cli.bench_run import perform
+from gravac_controller.cli.tables import table_of
 from gravac_controller.cli.wording import seconds, size
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
@@ -148,10 +148,8 @@ def _show(result: dict[str, Any], console: Console) -> None:
 
 
 def _table(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("Method", no_wrap=True)
-    for head in ("Step", "Quartiles", "Of the limit", "CPU", "Sent", "Payload", "Held-out loss"):
-        table.add_column(head, justify="right", no_wrap=True)
+    heads = ("Step", "Quartiles", "Of the limit", "CPU", "Sent", "Payload", "Held-out loss")
+    table = table_of(("Method",), heads)
     for row in rows:
         if row["error"]:
             table.add_row(row["name"], "failed")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from gravac_controller.cli.tables import table_of
 from gravac_controller.cli.wording import factor, number, printable, size
 from gravac_controller.cli.wording import seconds as brief
 
@@ -57,15 +57,6 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
     console.print()
 
 
-def _table(texts: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in texts:
-        table.add_column(head, no_wrap=True)
-    for head in numbers:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
 def _where(scenario: dict[str, Any]) -> str:
     return f"{rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
 
@@ -76,7 +67,7 @@ def _factors(scenario: dict[str, Any], console: Console) -> None:
         style="bold",
     )
     heads = ("Step", "Likely", "Computing", "Coding", "Network", "Payload", "Samples/s", "Gain", "T_comp")
-    table = _table(("CF", "Meet by"), heads)
+    table = table_of(("CF", "Meet by"), heads)
     for row in scenario["factors"]:
         table.add_row(
             factor(row["cf"]) + (" *" if row["cf"] == scenario["best_cf"] else ""),
@@ -103,7 +94,7 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
         console.print(f"cannot be told: {printable(scenario['path_unknown'])}.")
         console.print()
         return
-    table = _table(("Window", "CF", "Phase", "Rule"), ())
+    table = table_of(("Window", "CF", "Phase", "Rule"), ())
     table.add_column("Reason")
     for row in path["stretches"]:
         table.add_row(
@@ -131,7 +122,7 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
         "Policy ends at",
         "Delivered after",
     )
-    table = _table(("Network",), heads)
+    table = table_of(("Network",), heads)
     for each in scenarios:
         dense = each["factors"][0]
         best = next((row for row in each["factors"] if row["cf"] == each["best_cf"]), None)
