@@ -1,7 +1,6 @@
 """Runs one controller: socket, journals, uvicorn, and an orderly end."""
 
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -16,6 +15,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gravac_controller.app import create_app
+from gravac_controller.collector import Collector
 from gravac_controller.connections import SPARE_CONNECTIONS, bounded
 from gravac_controller.hosts import is_loopback, own_name
 from gravac_controller.listen import listen, local_url, url_of
@@ -24,8 +24,6 @@ from gravac_controller.settings import ControllerSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SPARE_FILES = 256
-YOUNG_FIRST = (700, 100, 10)
-"""Allocations before the youngest objects are searched; such searches before the next older ones are; and so on."""
 
 logger = logging.getLogger("gravac.controller")
 
@@ -47,13 +45,13 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
         )
     _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
-        services = Services.of(settings)
+        services, collector = Services.of(settings), Collector()
         services.store.open()
         try:
             url = url_of(sock, own_name(settings.host))
 
             def answering() -> None:
-                _calm_collector()
+                collector.start()
                 services.store.announce(local_url(sock), services.instance)
                 started(url, services)
 
@@ -62,6 +60,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
                 _watch_parent(server, settings.linger_seconds)
             server.run(sockets=[sock])
         finally:
+            collector.stop()
             services.store.close()
 
 
@@ -107,14 +106,6 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
-
-
-def _calm_collector() -> None:
-    """Keep Python's search for garbage cycles out of the answers: what is there by now is not looked at again, and what
-    came since is looked through a tenth as often. (Most of what a window leaves behind goes without a search.)"""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*YOUNG_FIRST)
 
 
 def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
