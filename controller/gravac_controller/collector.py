@@ -31,11 +31,10 @@ class Collector:
         self._weigh()
 
     def stop(self) -> None:
-        """Let Python search by itself again."""
+        """Let Python search by itself again; what was set aside stays so: it would hold up the end of the process."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        gc.unfreeze()
         gc.enable()
 
     def look_through(self) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -24,6 +25,9 @@ from gravac_controller.settings import ControllerSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SPARE_FILES = 256
+SWITCH_SECONDS = 0.0005
+"""How long another thread (one that writes metrics, or reads a trace) may keep those waiting that answer. Python's own
+5 ms, at each system call of an answer, add up to 0.1 s for a window and to a second for a page."""
 
 logger = logging.getLogger("gravac.controller")
 
@@ -44,6 +48,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
             "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
     _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
         services, collector = Services.of(settings), Collector()
         services.store.open()
