@@ -14,7 +14,7 @@ from gravac.orders import Override
 from gravac.parts import Part
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
-from gravac.traceline import Line
+from gravac.traceline import Line, TraceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Row:
     @property
     def same(self) -> bool:
         """Equal byte for byte as JSON, or nothing was recorded."""
-        if self.recorded is None:
+        if self.recorded is None or self.recorded is self.replayed:
             return True
         body = self.body or self.recorded.model_dump_json().encode()
         return body == self.replayed.model_dump_json().encode()
@@ -83,6 +83,13 @@ class Follower:
         if self._pending is not None:
             return self._pending.window
         return -1 if self.fold is None else self.fold.next_window
+
+    def known(self, kind: str, body: bytes) -> TraceRecord | None:
+        """For ``gravac.trace.read``: a decision recorded in the very bytes that replay gives need not be parsed."""
+        if kind != "decision" or self._pending is None:
+            return None
+        replayed = self._pending.replayed
+        return replayed if replayed.model_dump_json().encode() == body else None
 
     def push(self, line: Line) -> list[Row | Difference]:
         """Fold one line."""

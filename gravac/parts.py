@@ -20,6 +20,8 @@ from gravac.protocol import Count, Record
 
 ACTIVE = "journal.jsonl"
 COMPRESS_LEVEL = 6
+BUFFER_BYTES = 1 << 16
+"""Read ahead: a line has some kB."""
 _CLOSED = re.compile(r"journal\.([0-9]{6,})\.jsonl(?:\.gz)?")
 _HEAD = re.compile(
     rb'\{"kind":"part","schema":[0-9]+,"time":[^,]*,"body":\{"number":([0-9]+),"lines":([0-9]+),"digest":"([0-9a-f]{16})"'
@@ -101,7 +103,7 @@ def whole(path: Path) -> BinaryIO:
     while number - 1 in before:
         number -= 1
         files.append(before[number])
-    return io.BufferedReader(_Chain(files[::-1], active), 1 << 16)
+    return io.BufferedReader(_Chain(files[::-1], active), BUFFER_BYTES)
 
 
 def repair(path: Path) -> None:
@@ -152,7 +154,7 @@ def opened(path: Path) -> BinaryIO:
     """A journal file for reading; gzip is known by its first bytes. Raises OSError."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
-    return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb")
+    return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb", buffering=BUFFER_BYTES)
 
 
 def opened_closed(path: Path) -> BinaryIO:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from gravac.detail import StepDetail
 from gravac.fields import Bytes as Bytes
 from gravac.fields import Choice as Choice
 from gravac.fields import CompressionFactor as CompressionFactor
@@ -22,7 +23,7 @@ from gravac.fields import Seconds as Seconds
 from gravac.fields import Text as Text
 from gravac.spread import Spread
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.upgrades``).
 
 It grows with every field, even one that has a default: records take no unknown fields, so an older reader would
@@ -225,6 +226,7 @@ class WindowReport(Record):
     spread: Spread | None = None  # of times over all ranks; null: not known
     ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as the agent was told to list
     curve: GainCurve | None = None  # null: no step of the window was surveyed
+    steps: StepDetail | None = None  # one by one, in the trace only; null: not listed
 
 
 class Candidate(Record):

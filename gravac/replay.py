@@ -70,8 +70,9 @@ def check(source: str | Path | BinaryIO) -> Check:
     Raises TraceError only when the file cannot be opened. The first difference names the first window that is
     wrong. Memory does not grow with the trace.
     """
-    trace = read(source, verify=False)
-    follower, found = Follower(), Check(trace.path)
+    follower = Follower()
+    trace = read(source, verify=False, known=follower.known)
+    found = Check(trace.path)
     try:
         for line in trace:
             found.windows += line.kind == "window"

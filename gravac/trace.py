@@ -11,6 +11,7 @@ from gravac.parts import Part
 from gravac.protocol import JobSpec
 from gravac.rawlines import raw_lines
 from gravac.traceline import (
+    Known,
     Line,
     TraceError,
     TraceRecord,
@@ -45,6 +46,7 @@ class Trace(Iterator[Line]):
         max_bytes: int = MAX_TRACE_BYTES,
         *,
         owned: bool = False,
+        known: Known | None = None,
     ) -> None:
         self.path = path
         self.notes: list[str] = []
@@ -55,7 +57,7 @@ class Trace(Iterator[Line]):
         self.part, self.begins_after = 1, ""
         self._job: str | None = None
         self._fresh = True
-        self._verify = verify
+        self._verify, self._known = verify, known
         self._raw = raw_lines(stream, path, max_bytes, self.notes, owned)
 
     def __next__(self) -> Line:
@@ -92,7 +94,7 @@ class Trace(Iterator[Line]):
             raw = raw[:-1]
             self._note_once("has CRLF line ends: ignored")
         self.last_line = number
-        line = decode(raw, number, self.digest, self.path, self._verify)
+        line = decode(raw, number, self.digest, self.path, self._verify, self._known)
         self.digest = line.digest
         self._check_job(line)
         self.good_bytes += size
@@ -125,15 +127,21 @@ class Trace(Iterator[Line]):
             raise TraceError(self.path, line.number, message)
 
 
-def read(source: str | Path | BinaryIO, verify: bool = True, max_bytes: int = MAX_TRACE_BYTES) -> Trace:
+def read(
+    source: str | Path | BinaryIO,
+    verify: bool = True,
+    max_bytes: int = MAX_TRACE_BYTES,
+    known: Known | None = None,
+) -> Trace:
     """Read a trace line by line, from a path (gzip is known by its first bytes) or an open binary stream.
 
-    Of a journal in parts (``gravac.parts``), its active part's path stands for all of it.
+    Of a journal in parts (``gravac.parts``), its active part's path stands for all of it. ``known`` spares parsing what
+    the caller has already.
 
     Raises TraceError when it cannot be opened, and later for the first bad line.
     """
     if not isinstance(source, str | Path):
-        return Trace(source, str(getattr(source, "name", "<stream>")), verify, max_bytes)
+        return Trace(source, str(getattr(source, "name", "<stream>")), verify, max_bytes, known=known)
     path = Path(source)
     try:
         stream = parts.whole(path) if path.name == parts.ACTIVE else parts.opened(path)
@@ -141,7 +149,7 @@ def read(source: str | Path | BinaryIO, verify: bool = True, max_bytes: int = MA
         raise TraceError(str(path), None, f"cannot be opened: {error.strerror or error}") from None
     except EOFError:
         raise TraceError(str(path), None, "cannot be opened: the compressed stream is empty") from None
-    return Trace(stream, str(path), verify, max_bytes, owned=True)
+    return Trace(stream, str(path), verify, max_bytes, owned=True, known=known)
 
 
 class TraceWriter:

@@ -44,5 +44,10 @@ def spread_over_ranks(kind: str, body: Body) -> Body:
     return body | {"spread": spread}
 
 
-STEPS: dict[int, Step] = {1: spread_over_ranks}
+def nothing_to_add(kind: str, body: Body) -> Body:
+    """2 to 3: windows may list their steps; older ones do not."""
+    return body
+
+
+STEPS: dict[int, Step] = {1: spread_over_ranks, 2: nothing_to_add}
 """A version's step: what else was added had a default that says "not known"."""

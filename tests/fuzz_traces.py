@@ -21,11 +21,12 @@ from pathlib import Path
 
 from policies.builders import Cluster, job_spec
 
+from gravac.detail import COLUMNS, StepDetail
 from gravac.fold import JobFold
 from gravac.orders import Override
 from gravac.parts import Part
 from gravac.policies import parse
-from gravac.protocol import End, Event
+from gravac.protocol import SCHEMA, End, Event
 from gravac.redecide import redecide
 from gravac.replay import check
 from gravac.spread import Spread
@@ -83,6 +84,8 @@ def seeds() -> list[bytes]:
     ):
         fold = JobFold(job_spec(parse(text).spec()))
         records: list[TraceRecord] = [fold.spec, fold.start_decision]
+        columns = dict.fromkeys(COLUMNS, (1, 2, 3)) | {"cf": (1.0, 10.0, 10.0), "sent_sq": (0.5, None, 2.0)}
+        steps = StepDetail.model_validate({"first_step": 7, **columns})
         for window in range(3):
             times = (1.0, 1.0, 2.0, 2.0)
             spread = Spread(
@@ -90,7 +93,7 @@ def seeds() -> list[bytes]:
                     ("step_seconds", "data_wait", "compute", "compress", "communicate", "decompress"), times
                 )
             )
-            report = cluster.report(window, fold.decision, spread=spread)
+            report = cluster.report(window, fold.decision, spread=spread, steps=steps)
             records += [report, fold.decide(report)]
         found += [sealed(*records[:4]), sealed(*records)]
         order = Override(action="pin", cf=3.0, actor="ada", epoch=fold.decision.epoch)
@@ -102,7 +105,9 @@ def seeds() -> list[bytes]:
         spec = fold.spec.model_copy(update={"policy_state": fold.policy_state, "first_window": 3})
         part = Part(number=2, lines=8, digest="0123456789abcdef", summary="{}")
         found.append(sealed(part, spec, fold.decision, order, gap, report, fold.decide(report), ended))
-    return [*found, *(seed.replace(b'"schema":2', b'"schema":1') for seed in found[:3])]
+    now = f'"schema":{SCHEMA}'.encode()
+    older = (f'"schema":{version}'.encode() for version in range(1, SCHEMA))
+    return [*found, *(seed.replace(now, then) for then in older for seed in found[:3])]
 
 
 class Alterer:

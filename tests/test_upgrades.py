@@ -13,7 +13,7 @@ from gravac.trace import TraceError, read
 from gravac.upgrades import STEPS
 
 TRACES = Path(__file__).parent / "traces"
-OLD = {1: TRACES / "schema-1.jsonl.gz"}
+OLD = {1: TRACES / "schema-1.jsonl.gz", 2: TRACES / "mlp-ruled-out.jsonl.gz"}
 
 
 def lines(path: Path) -> list[bytes]:
@@ -45,9 +45,15 @@ def test_version_1_windows_get_their_spread() -> None:
             assert now.spread.communicate == tuple(
                 round(value, 6) for value in (first, first, second, second)
             )
-            assert now.model_dump(mode="json", exclude={"spread"}) == was["body"]
+            assert now.model_dump(mode="json", exclude={"spread", "steps"}) == was["body"]
         elif isinstance(now, JobSpec):
             assert (now.settings, now.environment.revision) == (None, None)
+
+
+def test_version_2_windows_list_no_steps() -> None:
+    windows = [line.record for line in read(OLD[2]) if isinstance(line.record, WindowReport)]
+    assert {each.steps for each in windows} == {None}
+    assert all(each.spread is not None for each in windows), "what version 2 has stays"
 
 
 def test_quantiles_are_values_that_are_there() -> None:

@@ -54,6 +54,7 @@ take no unknown fields, so an older gravac could otherwise only complain about t
 |---|---|
 | 1 | |
 | 2 | `window.spread` (for older windows worked out from their ranks), `job.settings`, `job.environment.revision` |
+| 3 | `window.steps` |
 
 ## What is read and what is not
 
@@ -72,8 +73,9 @@ the list is in `tests/test_trace_mutations.py`, which changes every field. The t
 
 A window with its decision, its curve and two ranks takes about 0.9 kB, gzipped as full parts are; each further
 rank that is listed about 75 bytes, so 2 kB are reached with 16. `GRAVAC_RANK_ROWS=16` keeps it there for any
-number of ranks: `spread` says how the times of all of them lie. What writing and replaying cost:
-[benchmarks](../benchmarks/README.md).
+number of ranks: `spread` says how the times of all of them lie. `GRAVAC_STEP_ROWS=N` lists the newest N steps of each
+window besides, a column a figure (`gravac export --rows steps`); the page and REST leave them out. What writing and
+replaying cost: [benchmarks](../benchmarks/README.md).
 
 Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
 `null`, never 0. Sums are over all ranks and the steps of the window unless it says otherwise.

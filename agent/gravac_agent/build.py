@@ -138,6 +138,7 @@ def assemble(
         incarnation=incarnation,
         unstable=partial(_unstable, encoder),
         rank_rows=settings.rank_rows,
+        step_rows=settings.step_rows,
     )
     engine = Engine(
         encoder=encoder,

@@ -14,6 +14,7 @@ from gravac_agent.desk import Desk
 from gravac_agent.encode import Encoder
 from gravac_agent.engine import Engine
 from gravac_agent.errors import AgreementError
+from gravac_agent.listing import Listing
 from gravac_agent.plan import Directive, Plan, next_plan
 from gravac_agent.survey import surveyed
 from gravac_agent.window import ROW_SIZE, Row, Window, build_report
@@ -44,12 +45,15 @@ class StepLoop:
         incarnation: str,
         unstable: Callable[[float], str | None],
         rank_rows: int,
+        step_rows: int,
     ) -> None:
         self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
         self._dropped = 0
         self._setup, self._window_steps, self._settle_steps = setup, window_steps, settle_steps
         self._desk, self._job, self._incarnation = desk, job, incarnation
         self._rank_rows = rank_rows
+        self._step_rows = 0 if desk is None else step_rows
+        self._listing = Listing(self._step_rows, group.size())
         self.clock = StepClock()
         self.step = 0
         self.window = Window(0, 0)
@@ -95,6 +99,7 @@ class StepLoop:
         settled = self._at_this_level > self._settle_steps
         lap = self.clock.lap(outcome)
         self.window.add(self.plan, sums, lap, outcome.dense_bytes, outcome.payload_bytes, settled)
+        self._listing.add(self.step, self.plan, sums, lap, outcome.payload_bytes)
         self.window.add_mean(self.plan, sums, outcome.mean_sq)
         self.window.row.agent_cpu += outcome.cpu_seconds
         if counts:
@@ -138,10 +143,11 @@ class StepLoop:
         window, self.window = self.window, Window(self.window.number + 1, self.step)
         window.row.memory_bytes = self._encoder.memory.nbytes()
         window.row.samples = samples
+        listing, self._listing = self._listing, Listing(self._step_rows, self._group.size())
         gains = dict(self.tracker.gains())
-        engine.call(lambda: self._gather(window, gains))
+        engine.call(lambda: self._gather(window, gains, listing))
 
-    def _gather(self, window: Window, gains: dict[float, float]) -> None:
+    def _gather(self, window: Window, gains: dict[float, float], listing: Listing) -> None:
         try:
             mine = torch.cat((torch.tensor(window.row.values(), dtype=torch.float64), window.curve_sums()))
             rows = [torch.empty_like(mine) for _ in range(self._group.size())]
@@ -151,7 +157,14 @@ class StepLoop:
                 curve = window.curve_of(rows, own=self._encoder.aggregator.keeps_largest)
                 self._desk.put(
                     build_report(
-                        window, everyone, gains, curve, self._job, self._incarnation, self._rank_rows
+                        window,
+                        everyone,
+                        gains,
+                        curve,
+                        self._job,
+                        self._incarnation,
+                        self._rank_rows,
+                        listing.detail(),
                     )
                 )
         except Exception:  # a report is worth less than the training

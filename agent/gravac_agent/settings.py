@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
+from gravac.detail import MOST_STEPS
 from gravac_agent import link
 from gravac_agent.errors import SetupError
 
@@ -128,6 +129,13 @@ class AgentSettings(BaseSettings):
         le=1024,
         description="How many ranks a window's report lists one by one, from rank 0 on. It always says how times "
         "spread over all of them; fewer rows keep the journal of a large job small, and the page shows fewer ranks.",
+    )
+    step_rows: int = Field(
+        0,
+        ge=0,
+        le=MOST_STEPS,
+        description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
+        "inside windows: each costs the journal about 150 bytes, and nothing is decided by it.",
     )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
 

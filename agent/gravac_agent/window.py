@@ -8,6 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from gravac.detail import StepDetail
 from gravac.protocol import (
     GainCurve,
     GainSums,
@@ -153,10 +154,11 @@ def build_report(
     job: str,
     incarnation: str,
     listed: int,
+    steps: StepDetail | None = None,
 ) -> WindowReport:
     """Rank 0's report of a window with at least one step. Energies are over ranks already; rows come from all ranks.
 
-    ``listed``: how many of the rows the report shows one by one.
+    ``listed``: how many of the rows the report shows one by one; ``steps``: those it shows so.
     """
     plan = window.last_plan
     assert plan is not None
@@ -186,6 +188,7 @@ def build_report(
         spread=_spread(rows),
         ranks=tuple(_rank(rank, row) for rank, row in enumerate(rows[:listed])),
         curve=curve,
+        steps=steps,
     )
 
 

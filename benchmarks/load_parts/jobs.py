@@ -24,10 +24,12 @@ PHASES = PhaseSeconds(data_wait=0.5, compute=5.0, compress=1.0, communicate=3.0,
 
 
 class SimulatedJob:
-    """One job of ``ranks`` ranks on a connection of its own; ``report`` sends a window."""
+    """One job of ``ranks`` ranks. ``report`` sends a window on the job's own connection; who sends them in another way
+    takes ``body`` and hands in what was ``answered``."""
 
     def __init__(self, service: Service, name: str, ranks: int = 2) -> None:
         self.name, self.ranks, self.window = name, ranks, 0
+        self.path = f"/v1/jobs/{name}/windows"
         self._connection: http.client.HTTPConnection = service.connection()
         spec = JobSpec(
             job=name,
@@ -42,14 +44,20 @@ class SimulatedJob:
                 python="3.12", torch="2.9", gravac="0.1.0", platform="Linux", backend="gloo", device="cpu"
             ),
         )
-        answer = send(self._connection, "/v1/jobs", spec)
+        answer = send(self._connection, "/v1/jobs", spec.model_dump_json().encode())
         self._decision = JobAnswer.model_validate_json(answer).decision
 
     def report(self) -> None:
         """Send the next window and take the decision on it."""
-        report = window(self.name, self.window, self.ranks, self._decision)
-        answer = send(self._connection, f"/v1/jobs/{self.name}/windows", report)
-        self._decision = WindowAnswer.model_validate_json(answer).decision
+        self.answered(send(self._connection, self.path, self.body()))
+
+    def body(self) -> bytes:
+        """The next window."""
+        return window(self.name, self.window, self.ranks, self._decision).model_dump_json().encode()
+
+    def answered(self, body: bytes) -> None:
+        """The window was taken; the one after it follows this decision."""
+        self._decision = WindowAnswer.model_validate_json(body).decision
         self.window += 1
 
     def close(self) -> None:

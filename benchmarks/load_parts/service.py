@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from gravac.protocol import Record
-
 RATES = {
     "GRAVAC_CONTROLLER_MAX_READS_PER_SECOND": "1000000",
     "GRAVAC_CONTROLLER_MAX_CHANGES_PER_SECOND": "1000000",
@@ -55,6 +53,11 @@ class Service:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def cpu_seconds(self) -> float:
+        """Computing time of the controller so far, all threads."""
+        ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self) -> Self:
         return self
 
@@ -66,11 +69,22 @@ class Service:
                 pipe.close()
 
 
-def send(connection: http.client.HTTPConnection, path: str, record: Record) -> bytes:
-    """POST a record; the answer's body. Raises RuntimeError for anything but 200."""
-    connection.request("POST", path, record.model_dump_json().encode(), {"Content-Type": "application/json"})
-    answer = connection.getresponse()
+def send(connection: http.client.HTTPConnection, path: str, record: bytes) -> bytes:
+    """POST a record's JSON; the answer's body. Raises RuntimeError for anything but 200.
+
+    The controller closes a connection that was silent for some seconds: then a new one is made, once.
+    """
+    try:
+        answer = _posted(connection, path, record)
+    except (http.client.RemoteDisconnected, ConnectionError):
+        connection.close()
+        answer = _posted(connection, path, record)
     body = answer.read()
     if answer.status != 200:
         raise RuntimeError(f"{path} answered {answer.status}: {body[:300]!r}")
     return body
+
+
+def _posted(connection: http.client.HTTPConnection, path: str, record: bytes) -> http.client.HTTPResponse:
+    connection.request("POST", path, record, {"Content-Type": "application/json"})
+    return connection.getresponse()

@@ -10,12 +10,13 @@ from gravac_controller import openapi, problems
 from gravac_controller.allow import Allowed
 from gravac_controller.guard import Guard
 from gravac_controller.hosts import own_name
-from gravac_controller.routes_agent import agent_routes
+from gravac_controller.routes_agent import WINDOWS, agent_routes
 from gravac_controller.routes_control import control_routes
 from gravac_controller.routes_metrics import metrics_routes
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
 from gravac_controller.services import Services
+from gravac_controller.shortcut import Shortcut
 from gravac_controller.traffic import Counted
 
 DESCRIPTION = (
@@ -32,7 +33,7 @@ def create_app(services: Services) -> ASGIApp:
     ]
     app = bare_app(services, routers)
     mount_pages(app)
-    return guarded(app, services)
+    return guarded(Shortcut(app, routers, WINDOWS, services.refuse), services)
 
 
 def bare_app(services: Services, routers: Sequence[APIRouter]) -> FastAPI:
@@ -53,7 +54,7 @@ def bare_app(services: Services, routers: Sequence[APIRouter]) -> FastAPI:
     return app
 
 
-def guarded(app: FastAPI, services: Services) -> ASGIApp:
+def guarded(app: ASGIApp, services: Services) -> ASGIApp:
     """The application behind its guard."""
     settings = services.settings
     return Guard(

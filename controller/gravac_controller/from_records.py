@@ -19,7 +19,12 @@ def told(order: Override) -> Event:
 
 
 def window_view(time: float, report: WindowReport, world_size: int) -> WindowView:
-    """A report with all that follows from it. ``world_size``: ranks of the incarnation that sent it."""
+    """A report with all that follows from it, but without its steps one by one: those stay in the trace.
+
+    ``world_size``: ranks of the incarnation that sent it.
+    """
+    if report.steps is not None:
+        report = report.model_copy(update={"steps": None})
     return WindowView(
         time=time,
         report=report,

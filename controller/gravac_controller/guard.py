@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, Access, Role
@@ -20,6 +20,8 @@ from gravac_controller.problems import ApiError, problem_response
 from gravac_controller.rates import Rates
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_NAMES = frozenset(name for name, _ in _RAW)
 logger = logging.getLogger("gravac.controller")
 
 
@@ -56,7 +58,8 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                MutableHeaders(scope=message).update(HEADERS)
+                given = message.get("headers", ())
+                message["headers"] = [*(pair for pair in given if pair[0] not in _NAMES), *_RAW]
             elif head:
                 message = {**message, "body": b""}
             await send(message)

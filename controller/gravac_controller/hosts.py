@@ -1,8 +1,12 @@
 """Names and addresses of servers, as names and ``ipaddress`` objects, never as patterns."""
 
+import functools
 import ipaddress
 import socket
 from urllib.parse import urlsplit
+
+REMEMBERED = 64
+"""Host headers whose meaning is remembered: most clients send one and the same."""
 
 
 def canonical_host(host: str) -> str:
@@ -29,6 +33,7 @@ def own_name(host: str) -> str:
     return socket.gethostname() if bare in ("0.0.0.0", "::") else bare
 
 
+@functools.lru_cache(REMEMBERED)
 def host_of(header: str) -> str | None:
     """The host in a Host header, canonical; null for anything that is not host or host:port."""
     try:

@@ -10,9 +10,10 @@ from gravac_controller.views import State
 
 MOST = 2**53
 
-JobName = Annotated[
-    str, Path(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the job.", examples=["my-job"])
-]
+JOB_NAME = "[A-Za-z0-9._-]{1,64}"
+"""A job's name in a path, as a pattern."""
+
+JobName = Annotated[str, Path(pattern=f"^{JOB_NAME}$", description="Name of the job.", examples=["my-job"])]
 Limit = Annotated[int, Query(ge=1, le=1000, description="Most items on the page.")]
 After = Annotated[
     str | None,

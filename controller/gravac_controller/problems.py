@@ -56,6 +56,11 @@ def problem_response(
     )
 
 
+def answer_of(error: ApiError) -> Response:
+    """What is answered when a route raises this."""
+    return problem_response(error.status, error.detail, error.errors, error.headers)
+
+
 def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, ...]:
     """Field and message of each thing wrong, without the input that was wrong."""
     found: list[Any] = list(error.errors())
@@ -85,7 +90,7 @@ def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> N
         assert isinstance(error, ApiError)
         if request.method not in ("GET", "HEAD"):
             refused(error.reason)
-        return problem_response(error.status, error.detail, error.errors, error.headers)
+        return answer_of(error)
 
     async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)

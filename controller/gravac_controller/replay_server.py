@@ -24,16 +24,13 @@ from gravac_controller.problems import ApiError
 from gravac_controller.replayed import ReplayedJob
 from gravac_controller.routes_read import read_routes
 from gravac_controller.routes_service import mount_pages, service_routes
-from gravac_controller.server import Server
+from gravac_controller.server import SWITCH_SECONDS, Server
 from gravac_controller.services import Services
 from gravac_controller.settings import ControllerSettings
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 2.0
 """Reading on begins when the first page has what it draws, or after so long: the two would only delay each other."""
-SWITCH_SECONDS = 0.0005
-"""How long the thread that reads on may keep those waiting that answer; Python's own 5 ms, some at each request, add
-up to a second for a page."""
 
 
 def serve_trace(

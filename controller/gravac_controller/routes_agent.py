@@ -13,6 +13,9 @@ from gravac_controller.parameters import JobName
 from gravac_controller.services import Services
 from gravac_controller.views import EventView, JobSummary
 
+WINDOWS = "/v1/jobs/{job}/windows"
+"""Where windows are posted."""
+
 
 def agent_routes(services: Services) -> APIRouter:
     """The routes, bound to one controller."""

@@ -1,12 +1,12 @@
 """Runs one controller: socket, journals, uvicorn, and an orderly end."""
 
 import contextlib
-import gc
 import logging
 import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -16,6 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gravac_controller.app import create_app
+from gravac_controller.collector import Collector
 from gravac_controller.connections import SPARE_CONNECTIONS, bounded
 from gravac_controller.hosts import is_loopback, own_name
 from gravac_controller.listen import listen, local_url, url_of
@@ -24,8 +25,9 @@ from gravac_controller.settings import ControllerSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SPARE_FILES = 256
-YOUNG_FIRST = (700, 100, 10)
-"""Allocations before the youngest objects are searched; such searches before the next older ones are; and so on."""
+SWITCH_SECONDS = 0.0005
+"""How long another thread (one that writes metrics, or reads a trace) may keep those waiting that answer. Python's own
+5 ms, at each system call of an answer, add up to 0.1 s for a window and to a second for a page."""
 
 logger = logging.getLogger("gravac.controller")
 
@@ -46,14 +48,15 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
             "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
     _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
+    sys.setswitchinterval(SWITCH_SECONDS)
     with contextlib.closing(listen(settings.host, settings.port)) as sock:
-        services = Services.of(settings)
+        services, collector = Services.of(settings), Collector()
         services.store.open()
         try:
             url = url_of(sock, own_name(settings.host))
 
             def answering() -> None:
-                _calm_collector()
+                collector.start()
                 services.store.announce(local_url(sock), services.instance)
                 started(url, services)
 
@@ -62,6 +65,7 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
                 _watch_parent(server, settings.linger_seconds)
             server.run(sockets=[sock])
         finally:
+            collector.stop()
             services.store.close()
 
 
@@ -107,14 +111,6 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
-
-
-def _calm_collector() -> None:
-    """Keep Python's search for garbage cycles out of the answers: what is there by now is not looked at again, and what
-    came since is looked through a tenth as often. (Most of what a window leaves behind goes without a search.)"""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*YOUNG_FIRST)
 
 
 def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:

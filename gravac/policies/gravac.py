@@ -56,7 +56,7 @@ class GravacPolicy(Configured[GravacSettings]):
         if not self._fits(turn.previous):
             reason = "The ladder is not the one this job was started with: measuring again, from dense up."
             return turn.measure_again("reexplore", reason, windows=self.settings.warmup_windows)
-        if not counting_levels(report, turn.previous):
+        if not turn.seen and not counting_levels(report, turn.previous):
             decision = unusable(turn.previous, report)
             return Verdict(decision, turn.state.model_copy(update={"decision": decision}))
         return _RULES[turn.previous.phase](turn)

@@ -1,7 +1,6 @@
 """One window at the GraVAC policy's desk: what was in force, what was measured, and how an answer is made."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from gravac.policies import table
@@ -13,28 +12,25 @@ from gravac.policies.table import Table
 from gravac.protocol import Decision, Phase, Rule, WindowReport
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Turn:
-    """Everything a rule looks at. Answers are made with ``stay`` and ``go``."""
+    """Everything a rule looks at. Answers are made with ``stay`` and ``go``.
+
+    ``previous``: the decision in force during the window. ``seen``: what the window measured under it, by CF.
+    ``table``: all candidates, with these measurements in.
+    """
 
     settings: GravacSettings
     state: GravacState
     report: WindowReport
+    previous: Decision = field(init=False)
+    seen: dict[float, Measurement] = field(init=False)
+    table: Table = field(init=False)
 
-    @property
-    def previous(self) -> Decision:
-        """The decision in force during the window."""
-        return self.state.decision
-
-    @cached_property
-    def seen(self) -> dict[float, Measurement]:
-        """What the window measured under that decision, by CF."""
-        return measure(self.report, self.previous, self.settings.min_settled)
-
-    @cached_property
-    def table(self) -> Table:
-        """All candidates, with this window's measurements in."""
-        return table.record(self.previous.candidates, self.seen)
+    def __post_init__(self) -> None:
+        self.previous = self.state.decision
+        self.seen = measure(self.report, self.previous, self.settings.min_settled)
+        self.table = table.record(self.previous.candidates, self.seen)
 
     def gain(self, cf: float) -> float | None:
         """Smoothed gain of ``cf`` at the end of the window."""

@@ -10,7 +10,7 @@ from controller.builders import Trainer, spec
 from controller.conftest import InProcess
 from controller.test_jobs import journal, post, register, run
 
-from gravac.protocol import Decision, End, Event
+from gravac.protocol import SCHEMA, Decision, End, Event
 from gravac.replay import check
 from gravac.trace import TraceWriter, read
 from gravac_controller.lock import DataDirError, DataDirLock
@@ -88,7 +88,7 @@ def altered(text: str) -> str:
     [
         (altered, "was altered after it was written"),
         (lambda text: "no json at all\n" + text, "line 1"),
-        (lambda text: text.replace('"schema":2', '"schema":99', 1), "line 1"),
+        (lambda text: text.replace(f'"schema":{SCHEMA}', '"schema":99', 1), "line 1"),
         (lambda text: "".join(text.splitlines(keepends=True)[3:]), "line 1"),
     ],
 )

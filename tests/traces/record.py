@@ -47,6 +47,7 @@ class Run:
 
     ``killed``: steps before which the controller is killed; ``spoilt``: steps at which one rank's loss is NaN;
     ``orders``: what an operator orders before a step. ``part_bytes``: when the journal turns to a new part.
+    ``step_rows``: the agent's setting.
     """
 
     task: str
@@ -62,6 +63,7 @@ class Run:
     spoilt: tuple[int, ...] = ()
     orders: dict[int, dict[str, Any]] = field(default_factory=dict)
     part_bytes: int = 0
+    step_rows: int = 0
 
 
 RUNS = {
@@ -90,6 +92,9 @@ RUNS = {
     ),
     "mlp-nan": Run(
         task="mlp", windows=30, compressor="topk+int8", policy="gravac", emulated="50mbit", spoilt=(87, 143, 144)
+    ),
+    "mlp-steps": Run(
+        task="mlp", windows=20, compressor="topk+bf16", policy="gravac", emulated="50mbit", spoilt=(124,), step_rows=6
     ),
     "mlp-ruled-out": Run(
         task="mlp", windows=24, compressor="topk", policy="gravac:ladder=10/1000", emulated="50mbit"
@@ -157,6 +162,7 @@ def rank_of(name: str, folder: str) -> None:
     training = Training(run.task, rank, world)
     options: dict[str, Any] = {"compressor": run.compressor, "memory": run.memory, "policy": run.policy}
     options |= {"link": run.emulated, "window": run.window, "job": name, "data_dir": folder}
+    options |= {"step_rows": run.step_rows}
     with Agent(training.module, training.optimizer, **options) as agent:
         agent.wait_ready(60)
         dist.barrier()

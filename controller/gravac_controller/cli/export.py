@@ -10,6 +10,7 @@ from gravac_controller.cli.wording import near, printable
 from gravac_controller.export.csv_table import write_csv
 from gravac_controller.export.openmetrics import write_openmetrics
 from gravac_controller.export.parquet import write_parquet
+from gravac_controller.export.tables import of_steps, of_windows
 from gravac_controller.export.tensorboard import write_tensorboard
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.told import fresh, windows_of
@@ -34,12 +35,19 @@ class CannotExport(click.ClickException):
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="A file; of tensorboard, a folder."
 )
-def export(trace: Path, form: str, output: Path) -> None:
+@click.option(
+    "--rows",
+    type=click.Choice(["windows", "steps"]),
+    default="windows",
+    show_default=True,
+    help="Of csv and parquet. steps: where the training listed them (GRAVAC_STEP_ROWS).",
+)
+def export(trace: Path, form: str, output: Path, rows: str) -> None:
     """Write the windows of TRACE for other tools.
 
-    csv and parquet: a table, one row a window, the columns of the page's CSV; unknown is empty. tensorboard: event
-    files, each column by step. openmetrics: the metrics of the controller's /metrics as they were after each
-    window, which promtool makes into blocks for Prometheus.
+    csv and parquet: a table, one row a window, the columns of the page's CSV, or a row a step; unknown is empty.
+    tensorboard: event files, each column by step. openmetrics: the metrics of the controller's /metrics as they were
+    after each window, which promtool makes into blocks for Prometheus.
 
     TRACE is a job's journal, or the folder it is in; gzipped is fine.
 
@@ -52,18 +60,22 @@ def export(trace: Path, form: str, output: Path) -> None:
     live, notes = fresh(), list[str]()
     both = windows_of(trace, live, notes)
     windows: Iterator[WindowView] = (view for view, _ in both)
+    if rows == "steps" and form not in ("csv", "parquet"):
+        raise click.UsageError(f"--rows steps is a table: --to csv or parquet, not {form}")
     try:
+        table = of_windows(windows) if rows == "windows" else of_steps(trace, notes)
         match form:
             case "csv":
-                rows = write_csv(windows, output)
+                written = write_csv(table, output)
             case "parquet":
-                rows = write_parquet(windows, output)
+                written = write_parquet(table, output)
             case "tensorboard":
-                rows = write_tensorboard(windows, output)
+                written = write_tensorboard(windows, output)
             case _:
-                rows = write_openmetrics(both, live, output)
+                written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
         raise CannotExport(printable(str(error))) from None
-    click.echo(f"{near(output)}: {rows} windows of {printable(live.known()[0].job)}")
+    told = live.known()[0].job if rows == "windows" else str(near(trace))
+    click.echo(f"{near(output)}: {written} {rows} of {printable(told)}")
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)

@@ -1,23 +1,21 @@
-"""A trace as CSV: one row a window, the columns of the page's own CSV (``gravac_controller.columns``)."""
+"""A table as CSV; of windows it is the page's own CSV (``gravac_controller.columns``)."""
 
 import csv
-from collections.abc import Iterable
 from pathlib import Path
 
-from gravac_controller.columns import NAMES, row_of
-from gravac_controller.views import WindowView
+from gravac_controller.export.tables import Table
 
 
-def write_csv(windows: Iterable[WindowView], path: Path) -> int:
-    """Write the table; numbers are as short as they can be without losing a bit, unknown is empty. Returns the rows.
+def write_csv(table: Table, path: Path) -> int:
+    """Write it; numbers are as short as they can be without losing a bit, unknown is empty. Returns the rows.
 
-    Raises OSError.
+    Raises OSError, and what reading the rows does.
     """
     rows = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(NAMES)
-        for view in windows:
-            writer.writerow(row_of(view))
+        writer.writerow(column.name for column in table.columns)
+        for row in table.rows:
+            writer.writerow(row)
             rows += 1
     return rows

@@ -1,0 +1,96 @@
+"""Windows of many jobs, spread evenly over time, and how long each waits for its answer.
+
+Each window is sent as the agent sends it, on a connection of its own. It is due at a fixed moment, whether or not other
+jobs' were answered, and its time runs from then until the last byte of the answer: so whoever waits behind a pause of
+the controller counts, and so does our own lateness, which is told apart. One thread does it with plain sockets and
+makes each window ready beforehand.
+"""
+
+import gc
+import heapq
+import re
+import selectors
+import socket
+import time
+from dataclasses import dataclass, field
+
+from load_parts.jobs import SimulatedJob
+from load_parts.service import Service
+
+
+@dataclass
+class Posted:
+    """Seconds of each window from when it was due: until it was answered, and until it was sent."""
+
+    took: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
+
+
+class _Sender:
+    """A job's windows, one at a time."""
+
+    def __init__(self, service: Service, job: SimulatedJob) -> None:
+        self._address, self._job = (service.host, service.port), job
+        self._host = f"{service.host}:{service.port}"
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        body = self._job.body()
+        head = (
+            f"POST {self._job.path} HTTP/1.1\r\nHost: {self._host}\r\nAccept-Encoding: identity\r\n"
+            f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
+        )
+        self._request, self._answer = head.encode() + body, b""
+
+    def send(self) -> socket.socket:
+        self._socket = socket.create_connection(self._address)
+        self._socket.sendall(self._request)
+        return self._socket
+
+    def answered(self) -> bool:
+        """Read on; whether the answer is whole. Raises RuntimeError for anything but 200."""
+        piece = self._socket.recv(1 << 16)
+        self._answer += piece
+        head, _, body = self._answer.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)\r\ncontent-length: *([0-9]+)", head)
+        whole = length is not None and len(body) >= int(length[1])
+        if not head.startswith(b"HTTP/1.1 200 ") or not (whole or piece):
+            raise RuntimeError(f"{self._job.path} was answered {self._answer[:500]!r}")
+        return whole
+
+    def follow(self) -> None:
+        """Take the decision, and have the next window ready."""
+        self._socket.close()
+        self._job.answered(self._answer.partition(b"\r\n\r\n")[2])
+        self._make_ready()
+
+
+def post(service: Service, jobs: list[SimulatedJob], *, seconds: float, per_second: float) -> Posted:
+    """Send windows of ``jobs``, ``per_second`` of each, for so long."""
+    senders = [_Sender(service, job) for job in jobs]
+    found = Posted()
+    gc.collect()
+    gc.disable()  # our own pauses are not what is measured
+    began = time.monotonic() + 0.1
+    waiting = [(began + number / (len(jobs) * per_second), number) for number in range(len(jobs))]
+    due: dict[int, float] = {}
+    with selectors.DefaultSelector() as selector:
+        while waiting or due:
+            now = time.monotonic()
+            if waiting and waiting[0][0] <= now:
+                moment, number = heapq.heappop(waiting)
+                selector.register(senders[number].send(), selectors.EVENT_READ, number)
+                due[number] = moment
+                found.late.append(now - moment)
+                continue
+            for key, _ in selector.select(waiting[0][0] - now if waiting else None):
+                sender = senders[key.data]
+                if sender.answered():
+                    moment = due.pop(key.data)
+                    found.took.append(time.monotonic() - moment)
+                    selector.unregister(key.fileobj)
+                    sender.follow()
+                    if moment + 1 / per_second < began + seconds:
+                        heapq.heappush(waiting, (moment + 1 / per_second, key.data))
+    gc.enable()
+    return found

@@ -1,0 +1,84 @@
+"""Garbage cycles go, what is in use is looked at once, and nothing that Python does by itself is left changed."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from gravac_controller import collector
+from gravac_controller.collector import Collector
+
+
+class Knot:
+    """An object that only the search for cycles can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector that looks often and weighs often."""
+    monkeypatch.setattr(collector, "LOOK_SECONDS", 0.002)
+    monkeypatch.setattr(collector, "WEIGH_SECONDS", 0.002)
+    found = Collector()
+    yield found
+    found.stop()
+    gc.unfreeze()
+
+
+def test_a_cycle_that_is_garbage_goes(seldom: Collector) -> None:
+    async def main() -> None:
+        seldom.start()
+        gone = weakref.ref(Knot())
+        await asyncio.sleep(0.1)
+        assert gone() is None
+
+    asyncio.run(main())
+
+
+def test_what_is_in_use_is_looked_at_once(seldom: Collector) -> None:
+    async def main() -> None:
+        seldom.start()
+        history = [Knot() for _ in range(10_000)]
+        await asyncio.sleep(0.1)
+        assert sum(isinstance(one, Knot) for one in gc.get_objects()) == 0  # those that a search goes through
+        assert len(history) == 10_000
+
+    asyncio.run(main())
+
+
+def test_a_cycle_that_was_in_use_at_first_goes_when_there_is_twice_as_much(seldom: Collector) -> None:
+    async def main() -> None:
+        seldom.start()
+        knot = Knot()
+        gone = weakref.ref(knot)
+        await asyncio.sleep(0.05)
+        del knot
+        await asyncio.sleep(0.05)
+        assert gone() is not None  # set aside
+        more = [Knot() for _ in range(gc.get_freeze_count() + 1)]
+        await asyncio.sleep(0.5)
+        assert gone() is None
+        assert more
+
+    asyncio.run(main())
+
+
+def test_python_goes_on_by_itself_afterwards() -> None:
+    async def main() -> None:
+        one = Collector()
+        one.start()
+        assert not gc.isenabled()
+        one.stop()
+        assert gc.isenabled()
+        gc.unfreeze()
+        gc.disable()  # Python's own might find it
+        gone = weakref.ref(Knot())
+        await asyncio.sleep(2 * collector.LOOK_SECONDS)
+        gc.enable()
+        assert gone() is not None  # no timer of ours is left
+
+    asyncio.run(main())

@@ -1,0 +1,69 @@
+"""Windows take a short way past FastAPI. Nobody can tell but by the time it takes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controller.builders import Trainer, spec
+from controller.conftest import InProcess
+from fastapi import FastAPI
+
+from gravac.protocol import JobAnswer
+
+JSON = {"Content-Type": "application/json"}
+WINDOWS = "/v1/jobs/job/windows"
+
+REQUESTS: dict[str, Callable[[bytes], dict[str, Any]]] = {
+    "a window": lambda body: {"content": body, "headers": JSON},
+    "with a query": lambda body: {"content": body, "headers": JSON, "params": {"limit": "x"}},
+    "job unknown": lambda body: {
+        "url": "/v1/jobs/other/windows",
+        "content": body.replace(b'"job":"job"', b'"job":"other"'),
+        "headers": JSON,
+    },
+    "job of another name": lambda body: {"url": "/v1/jobs/other/windows", "content": body, "headers": JSON},
+    "no name": lambda body: {"url": "/v1/jobs/a%20b/windows", "content": body, "headers": JSON},
+    "line end in the name": lambda body: {"url": "/v1/jobs/job%0A/windows", "content": body, "headers": JSON},
+    "slash at the end": lambda body: {"url": f"{WINDOWS}/", "content": body, "headers": JSON},
+    "not JSON": lambda body: {"content": body, "headers": {"Content-Type": "text/plain"}},
+    "torn": lambda body: {"content": body[:-1], "headers": JSON},
+    "too large": lambda body: {"content": body + b" " * 2_000_000, "headers": JSON},
+    "another method": lambda body: {"method": "PUT", "content": body, "headers": JSON},
+    "looking": lambda body: {"method": "GET"},
+}
+
+
+def begun(data_dir: Path) -> tuple[InProcess, bytes]:
+    """An application with a job, and that job's first window."""
+    app = InProcess(data_dir)
+    answer = app.client.post("/v1/jobs", content=spec().model_dump_json(), headers=JSON)
+    decision = JobAnswer.model_validate_json(answer.text).decision
+    return app, Trainer().report(decision).model_dump_json().encode()
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_both_ways_answer_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    seen = []
+    for way in ("short", "long"):
+        if way == "long":
+            monkeypatch.setattr("gravac_controller.app.Shortcut", lambda app, *_: app)
+        app, body = begun(tmp_path / way)
+        answer = app.client.request(**{"method": "POST", "url": WINDOWS} | REQUESTS[what](body))
+        counted = app.services.traffic.picture().requests
+        seen.append(
+            (answer.status_code, dict(answer.headers), answer.text, counted, dict(app.services.refused))
+        )
+        app.close()
+    assert seen[0] == seen[1]
+
+
+def test_windows_are_not_seen_by_the_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, body = begun(tmp_path)
+
+    def seen(*_: object) -> None:
+        raise AssertionError("this way is long")
+
+    monkeypatch.setattr(FastAPI, "__call__", seen)
+    assert app.client.post(WINDOWS, content=body, headers=JSON).status_code == 200
+    app.close()
