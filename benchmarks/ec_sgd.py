@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument(
         "--json", action="store_true", help="figures as JSON on standard output, not as a table"
     )
+    parser.add_argument("--no-plots", action="store_true", help="tables and curves only")
     options = parser.parse_args()
     if options.steps is not None and options.steps < 1:
         parser.error(f"--steps {options.steps}: must be at least 1")
@@ -128,13 +129,16 @@ def main() -> None:
     text = table(results)
     (options.output / "ec_sgd.json").write_text(json.dumps(summary))
     (options.output / "ec_sgd.md").write_text(text)
-    drawn = [plots.plot(result, options.output) for result in results] if plots.available() else []
+    drawing = not options.no_plots and plots.available()
+    drawn = [plots.plot(result, options.output) for result in results] if drawing else []
     if options.json:
         short = [{k: v for k, v in one.items() if k != "runs"} for one in summary["results"]]
         print(json.dumps(summary | {"results": short}))
         return
     print(text)
-    what = f"{len(drawn)} plots" if drawn else "no plots (matplotlib is not installed)"
+    what = f"{len(drawn)} plots" if drawn else "no plots"
+    if not options.no_plots and not drawing:
+        what += " (matplotlib is not installed)"
     print(f"{summary['seconds']:.0f} s; tables, curves and {what} in {options.output}")
 
 

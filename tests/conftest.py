@@ -1,5 +1,6 @@
 """For all tests: the same surroundings everywhere, the same examples every time, and two phases to run them in."""
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -69,3 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if alone == (phase == "alone") else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking through it for garbage again and again took a twentieth of the time."""
+    gc.collect()
+    gc.freeze()

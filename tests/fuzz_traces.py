@@ -136,7 +136,7 @@ class Alterer:
             elif kind < 0.7:
                 changed[begin:end] = data[slice(*pick.choice(tokens))]
             elif kind < 0.8:
-                changed[begin] = pick.randrange(256)
+                changed[begin : begin + 1] = pick.randbytes(1)  # a place may come twice, and be gone by then
             elif kind < 0.9:
                 del changed[begin : begin + pick.randrange(1, 200)]
             else:

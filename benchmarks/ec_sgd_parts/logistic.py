@@ -1,5 +1,6 @@
 """Regularised logistic regression spread over workers: ``f_ij(x) = ln(1 + exp(-y <a, x>)) + (l2/2) ||x||²``."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,9 +26,17 @@ class Logistic:
         return self.rows.square().sum(1) / 4 + self.l2
 
     def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+        if len(sample.indices) == 1:
+            return self._gradient_of_one(x, int(sample.indices), float(sample.weights))
         rows = self.rows[sample.indices]
         slope = torch.sigmoid(-(rows @ x)).mul_(sample.weights)
         return torch.add(self.l2 * float(sample.weights.mean()) * x, slope @ rows, alpha=-1.0 / len(rows))
+
+    def _gradient_of_one(self, x: Tensor, index: int, weight: float) -> Tensor:
+        """One short row: the same in numpy, whose calls cost a fifth of torch's. Runs make a hundred thousand."""
+        row, at = self.rows[index].numpy(), x.numpy()
+        slope = weight / (1.0 + math.exp(min(float(row @ at), 700.0)))
+        return torch.from_numpy(self.l2 * weight * at - slope * row)
 
     def full_gradient(self, x: Tensor) -> Tensor:
         return self.l2 * x - self.rows.T @ torch.sigmoid(-(self.rows @ x)) / self.samples

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from gravac.kernels.reference import BINS
 
 NONFINITE = 4080
 """First bin of infinities and NaN."""
+_FEW = 1 << 15
+"""Elements that torch counts faster than compiled code, which clears a larger table first."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -98,6 +101,15 @@ def tally(
     return Tally(table[0], _energies(table), products if sums else None)
 
 
+def count(x: Tensor) -> Tensor:
+    """``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without its energies where these cost extra."""
+    if backend.on_gpu(x):
+        return tally(x).counts
+    if x.numel() > _FEW and backend.compiled(x):
+        return _compiled(x.detach(), None, 1.0, x.detach(), False)[0][0]
+    return reference.count(x.detach())
+
+
 def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
     """Raises ValueError unless these are of one shape ``(n,)``, residual and out float32."""
     if gradient.dim() != 1:
@@ -134,8 +146,14 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
 
 def _energies(table: Tensor) -> Tensor:
     """From sums of squared significands to sums of squares: times 4 to the power of the bin's exponent."""
-    exponent = (torch.arange(BINS, device=table.device) >> 4).clamp(min=1) - 150
     high, low = table[1] + (table[2] >> 24), table[2] & 0xFFFFFF
-    energies = torch.ldexp(high.double() * 2.0**24 + low.double(), 2 * exponent)
-    energies[NONFINITE:] = 0.0
-    return energies
+    return (high.double() * 2.0**24 + low.double()) * _scales(table.device)
+
+
+@cache
+def _scales(device: torch.device) -> Tensor:
+    """That power by bin, 0 for those not finite, float64 of shape ``(4096,)``: powers of 2, so products are exact."""
+    exponent = (torch.arange(BINS) >> 4).clamp(min=1) - 150
+    scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64), 2 * exponent)
+    scales[NONFINITE:] = 0.0
+    return scales.to(device)

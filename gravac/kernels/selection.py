@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
-from gravac.kernels.histogram import Tally, tally
+from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
 from gravac.kernels.sifting import Sifted
 
@@ -56,16 +56,13 @@ def take_top(
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as on_device
 
-        counts = (counted or tally(x)).counts
+        counts = counted.counts if counted else count(x)
         if counts.device != x.device:
             raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
         on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
-    if counted is None and not fast:
-        boundary, above, within = _boundary(reference.count(x), k)
-    else:
-        boundary, above, within = _boundary((counted or tally(x)).counts, k)
+    boundary, above, within = _boundary(counted.counts if counted else count(x), k)
     run = _compiled if fast else _torch
     if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
         raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")

@@ -19,7 +19,7 @@ def figures(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     """Figures of ``benchmarks/ec_sgd.py --quick`` with these arguments, one a problem and seed; run in this process."""
 
     def run(*arguments: str) -> list[dict[str, Any]]:
-        command = [str(BENCHMARK), "--quick", "--json", "--output", str(tmp_path), *arguments]
+        command = [str(BENCHMARK), "--quick", "--json", "--no-plots", "--output", str(tmp_path), *arguments]
         monkeypatch.setattr(sys, "argv", command)
         monkeypatch.syspath_prepend(BENCHMARK.parent)
         runpy.run_path(str(BENCHMARK), run_name="__main__")

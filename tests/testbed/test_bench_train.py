@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,30 @@ def test_ranks_that_end_are_named_with_their_last_words(tmp_path: Path) -> None:
             ranks.ready(20)
     finally:
         ranks.close()
+
+
+def test_nobody_takes_the_port_while_ranks_start(tmp_path: Path) -> None:
+    """They are seconds from listening there; until then it is not given to others, and then it is rank 0's."""
+    code = """
+import os, socket, sys
+print('{"port": %s}' % os.environ["MASTER_PORT"], flush=True)
+sys.stdin.readline()
+here = ("127.0.0.1", int(os.environ["MASTER_PORT"]))
+with socket.create_server(here):  # with SO_REUSEADDR, as torch's store
+    socket.create_connection(here).close()
+    print('{"met": true}', flush=True)
+sys.stdin.readline()
+"""
+    ranks = Ranks([sys.executable, "-c", code], [HERE], None, tmp_path / "one")
+    try:
+        (said,) = ranks.ready(20)
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", said["port"]))
+        assert ranks.ask(20, do="listen") == [{"met": True}]
+    finally:
+        ranks.close()
+    with socket.create_server(("127.0.0.1", said["port"])):
+        pass  # given back
 
 
 @pytest.mark.parametrize(

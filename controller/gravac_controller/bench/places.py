@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ class Places:
     shape: Callable[[float | None], None] | None = None
     """Gives every link another rate, bits a second, also while ranks talk; None: there are no links of our own."""
 
-    def port(self, number: int) -> int:
-        """Where the ``number``-th group of ranks meets."""
-        return FIRST_PORT + number if self.no_network is None else _free_port()
+    def port(self, number: int) -> int | None:
+        """Where the ``number``-th group of ranks meets; None: wherever is free, for others are on this machine too."""
+        return FIRST_PORT + number if self.no_network is None else None
 
     @property
     def interface(self) -> str | None:
@@ -67,8 +66,3 @@ def _cores(count: int, tell: Tell) -> list[int | None]:
     if count > len(usable):
         tell(f"{count} ranks share {len(usable)} cores: step times are those of an overloaded machine.")
     return [usable[rank % len(usable)] for rank in range(count)]
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -35,8 +36,14 @@ class Place:
 class Ranks:
     """One process a place, in order of rank; they speak JSON lines, one answer to each request."""
 
-    def __init__(self, words: Sequence[str], places: Sequence[Place], port: int, scratch: Path) -> None:
+    def __init__(
+        self, words: Sequence[str], places: Sequence[Place], port: int | None, scratch: Path
+    ) -> None:
+        """``port``: where they meet, on the first place's host; None: a free one of this machine's loopback."""
         scratch.mkdir(parents=True)
+        self._reserved = _reserve() if port is None else None
+        if self._reserved is not None:
+            port = self._reserved.getsockname()[1]
         self._logs = [scratch / f"rank{rank}.log" for rank in range(len(places))]
         self._answers: list[queue.Queue[str]] = [queue.Queue() for _ in places]
         self._processes: list[subprocess.Popen[str]] = []
@@ -77,6 +84,8 @@ class Ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        if self._reserved is not None:
+            self._reserved.close()
 
     def _start(self, rank: int, place: Place, words: Sequence[str], common: dict[str, str]) -> None:
         pinned = [] if place.core is None else ["taskset", "--cpu-list", str(place.core)]
@@ -119,3 +128,16 @@ class Ranks:
         lines = self._logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
         kept = ["".join(c for c in line if c.isprintable()) for line in lines[-TAIL_LINES:]]
         return ":\n" + "\n".join(kept) if kept else ""
+
+
+def _reserve() -> socket.socket:
+    """A port of the loopback that nobody is given while this is open, and that rank 0 can listen on all the same.
+
+    A rank takes seconds to come so far: a port that was merely free a moment ago may be somebody's by then. Bound and
+    not listening, with SO_REUSEADDR, it keeps off all but those who ask for it by number and say SO_REUSEADDR too, as
+    torch's store does.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
