@@ -22,11 +22,23 @@ def json_answer(record: Record) -> Response:
 def tagged(request: Request, record: Record, tag: str | None = None) -> Response:
     """The record as JSON with its ETag, or 304 when If-None-Match names it. ``tag``: digest of the bytes if null."""
     body = record.model_dump_json().encode()
-    etag = f'"{tag or blake2b(body, digest_size=12).hexdigest()}"'
+    etag = f'"{tag}"' if tag else _etag(body)
     headers = {"etag": etag}
     if names(request.headers.get("if-none-match"), etag):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
+
+
+def kept_answer(body: bytes, kind: str, keeping: str, known: str | None) -> Response:
+    """A file that browsers may keep as ``keeping`` says, with its ETag, or 304 when ``known``, their tags, name it."""
+    headers = {"etag": _etag(body), "cache-control": keeping}
+    if names(known, headers["etag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type=kind, headers=headers)
+
+
+def _etag(body: bytes) -> str:
+    return f'"{blake2b(body, digest_size=12).hexdigest()}"'
 
 
 def names(header: str | None, etag: str) -> bool:

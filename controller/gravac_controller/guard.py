@@ -7,21 +7,20 @@ read an answer.
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, Access, Role
-from gravac_controller.headers import HEADERS
+from gravac_controller.headers import HEADERS, KEEPING
 from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, problem_response
 from gravac_controller.rates import Rates
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-_NAMES = frozenset(name for name, _ in _RAW)
+_RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
 logger = logging.getLogger("gravac.controller")
 
 
@@ -58,8 +57,7 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                given = message.get("headers", ())
-                message["headers"] = [*(pair for pair in given if pair[0] not in _NAMES), *_RAW]
+                message["headers"] = _completed(message.get("headers", ()))
             elif head:
                 message = {**message, "body": b""}
             await send(message)
@@ -115,6 +113,12 @@ class Guard:
                 reason="too_often",
                 headers={"retry-after": str(math.ceil(wait))},
             )
+
+
+def _completed(given: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers of an answer with those of every answer. Only for how long it may be kept is the route's to say."""
+    kept = {name: value for name, value in given if name == KEEPING}
+    return [*(pair for pair in given if pair[0] not in _RAW), *(_RAW | kept).items()]
 
 
 def _unauthorised(safe: bool) -> ApiError:

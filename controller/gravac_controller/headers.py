@@ -7,3 +7,5 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
 }
+KEEPING = b"cache-control"
+"""The one that a route may set otherwise."""

@@ -6,6 +6,7 @@ from typing import Literal
 
 from starlette.responses import Response
 
+from gravac_controller.answers import kept_answer
 from gravac_controller.bundle import MAIN, bundle
 from gravac_controller.problems import ApiError
 
@@ -13,6 +14,10 @@ STATIC = Path(__file__).parent / "static"
 SCRIPT = "page.js"
 """All modules of the page as one script, made here."""
 Mode = Literal["live", "replay"]
+ICON = "icon.svg"
+ASK_AGAIN, FOR_A_DAY = "private, no-cache", "private, max-age=86400"
+"""How browsers may keep files: to use again when the controller says so; and for a day without asking. Chromium wants
+the icon anew whenever the address changes, so a hundred times while a chart is panned."""
 KINDS = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
@@ -27,12 +32,13 @@ class PageFiles:
         if MAIN in self._files:
             self._files[SCRIPT] = bundle(folder).encode(), KINDS[".js"]
 
-    def file(self, name: str) -> Response:
-        """One file. Raises ApiError 404."""
+    def file(self, name: str, known: str | None = None) -> Response:
+        """One file, or 304 where the If-None-Match header that came names it as it is. Raises ApiError 404."""
         found = self._files.get(name)
         if found is None:
             raise ApiError(404, "no such file of the live page", reason="not_found")
-        return Response(found[0], media_type=found[1])
+        keeping = FOR_A_DAY if name == ICON else ASK_AGAIN
+        return kept_answer(*found, keeping, known)
 
     def page(self, mode: Mode = "live") -> Response:
         """The page itself, to follow a job or to look back at a trace. Raises ApiError 404 where it was left out."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
@@ -43,8 +43,8 @@ def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
         return files.page(mode)
 
     @app.get("/static/{name:path}", include_in_schema=False)
-    async def static(name: str) -> Response:
-        return files.file(name)
+    async def static(request: Request, name: str) -> Response:
+        return files.file(name, request.headers.get("if-none-match"))
 
     @app.get(STYLE, include_in_schema=False)
     async def docs_style() -> Response:

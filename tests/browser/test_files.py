@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from controller.process import Controller
+from playwright.sync_api import Browser
 
 import gravac_controller
 from gravac_controller.page_files import SCRIPT
@@ -63,3 +65,24 @@ def test_every_import_is_there() -> None:
 def test_the_page_is_light() -> None:
     everything = [*OURS, STATIC / "icon.svg", *VENDOR.glob("uPlot-*")]
     assert sum(path.stat().st_size for path in everything) < BUDGET_BYTES
+
+
+LOADED = """performance.getEntriesByType("resource").concat(performance.getEntriesByType("navigation"))
+  .filter((entry) => !entry.name.includes("/v1/")).reduce((sum, entry) => sum + entry.transferSize, 0)"""
+
+
+@pytest.mark.browser
+def test_the_page_stays_light_while_the_address_changes(controller: Controller, chromium: Browser) -> None:
+    """Chromium asks for the icon at each change of the address, and a chart that is panned changes it all the time."""
+    page = (
+        chromium.new_context().new_page()
+    )  # not a ``Tab``, which asks what is asked for and so keeps nothing
+    page.goto(controller.url)
+    for number in range(60):
+        page.evaluate("(n) => history.replaceState(null, '', `#from=${n}`)", number)
+        page.wait_for_timeout(5)
+    least = sum((STATIC / name).stat().st_size for name in ("index.html", "app.css"))
+    assert least < page.evaluate(LOADED) < BUDGET_BYTES
+    page.reload()
+    assert page.evaluate(LOADED) < least, "what the browser has is not sent again"
+    page.context.close()

@@ -257,3 +257,18 @@ def test_names_and_addresses_have_one_form() -> None:
     assert [
         is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "a.example", "127.0.0.1.example")
     ] == [False] * 5
+
+
+@pytest.mark.parametrize(("name", "keeping"), [("page.js", "no-cache"), ("icon.svg", "max-age=86400")])
+def test_files_of_the_page_are_kept_by_the_browser_alone_and_sent_once(
+    app: InProcess, name: str, keeping: str
+) -> None:
+    first = app.client.get(f"/static/{name}")
+    assert first.headers.get_list("cache-control") == [f"private, {keeping}"]
+    again = app.client.get(f"/static/{name}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    for answer in (first, again):
+        for other, value in HEADERS.items():
+            assert other == "cache-control" or answer.headers.get_list(other) == [value]
+    assert app.client.get(f"/static/{name}", headers={"If-None-Match": '"older"'}).content == first.content
+    assert app.client.get("/").headers.get_list("cache-control") == ["no-store"]
