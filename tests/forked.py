@@ -86,9 +86,8 @@ class Zygote:
         argv: tuple[str, ...] = (),
         **what: Any,
     ) -> Forked:
-        """Start ``module=name`` as ``python -m`` would, ``script=path`` or ``function="module:name"`` with ``arguments``.
-
-        Files as in ``subprocess.Popen``: PIPE, DEVNULL, an open file, and STDOUT for standard error.
+        """Start ``module=name`` as ``python -m`` would, ``script=path``, or ``function="module:name"`` with
+        ``arguments``. Files as in ``subprocess.Popen``: PIPE, DEVNULL, an open file, and STDOUT for standard error.
         """
         request = {"argv": argv, "environment": environment, "cwd": os.getcwd(), **what}
         body = json.dumps(request).encode()

@@ -70,7 +70,7 @@ def _start(asking: socket.socket) -> Forked:
     words = [word for number, word in enumerate(request["words"]) if (number, word) != (0, "-u")]
     what = "module" if words[0] == "-m" else "script"
     name, *argv = words[1:] if what == "module" else words
-    zygote = zygotes()[min(int(request["environment"]["RANK"]), 1)]
+    zygote = zygotes()[min(int(request["environment"].get("RANK", "0")), 1)]
     files_of = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
     environment, cwd = request["environment"], request["cwd"]
     try:
