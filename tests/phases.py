@@ -20,6 +20,7 @@ ALONE = ["--phase=alone"]
 REPORT = ["--override-ini=junit_family=xunit1"]
 """The JUnit format that names files."""
 NO_TESTS = 5
+COMPILE = "from gravac.kernels import backend; backend.active()"
 MOST_LINES = 60
 """Of one failure, when it is told again: its last lines."""
 
@@ -83,6 +84,10 @@ def main(arguments: list[str]) -> int:
         reports = Path(folder)
         # One thread a process: two of them share two cores, and sums come out the same on any machine. The workers
         # must agree on the names of the tests, so on the order of sets; ranks must not need to, so not below.
+        # On a fresh clone kernels are compiled: once, beside the workers' imports, not by each process that runs one.
+        compiling = subprocess.Popen(
+            [sys.executable, "-c", COMPILE], env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
         together = run(
             "together",
             [*TOGETHER, *arguments],
@@ -90,6 +95,7 @@ def main(arguments: list[str]) -> int:
             OMP_NUM_THREADS="1",
             PYTHONHASHSEED="0",
         )
+        compiling.wait()
         alone = run("alone", [*ALONE, *arguments], reports / "alone.xml", OMP_NUM_THREADS="1")
     tell([together, alone])
     return verdict(together.code, alone.code)

@@ -82,7 +82,7 @@ def test_the_example_on_two_hosts(tmp_path: Path) -> None:
                     zygotes()[node].start(
                         module="torch.distributed.run",
                         argv=words,
-                        environment=surroundings(**warm, OMP_NUM_THREADS="1", GRAVAC_KERNELS="reference"),
+                        environment=surroundings(**warm, OMP_NUM_THREADS="1"),
                         cwd=str(folder),
                         stdout=log,
                     )

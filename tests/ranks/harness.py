@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import random
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from forked import Zygote, surroundings
+
+from gravac.kernels.backend import _KERNELS as KERNELS
 
 RunRanks = Callable[..., list[dict[str, Any]]]
 RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
@@ -30,7 +33,9 @@ def free_port() -> int:
 @functools.cache
 def zygotes() -> tuple[Zygote, Zygote]:
     """Rank 0 comes from one and the others from the other: as in real life, they do not order sets alike."""
-    modules = ("torch._dynamo", "torch.distributed", "gravac_agent", "ranks.rank")  # DDP imports the first
+    modules = ["torch._dynamo", "torch.distributed", "gravac_agent", "ranks.rank"]  # DDP imports the first
+    if importlib.util.find_spec("numba"):
+        modules += [f"gravac.kernels.cpu.{name}" for name in KERNELS]
     return Zygote(*modules), Zygote(*modules)
 
 
@@ -40,7 +45,7 @@ def run_ranks(
     world: int = 2,
     seconds: float = 240,
     fails: bool = False,
-    kernels: str = "reference",  # loading the compiled ones takes each process a second
+    kernels: str = "auto",
     **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run that function of ``scenarios`` on every rank; returns what each returned.
