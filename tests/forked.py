@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,6 +65,7 @@ class Zygote:
 
     def __init__(self, *modules: str) -> None:
         self._control, theirs = socket.socketpair()
+        self._asking = threading.Lock()
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -84,9 +86,8 @@ class Zygote:
         argv: tuple[str, ...] = (),
         **what: Any,
     ) -> Forked:
-        """Start ``module=name`` as ``python -m`` would, or ``function="module:name"`` with ``arguments``.
-
-        Files as in ``subprocess.Popen``: PIPE, DEVNULL, an open file, and STDOUT for standard error.
+        """Start ``module=name`` as ``python -m`` would, ``script=path``, or ``function="module:name"`` with
+        ``arguments``. Files as in ``subprocess.Popen``: PIPE, DEVNULL, an open file, and STDOUT for standard error.
         """
         request = {"argv": argv, "environment": environment, "cwd": os.getcwd(), **what}
         body = json.dumps(request).encode()
@@ -107,8 +108,9 @@ class Zygote:
             files.append(files[1] if stderr == subprocess.STDOUT else theirs("stderr", stderr, "wb"))
             status, told = os.pipe()
             after.callback(os.close, told)
-            socket.send_fds(self._control, [len(body).to_bytes(4, "big")], [*files, told])
-            self._control.sendall(body)
+            with self._asking:
+                socket.send_fds(self._control, [len(body).to_bytes(4, "big")], [*files, told])
+                self._control.sendall(body)
         return Forked(status, ours.get("stdin"), ours.get("stdout"))
 
     def close(self) -> None:

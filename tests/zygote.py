@@ -3,8 +3,8 @@
 ``python zygote.py SOCKET MODULE…``: imports the modules, then starts a process for each request that comes over the
 socket whose number it is given, until that closes. A request: the length in four bytes, with four open files (standard
 input, output, error, and one that is told the process id and in the end the exit code), then JSON: ``argv``,
-``environment``, ``cwd`` and either ``module``, to be run as ``python -m`` does, or ``function`` (``module:name``) with
-its ``arguments``.
+``environment``, ``cwd`` and one of ``module``, to be run as ``python -m`` does, ``script``, the path of a file, or
+``function`` (``module:name``) with its ``arguments``.
 
 Nothing has run here that a fork could inherit: one thread, no loop, no gloo, random generators as at their start. What
 it starts ends as any Python process does.
@@ -99,6 +99,9 @@ def do(request: Request) -> None:
     if "module" in request:
         sys.path[0] = request["cwd"]
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    elif "script" in request:
+        sys.argv[0], sys.path[0] = request["script"], str(Path(request["script"]).parent)
+        runpy.run_path(request["script"], run_name="__main__")
     else:
         module, _, name = request["function"].partition(":")
         getattr(importlib.import_module(module), name)(**request["arguments"])

@@ -12,11 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from warm import WarmPython
 
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
 MARK = "DEMO_TEST_MARK"
 PATIENCE_SECONDS = 120.0
 """For what takes a few seconds on a quiet machine."""
+PLAIN = {"GRAVAC_KERNELS": "reference"}
+"""Where kernels do not matter: loading the compiled ones takes each rank seconds."""
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Ranks come from zygotes. Those that are stopped or killed below are started as people start them."""
+    folder = tmp_path / "warm"
+    folder.mkdir()
+    with WarmPython(folder) as more:
+        yield more
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -68,11 +80,12 @@ def wait_for_none(mark: str) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
-def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
+def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
     """Trains, compares, and leaves a trace that replays. 40 steps on an emulated link slow enough to matter."""
     done = gravac(
         *("demo", "--steps", "40", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
         cwd=tmp_path,
+        **warm,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
     )
     assert done.returncode == 0, done.stderr
@@ -108,8 +121,9 @@ def test_a_demo_from_page_to_proof(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_plain_loopback_says_so(tmp_path: Path) -> None:
-    done = gravac("demo", "--steps", "10", "--window", "5", "--link", "none", "--compare", cwd=tmp_path)
+def test_plain_loopback_says_so(tmp_path: Path, warm: dict[str, str]) -> None:
+    words = ("demo", "--steps", "10", "--window", "5", "--link", "none", "--compare")
+    done = gravac(*words, cwd=tmp_path, **warm, **PLAIN)
     assert done.returncode == 0, done.stderr
     assert "EMULATED" not in done.stdout
     assert "plain DDP" in done.stdout
@@ -119,8 +133,8 @@ def test_plain_loopback_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_a_failing_rank_is_quoted(tmp_path: Path) -> None:
-    done = gravac("demo", "--steps", "5", "--link", "fast", cwd=tmp_path)
+def test_a_failing_rank_is_quoted(tmp_path: Path, warm: dict[str, str]) -> None:
+    done = gravac("demo", "--steps", "5", "--link", "fast", cwd=tmp_path, **warm)
     assert done.returncode == 1
     assert "'fast' is not a rate" in done.stderr
     assert "100mbit" in done.stderr
@@ -154,7 +168,7 @@ def test_stopping_it_ends_everything_it_started(
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
-        env=environment(**{MARK: mark}),
+        env=environment(**{MARK: mark}, **PLAIN),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -195,7 +209,7 @@ def test_ranks_end_when_their_launcher_is_killed(tmp_path: Path, mark: str) -> N
     launcher = subprocess.Popen(
         command,
         cwd=tmp_path,
-        env=environment(**{MARK: mark}),
+        env=environment(**{MARK: mark}, **PLAIN),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

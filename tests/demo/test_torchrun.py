@@ -1,23 +1,16 @@
 """The ranks of the demo, and the example under torchrun itself (``gravac demo`` is in tests/cli)."""
 
 import json
-import os
 import re
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 from forked import surroundings
 from ranks.harness import free_port, tails, zygotes
+from warm import WarmPython
 
 ROOT = Path(__file__).parent.parent.parent
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-
-
-def environment() -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
-    return clean | {"OMP_NUM_THREADS": "1"}
 
 
 def demo(folder: Path, *arguments: str) -> str:
@@ -74,28 +67,31 @@ def test_lines_for_people_without_progress(tmp_path: Path, monkeypatch: pytest.M
 def test_the_example_on_two_hosts(tmp_path: Path) -> None:
     """As docs/multi-host.md shows, both hosts being this one."""
     port = str(free_port())
-    commands = [
-        [
-            *(*TORCHRUN, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
-            *("--master-addr", "127.0.0.1", "--master-port", port),
-            *(str(ROOT / "examples/train_ddp.py"), "--steps", "100", "--width", "64", "--batch", "4"),
-        ]
-        for node in range(2)
-    ]
     hosts = []
-    for number, command in enumerate(commands):
-        folder = tmp_path / f"host{number}"
-        folder.mkdir()
-        with (folder / "log").open("wb") as log:
-            hosts.append(
-                subprocess.Popen(command, cwd=folder, env=environment(), stdout=log, stderr=subprocess.STDOUT)
+    with WarmPython(tmp_path) as warm:
+        for node in range(2):
+            folder = tmp_path / f"host{node}"
+            folder.mkdir()
+            words = (
+                *("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
+                *("--master-addr", "127.0.0.1", "--master-port", port),
+                *(str(ROOT / "examples/train_ddp.py"), "--steps", "100", "--width", "64", "--batch", "4"),
             )
-    try:
-        codes = [host.wait(250) for host in hosts]
-    finally:
-        for host in hosts:
-            if host.poll() is None:
-                host.terminate()
+            with (folder / "log").open("wb") as log:
+                hosts.append(
+                    zygotes()[node].start(
+                        module="torch.distributed.run",
+                        argv=words,
+                        environment=surroundings(**warm, OMP_NUM_THREADS="1", GRAVAC_KERNELS="reference"),
+                        cwd=str(folder),
+                        stdout=log,
+                    )
+                )
+        try:
+            codes = [host.wait(250) for host in hosts]
+        finally:
+            for host in hosts:
+                host.send_signal(signal.SIGTERM)
                 host.wait(30)
     logs = [(tmp_path / f"host{number}" / "log").read_text() for number in range(2)]
     assert codes == [0, 0], "\n".join(logs)

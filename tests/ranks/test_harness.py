@@ -1,11 +1,14 @@
 """What the distributed tests rest on: ranks are processes of their own, and none outlives its test."""
 
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from ranks.harness import RunRanks
+from warm import WarmPython
 
 pytestmark = pytest.mark.distributed
 
@@ -25,3 +28,34 @@ def test_failing_and_hanging_ranks_are_told_and_ended(run_ranks: RunRanks, tmp_p
     assert time.monotonic() - began < 30
     assert not (tmp_path / "rank0.json").exists()
     assert len(run_ranks("hashed", 2)) == 2  # and the next may run
+
+
+def test_a_warm_python_is_what_its_rank_is(tmp_path: Path) -> None:
+    """To torchrun: arguments, output, signals and exit codes are the rank's, and they end together."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import os, sys, time\nprint(os.getpid(), sys.argv[1:], __name__, flush=True)\n"
+        "sys.exit(3) if sys.argv[1] == 'fail' else time.sleep(60)\n"
+    )
+
+    def started(word: str) -> "subprocess.Popen[str]":
+        command = [environment["PYTHON_EXEC"], "-u", str(script), word]
+        return subprocess.Popen(
+            command, env=os.environ | environment | {"RANK": "1"}, stdout=subprocess.PIPE, text=True
+        )
+
+    with WarmPython(tmp_path) as environment:
+        with started("fail") as failing:
+            output, _ = failing.communicate(timeout=30)
+        assert output.split(maxsplit=1)[1] == "['fail'] __main__\n"
+        assert failing.returncode == 3
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with started("wait") as waiting:
+                assert waiting.stdout is not None
+                rank = int(waiting.stdout.readline().split()[0])
+                waiting.send_signal(number)
+                assert waiting.wait(30) == -number
+            until = time.monotonic() + 30
+            while Path(f"/proc/{rank}").exists() and time.monotonic() < until:
+                time.sleep(0.02)
+            assert not Path(f"/proc/{rank}").exists()

@@ -1,6 +1,11 @@
 """What the testbed needs, and why a test is skipped where it is missing."""
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+from warm import WarmPython
 
 from gravac_controller.bench.namespaces import NetworkUnavailable, obstacle
 from gravac_controller.bench.network import Network
@@ -18,3 +23,13 @@ def networks() -> None:
             reason = str(error)
     if reason is not None:
         pytest.skip(reason)
+
+
+@pytest.fixture
+def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ranks side by side come from zygotes. (Those on hosts cannot: zygotes live on this one.)"""
+    with WarmPython(tmp_path) as environment:
+        monkeypatch.setattr(sys, "executable", environment.pop("PYTHON_EXEC"))
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield

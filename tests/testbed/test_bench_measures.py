@@ -13,6 +13,7 @@ from gravac_controller.bench import hook as hooks
 from gravac_controller.cli import main
 
 
+@pytest.mark.usefixtures("warm")
 def test_encode() -> None:
     result = bench("encode", "--n", "3e3", "--n", "2_000", "--pairs", "3")
     assert [limit["n"] for limit in result["limits"]] == [3000, 2000]
@@ -29,6 +30,7 @@ def test_encode() -> None:
     assert (len(compiled) > 5) == (result["kernels"] == "cpu")
 
 
+@pytest.mark.usefixtures("warm")
 def test_multilevel() -> None:
     """And the curve's error on a real training, which is no matter of time."""
     result = bench(
@@ -71,6 +73,7 @@ def test_wire() -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
 def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     result = bench("wire", "--n", "2000", "--cf", "10", "--codec", "qsgd:bits=4")
@@ -79,6 +82,7 @@ def test_wire_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
 def test_hook() -> None:
     """One of the ways only: every one needs processes of its own."""
     result = bench("hook", "--way", "topk", "--pairs", "3", "--steps", "2", "--warmup", "0", "--width", "8")
@@ -91,6 +95,7 @@ def test_hook() -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
 def test_collective() -> None:
     """Every way there is, with what the cost model says of it and of the dense one."""
     result = bench("collective", "--ranks", "2", "--n", "2000", "--cf", "10", "--pairs", "3")

@@ -88,6 +88,7 @@ def test_links_that_are_not_ours_cannot_change(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
 def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Said aloud and marked; PyTorch's own hooks, which nothing would hold back, are refused one by one."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
