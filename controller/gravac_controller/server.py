@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
                 app,
                 http=bounded(services.settings.max_connections, services.settings.request_seconds),
                 ws="none",
-                loop="asyncio",
+                loop="auto",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
