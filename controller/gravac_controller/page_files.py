@@ -1,6 +1,7 @@
 """The files of the live page, read once. They are looked up by name, so no path from outside meets the disk."""
 
 import mimetypes
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +48,12 @@ class PageFiles:
             raise ApiError(404, "the live page is not part of this installation; the API is under /v1/jobs")
         text = found[0].decode()
         return Response(text.replace('data-mode="live"', f'data-mode="{mode}"'), media_type=found[1])
+
+
+@cache
+def shipped() -> PageFiles:
+    """Those of this installation, the same for every application of a process."""
+    return PageFiles()
 
 
 def _kind(path: Path) -> str:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from gravac_controller.answers import json_answer
 from gravac_controller.docs_page import STYLE, docs_page
-from gravac_controller.page_files import Mode, PageFiles
+from gravac_controller.page_files import Mode, shipped
 from gravac_controller.problems import ApiError
 from gravac_controller.services import Services
 from gravac_controller.views import Health
@@ -36,7 +36,7 @@ def service_routes(services: Services) -> APIRouter:
 def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
     """The page at ``/``, its files under ``/static``, and ``/docs``."""
 
-    files = PageFiles()
+    files = shipped()
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
