@@ -1,5 +1,6 @@
 """Ways to bring gradients together, ours and PyTorch's, by one word each."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +31,12 @@ class MethodError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Applied:
     """A task under a method. ``payload_bytes(steps)``: what this rank handed to collectives for gradients in its first
-    ``steps`` steps, asked right after the last of them."""
+    ``steps`` steps, asked right after the last of them. ``clip_norm``: of the averaged gradient."""
 
     module: nn.Module
     optimizer: Optimizer
     payload_bytes: Callable[[int], int]
+    clip_norm: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,12 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
 @contextmanager
 def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
     module = DistributedDataParallel(task.model)
-    optimizer = task.optimizer(module.parameters())
+    optimizer, clip_norm = task.optimizer(module.parameters()), task.clip_norm
+    if spec.memory and memories.build(spec.memory).transforms:
+        # The memory has the momentum, and what it sends is many gradients' worth: clipping is its own, too.
+        clip_norm = math.inf
+        for group in optimizer.param_groups:
+            group["momentum"] = 0.0
     with Agent(
         module,
         optimizer,
@@ -115,7 +122,7 @@ def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -
             assert agent.state is not None
             return agent.state.payload_bytes
 
-        yield Applied(module, optimizer, payload_bytes)
+        yield Applied(module, optimizer, payload_bytes, clip_norm)
 
 
 def _hand_back(
@@ -162,4 +169,4 @@ def _powersgd(rank: int, task: Task, elements: int) -> Applied:
 
 
 def _applied(module: nn.Module, task: Task, payload_bytes: Callable[[int], int]) -> Applied:
-    return Applied(module, task.optimizer(module.parameters()), payload_bytes)
+    return Applied(module, task.optimizer(module.parameters()), payload_bytes, task.clip_norm)

@@ -76,7 +76,7 @@ class Trainer:
         inputs, classes = next(self.task.batches)
         loss = _loss(self.applied.module(inputs), classes)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.task.model.parameters(), self.task.clip_norm)
+        nn.utils.clip_grad_norm_(self.task.model.parameters(), self.applied.clip_norm)
         self.applied.optimizer.step()
         self._schedule.step()
         self.applied.optimizer.zero_grad()

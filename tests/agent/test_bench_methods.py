@@ -1,0 +1,51 @@
+"""Methods of ``gravac bench train`` in one process: each is the training its name says."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import HashStore
+
+from gravac_agent.bench.methods import apply
+from gravac_agent.bench.task import build
+from gravac_agent.bench.train import Trainer
+
+STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def trained(method: str, folder: Path, clip_norm: float) -> tuple[Tensor, Trainer]:
+    task = replace(build(0, 1, 0, 16), clip_norm=clip_norm)
+    with apply(method, task, "none", folder, 20) as applied:
+        trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
+        trainer.train(STEPS)
+        return torch.cat([each.detach().flatten() for each in task.model.parameters()]), trainer
+
+
+def test_an_agent_that_stays_dense_is_plain_ddp(tmp_path: Path) -> None:
+    plain, _ = trained("dense", tmp_path, 1.0)
+    ours, trainer = trained("agent///dense", tmp_path, 1.0)
+    assert torch.equal(ours, plain)
+    assert trainer.applied.clip_norm == 1.0
+
+
+def test_momentum_is_the_memorys_or_the_optimisers(tmp_path: Path) -> None:
+    """Never both: dense, and not clipped, it makes no difference whose it is."""
+    plain, _ = trained("dense", tmp_path, math.inf)
+    ours, trainer = trained("agent//momentum/dense", tmp_path, 1e-3)
+    assert trainer.applied.clip_norm == math.inf, "what the memory sends is not one step's gradient"
+    assert [group["momentum"] for group in trainer.applied.optimizer.param_groups] == [0.0]
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(plain, trained("dense", tmp_path, 1e-3)[0], rtol=1e-3)
