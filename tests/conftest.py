@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-LONG = ("distributed", "browser")
+LONG = ("long", "distributed", "browser")
 """Marks of tests that begin first, so that no worker is left with one at the end."""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)

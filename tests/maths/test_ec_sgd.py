@@ -29,6 +29,7 @@ def figures(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     return run
 
 
+@pytest.mark.long
 def test_importance_sampling_needs_half_the_steps_where_samples_differ(figures: Figures) -> None:
     seeds = [text for seed in range(3) for text in ("--seed", str(seed))]
     results = figures("--only", "sampling", *seeds)
@@ -43,12 +44,14 @@ def test_importance_sampling_needs_half_the_steps_where_samples_differ(figures: 
         assert 0.5 < row["steps_uniform"] / row["steps_importance"] < 2
 
 
+@pytest.mark.long
 def test_lsvrg_ends_a_thousand_times_closer_at_the_same_step_size(figures: Figures) -> None:
     (row,) = [r["figures"] for r in figures("--only", "variance", "--data", "a9a", "--steps", "3000")]
     assert row["gap_sgd"] < 0.01  # it did converge, to its noise
     assert row["gap_lsvrg"] <= 1e-3 * row["gap_sgd"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_hard_threshold_does_not_mind_sorted_data_and_top_k_does(figures: Figures) -> None:
     (row,) = [r["figures"] for r in figures("--only", "sparsifier", "--data", "a9a", "--steps", "2000")]

@@ -33,6 +33,7 @@ def python(*arguments: str, **environment: str) -> None:
 
 
 @needs_triton
+@pytest.mark.long
 def test_the_same_results() -> None:
     """``cuda_kernels.py``; where it fails, run that file like this to see more."""
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}

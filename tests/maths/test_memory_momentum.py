@@ -192,6 +192,7 @@ def test_settings() -> None:
             build(f"momentum:{wrong}")
 
 
+@pytest.mark.long
 def test_the_whole_of_dgc_trains_better_at_1000x_than_residuals_with_the_optimisers_momentum() -> None:
     """Cross-entropy of two seeds: 0.85 and 0.95 against 1.41 and 1.22. After 400 steps 0.70 and 0.71 against 0.93 and
     0.97; with the same warm-up, but momentum after averaging, 0.95 and 0.92."""
