@@ -69,8 +69,8 @@ def measure(
     took: list[float] = []
     size, decisions = 0, {decision.cf_candidate}
     for window in range(given.windows):
-        report = fleet.report(window, decision)
-        size = len(report.model_dump_json())
+        report = fleet.report(window, decision).model_dump_json().encode()
+        size = len(report)
         began = time.monotonic()
         answer = send(connection, f"/v1/jobs/{spec.job}/windows", report)
         took.append(time.monotonic() - began)
@@ -101,7 +101,9 @@ def measure(
 
 def begin(connection: http.client.HTTPConnection, spec: JobSpec) -> Decision:
     """Register the job; the decision it begins with."""
-    return JobAnswer.model_validate_json(send(connection, "/v1/jobs", spec)).decision
+    return JobAnswer.model_validate_json(
+        send(connection, "/v1/jobs", spec.model_dump_json().encode())
+    ).decision
 
 
 def told(found: dict[str, float]) -> str:
