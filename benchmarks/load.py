@@ -22,12 +22,14 @@ from statistics import median, quantiles
 
 sys.path.insert(0, str(Path(__file__).parent))
 from load_parts.jobs import SimulatedJob
-from load_parts.posting import post
+from load_parts.posting import post, sync_alone
 from load_parts.readers import Readers
 from load_parts.service import Service
 
 RANKS_CORE, SERVICE_CORE = 0, 1
 SETTLE_SECONDS = 5.0
+WINDOW_BYTES = 4000
+"""Of a window with its decision in the journal, about."""
 
 
 def looking(folder: Path, *, seconds: float, rounds: int, scrapes: float, gets: float, streams: int) -> None:
@@ -69,6 +71,16 @@ def looking(folder: Path, *, seconds: float, rounds: int, scrapes: float, gets: 
 def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> None:
     """Each job sends ``per_second`` windows a second, all of them spread evenly: see ``load_parts/posting.py``."""
     os.sched_setaffinity(0, {RANKS_CORE})
+    rate = jobs * per_second
+    alone = sync_alone(
+        folder, files=jobs, each_bytes=WINDOW_BYTES, count=round(min(10, seconds) * rate), per_second=rate
+    )
+    cuts = quantiles(alone, n=1000)
+    print(
+        f"the disk alone, {WINDOW_BYTES} bytes appended and synced as often: median {1000 * cuts[499]:.2f} ms, "
+        f"p90 {1000 * cuts[899]:.2f} ms, p99 {1000 * cuts[989]:.2f} ms",
+        flush=True,
+    )
     with Service(folder, SERVICE_CORE) as service:
         simulated = [SimulatedJob(service, f"job-{number:03}") for number in range(jobs)]
         for one in simulated:

@@ -8,11 +8,15 @@ makes each window ready beforehand.
 
 import gc
 import heapq
+import os
 import re
 import selectors
 import socket
+import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from load_parts.jobs import SimulatedJob
 from load_parts.service import Service
@@ -94,3 +98,25 @@ def post(service: Service, jobs: list[SimulatedJob], *, seconds: float, per_seco
                         heapq.heappush(waiting, (moment + 1 / per_second, key.data))
     gc.enable()
     return found
+
+
+def sync_alone(folder: Path, *, files: int, each_bytes: int, count: int, per_second: float) -> list[float]:
+    """Seconds that the disk alone takes for what a window costs it: ``each_bytes`` more in one of ``files``, synced.
+
+    ``count`` times, ``per_second`` in all: what no controller that promises not to lose a window can fall below.
+    """
+    took, piece = [], b"x" * each_bytes
+    with ExitStack() as stack:
+        there = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        opened = [
+            stack.enter_context((there / str(number)).open("ab", buffering=0)) for number in range(files)
+        ]
+        due = time.monotonic()
+        for number in range(count):
+            time.sleep(max(0.0, due - time.monotonic()))
+            began, file = time.monotonic(), opened[number % files]
+            file.write(piece)
+            os.fsync(file.fileno())
+            took.append(time.monotonic() - began)
+            due += 1 / per_second
+    return took
