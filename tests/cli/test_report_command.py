@@ -109,7 +109,7 @@ def test_the_commands_of_the_page_about_it_run(tmp_path: Path, monkeypatch: pyte
             assert result.exit_code == 0, f"{line}\n{result.output}"
             assert Path(words[-1]).exists()
             ran += 1
-    assert ran == 8
+    assert ran == 9
 
 
 def test_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
