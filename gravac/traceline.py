@@ -144,7 +144,7 @@ def decode(
             record = KINDS[kind].model_validate_json(now)
         except ValidationError as error:
             raise TraceError(path, number, _fault(kind, error)) from None
-    return Line(number, kind, float(head[3]), record, digest, expected, body if now is body else b"")
+    return Line(number, kind, float(head[3]), record, digest, expected, body if schema == SCHEMA else b"")
 
 
 def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
