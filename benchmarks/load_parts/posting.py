@@ -1,9 +1,10 @@
 """Windows of many jobs, spread evenly over time, and how long each waits for its answer.
 
 Each window is sent as the agent sends it, on a connection of its own. It is due at a fixed moment, whether or not other
-jobs' were answered, and its time runs from then until the last byte of the answer: so whoever waits behind a pause of
-the controller counts, and so does our own lateness, which is told apart. One thread does it with plain sockets and
-makes each window ready beforehand.
+jobs' were answered, so whoever waits behind a pause of the controller counts. Its time runs from just before the
+connection is made until the last byte of the answer; how much later than due that was is our own lateness, which no
+controller can cause here, and is told apart. One thread does it with plain sockets and makes each window ready
+beforehand.
 """
 
 import gc
@@ -24,7 +25,7 @@ from load_parts.service import Service
 
 @dataclass
 class Posted:
-    """Seconds of each window from when it was due: until it was answered, and until it was sent."""
+    """Seconds of each window: from its sending until it was answered, and how late it was sent."""
 
     took: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
@@ -77,21 +78,21 @@ def post(service: Service, jobs: list[SimulatedJob], *, seconds: float, per_seco
     gc.disable()  # our own pauses are not what is measured
     began = time.monotonic() + 0.1
     waiting = [(began + number / (len(jobs) * per_second), number) for number in range(len(jobs))]
-    due: dict[int, float] = {}
+    due: dict[int, tuple[float, float]] = {}
     with selectors.DefaultSelector() as selector:
         while waiting or due:
             now = time.monotonic()
             if waiting and waiting[0][0] <= now:
                 moment, number = heapq.heappop(waiting)
                 selector.register(senders[number].send(), selectors.EVENT_READ, number)
-                due[number] = moment
+                due[number] = (moment, now)
                 found.late.append(now - moment)
                 continue
             for key, _ in selector.select(waiting[0][0] - now if waiting else None):
                 sender = senders[key.data]
                 if sender.answered():
-                    moment = due.pop(key.data)
-                    found.took.append(time.monotonic() - moment)
+                    moment, sent = due.pop(key.data)
+                    found.took.append(time.monotonic() - sent)
                     selector.unregister(key.fileobj)
                     sender.follow()
                     if moment + 1 / per_second < began + seconds:

@@ -35,20 +35,19 @@ def row(table: Table, cf: float) -> Candidate:
 def record(table: Table, seen: Mapping[float, Measurement]) -> Table:
     """The table with this window's measurements in place of older ones. A CF without a gain is not recorded."""
 
-    def updated(candidate: Candidate) -> Candidate:
+    rows = list(table)
+    for place, candidate in enumerate(table):
         measured = seen.get(candidate.cf)
-        if measured is None or measured.useful_samples_per_second is None:
-            return candidate
-        return Candidate(
-            cf=candidate.cf,
-            gain=measured.gain,
-            samples_per_second=measured.samples_per_second,
-            useful_samples_per_second=measured.useful_samples_per_second,
-            window=measured.window,
-            verdict="passed" if candidate.verdict == "untried" else candidate.verdict,
-        )
-
-    return tuple(updated(candidate) for candidate in table)
+        if measured is not None and measured.useful_samples_per_second is not None:
+            rows[place] = Candidate(
+                cf=candidate.cf,
+                gain=measured.gain,
+                samples_per_second=measured.samples_per_second,
+                useful_samples_per_second=measured.useful_samples_per_second,
+                window=measured.window,
+                verdict="passed" if candidate.verdict == "untried" else candidate.verdict,
+            )
+    return tuple(rows)
 
 
 def mark(table: Table, cf: float, verdict: VerdictWord, gain: float | None = None) -> Table:
