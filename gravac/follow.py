@@ -16,8 +16,6 @@ from gravac.policies.base import Policy
 from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
 from gravac.traceline import Line, TraceRecord
 
-_WRITER = Decision.__pydantic_serializer__
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -91,7 +89,7 @@ class Follower:
         if kind != "decision" or self._pending is None:
             return None
         replayed = self._pending.replayed
-        return replayed if _WRITER.to_json(replayed) == body else None
+        return replayed if replayed.model_dump_json().encode() == body else None
 
     def push(self, line: Line) -> list[Row | Difference]:
         """Fold one line."""

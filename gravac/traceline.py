@@ -103,9 +103,7 @@ def encode(record: TraceRecord, time: float, previous_digest: str) -> tuple[byte
 
 def seal(previous_digest: str, sealed: bytes) -> str:
     """The digest of a line's bytes before ``,"digest":``, chained to the line before it ("" for the first)."""
-    found = hashlib.sha256(previous_digest.encode())
-    found.update(sealed)
-    return found.hexdigest()[:16]
+    return hashlib.sha256(previous_digest.encode() + sealed).hexdigest()[:16]
 
 
 def split(raw: bytes) -> tuple[bytes, str] | None:

@@ -135,7 +135,7 @@ class AgentSettings(BaseSettings):
         ge=0,
         le=MOST_STEPS,
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
-        "inside windows: each costs the journal about 150 bytes, and nothing is decided by it.",
+        "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
 

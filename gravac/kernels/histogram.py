@@ -152,8 +152,11 @@ def _energies(table: Tensor) -> Tensor:
 
 @cache
 def _scales(device: torch.device) -> Tensor:
-    """That power by bin, 0 for those not finite, float64 of shape ``(4096,)``: powers of 2, so products are exact."""
-    exponent = (torch.arange(BINS) >> 4).clamp(min=1) - 150
-    scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64), 2 * exponent)
+    """That power by bin, 0 for those not finite, float64 of shape ``(4096,)``: powers of 2, so products are exact.
+
+    Made where it is kept: a copy from the host would wait.
+    """
+    exponent = (torch.arange(BINS, device=device) >> 4).clamp(min=1) - 150
+    scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64, device=device), 2 * exponent)
     scales[NONFINITE:] = 0.0
-    return scales.to(device)
+    return scales

@@ -19,7 +19,7 @@ LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2, "qsgd by all-reduce": 0.
 """Whole run, dense steps included; the halves can do 2x only, and what is decoded first is dense."""
 
 
-@pytest.mark.parametrize(("world", "buckets"), [(2, 1), (3, 6)])
+@pytest.mark.parametrize(("world", "buckets"), [(2, 1), (2, 6), (3, 6)])
 def test_every_member_trains_as_simulated(run_ranks: RunRanks, world: int, buckets: int) -> None:
     results = run_ranks("every_codec", world, seconds=280, names=MEMBERS, buckets=buckets)
     for name in MEMBERS:

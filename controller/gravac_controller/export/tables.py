@@ -9,11 +9,10 @@ from typing import Literal
 from gravac.detail import COLUMNS as DETAIL
 from gravac.protocol import WindowReport
 from gravac.trace import TraceError, read
-from gravac_controller.columns import COLUMNS, Value, row_of
+from gravac_controller.columns import COLUMNS, PHASES, Value, row_of
 from gravac_controller.report.told import journal
 from gravac_controller.views import WindowView
 
-TIMES = ("data_wait", "compute", "compress", "communicate", "decompress")
 WHOLE = ("epoch", "payload_bytes", "nonfinite_ranks", "failed_ranks")
 
 
@@ -42,7 +41,7 @@ def of_steps(path: Path, notes: list[str]) -> Table:
     """A row a step, of the windows that list theirs. Raises TraceError, also when none does; its rows raise it too."""
     columns = [Column("step", "integer"), Column("window", "integer")]
     for name in DETAIL:
-        unit = "_seconds" if name in TIMES else ""
+        unit = "_seconds" if name in PHASES else ""
         columns.append(Column(name + unit, "integer" if name in WHOLE else "number"))
     rows = _steps(path, notes)
     first = next(rows, None)
