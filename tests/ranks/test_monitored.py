@@ -90,6 +90,7 @@ def for_grafana(expr: str) -> str:
 
 
 def test_every_panel_shows_data(scene: Scene) -> None:
+    """At some time of the job, not all at one time: a job that measures again has no candidates for a few windows."""
     began, waiting = time.monotonic(), [ask for ask in asks() if not ask.may_be_empty]
 
     def complete() -> bool:
@@ -101,8 +102,6 @@ def test_every_panel_shows_data(scene: Scene) -> None:
     except AssertionError:
         assert waiting == []
         raise
-    last = {ask.panel: scene.prometheus.query(for_grafana(ask.expr)) for ask in asks()}
-    assert [ask.panel for ask in asks() if not last[ask.panel] and not ask.may_be_empty] == []
 
 
 def test_what_prometheus_has_is_what_the_controller_says(scene: Scene) -> None:
