@@ -16,13 +16,14 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# torch first and alone: at this exact version, so that nothing later pulls another build of it.
+# torch first and alone: at this exact version, so that nothing later pulls another build of it. Without byte code:
+# Python makes that of what is imported, a tenth of what is installed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gravac needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[digits]" --group dev
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[digits]" --group dev
 	touch $(READY)
 
 clean:

@@ -15,7 +15,7 @@ The curve holds for the residual of now. Training at a stronger CF makes the res
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -102,10 +102,12 @@ class Spectrum:
         self, cfs: Sequence[float] = LADDER, wire_bytes: Callable[[int, float], int] | None = None
     ) -> "Curve":
         """Elements, energy and wire bytes at each CF; ``wire_bytes``: a codec's, of the number of elements and CF."""
-        n = self.numel
-        elements = torch.tensor([kept(n, cf) if n else 0 for cf in cfs])
-        sizes = [0 if wire_bytes is None or not n else wire_bytes(n, cf) for cf in cfs]
-        return Curve(tuple(cfs), n, self.energy, elements, self.kept_energy(elements), torch.tensor(sizes))
+        n, cfs = self.numel, tuple(cfs)
+        elements = _elements(n, cfs)
+        sizes = torch.zeros_like(elements)
+        if wire_bytes is not None and n:
+            sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs])
+        return Curve(cfs, n, self.energy, elements, self.kept_energy(elements), sizes)
 
     def window(self, top: int, octaves: int = 12) -> Tensor:
         """What ranks add up: float64 of shape ``(2, 16·octaves + 2)``, 3.1 kB for 12 octaves.
@@ -182,6 +184,12 @@ class Curve:
     def summed(self, sums: Tensor) -> "Curve":
         """This curve with the energies of all ranks; elements and bytes stay one rank's."""
         return replace(self, kept=sums[:-1], energy=float(sums[-1]))
+
+
+@lru_cache(maxsize=256)  # the same few buckets in every step
+def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
+    """Elements kept of ``numel`` at each CF, int64 of shape ``(len(cfs),)``; nobody writes to it."""
+    return torch.tensor([kept(numel, cf) if numel else 0 for cf in cfs])
 
 
 def _edge(bins: Tensor) -> Tensor:

@@ -37,25 +37,43 @@ class _Flight:
         self.plan.add_dense(self.dense, out, 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What kept energy and sending both begin with. Per group: M, and M Q from last step's Q."""
+
+    plan: Geometry
+    matrices: list[Tensor]
+    first: list[Tensor]
+
+
 @dataclass(slots=True)
 class _Draft:
     owner: "PowerSGD"
     tensors: Tensors
     x: Tensor
     key: Key
+    begun: dict[float, _Begun] = field(default_factory=dict)
 
     def kept_energy(self, cf: float) -> float:
         # On this rank's own column space; the one that will be used lies in that of the ranks' mean.
-        plan = self.owner.plan(self.tensors, cf)
-        kept = energy(plan.gather_dense(self.x)) if plan.dense_numel else 0.0
-        for group in plan.groups:
-            matrices = group.stack(self.x)
-            left = _orthonormal(matrices @ self.owner.start(self.tensors, group, self.key, self.x.device))
-            kept += energy((left.mT @ matrices).flatten())
+        begun = self.begin(cf)
+        kept = energy(begun.plan.gather_dense(self.x)) if begun.plan.dense_numel else 0.0
+        for matrices, first in zip(begun.matrices, begun.first, strict=True):
+            kept += energy((_orthonormal(first).mT @ matrices).flatten())
         return kept
 
+    def begin(self, cf: float) -> _Begun:
+        """Made once for each CF."""
+        if cf not in self.begun:
+            plan = self.owner.plan(self.tensors, cf)
+            matrices = [group.stack(self.x) for group in plan.groups]
+            starts = [self.owner.start(self.tensors, group, self.key, self.x.device) for group in plan.groups]
+            first = [each @ start for each, start in zip(matrices, starts, strict=True)]
+            self.begun[cf] = _Begun(plan, matrices, first)
+        return self.begun[cf]
+
     def send(self, cf: float) -> Flight:
-        return self.owner.send(self.tensors, self.x, cf, self.key)
+        return self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
 
 
 class PowerSGD(Aggregator):
@@ -129,12 +147,9 @@ class PowerSGD(Aggregator):
             fresh[:, : known.shape[1]] = known.cpu()
         return fresh if known is None else fresh.to(known.device)
 
-    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key) -> Flight:
+    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, begun: _Begun) -> Flight:
         """Both rounds; the second is in flight on return."""
-        plan, ranks = self.plan(tensors, cf), self.communicator.size
-        matrices = [group.stack(x) for group in plan.groups]
-        starts = [self.start(tensors, group, key, x.device) for group in plan.groups]
-        first = [each @ start for each, start in zip(matrices, starts, strict=True)]
+        ranks, plan, matrices, first = self.communicator.size, begun.plan, begun.matrices, begun.first
         own_dense = plan.gather_dense(x).float()
         message = torch.cat([*(each.flatten() for each in first), own_dense]) * self.share
         self.communicator.sum(message).wait()

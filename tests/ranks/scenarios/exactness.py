@@ -103,7 +103,7 @@ def nonfinite(
     options["compressor"], _, collective = compressor.partition(" by ")
     options["collective"] = collective or "gather"
     with Agent(module, optimizer, data_dir=folder, controller=None, window=5, **options) as agent:
-        for step in range(at + 6):
+        for step in range(at + 3):
             bad["now"] = step == at and rank == world - 1
             before = None
             if step == at and agent._parts:
@@ -196,7 +196,7 @@ def many_steps(
     rank: int, world: int, folder: str, compressor: str, buckets: int, steps: int
 ) -> dict[str, Any]:
     """One codec for many steps, at a CF that it takes as its own setting says."""
-    module = wrapped(buckets=buckets)
+    module = wrapped(buckets=buckets, layers=max(3, buckets))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
     options: dict[str, Any] = {"compressor": compressor, "policy": "static:cf=2", "window": steps // 20}
     with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:

@@ -34,7 +34,8 @@ def every_codec(rank: int, world: int, folder: str, names: list[str], buckets: i
 
 
 def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> dict[str, Any]:
-    module = wrapped(buckets=buckets)
+    layers = max(3, buckets)
+    module = wrapped(buckets=buckets, layers=layers)
     start = [parameter.detach().clone() for parameter in module.parameters()]
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     cfs, layouts = [], []
@@ -63,7 +64,7 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
     if rank == 0:
         options = {"compressor": codec, "collective": collective or "gather", "memory": "residual"}
         options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02}
-        expected = simulate(net, batch, world=world, **options)
+        expected = simulate(lambda: net(layers=layers), batch, world=world, **options)
         moved = sum(float((one - begun).square().sum()) for one, begun in zip(expected, start, strict=True))
         pairs = zip(expected, module.parameters(), strict=True)
         off = sum(float((one - ours.detach()).square().sum()) for one, ours in pairs)
