@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gravac_controller.headers import HEADERS
-from gravac_controller.one_piece import OnePiece
 from gravac_controller.problems import problem_response
 
 SPARE_CONNECTIONS = 64
@@ -39,7 +38,6 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = OnePiece(transport, self.loop)  # type: ignore[assignment]
         if len(self.connections) > self.most_connections + SPARE_CONNECTIONS:
             transport.abort()
         elif len(self.connections) > self.most_connections:
