@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from gravac.fold import JobFold
+from gravac.trace import TraceRecord
 from gravac_controller import metrics
 from gravac_controller.examples import SPEC, WINDOW
 from gravac_controller.live import LiveJob
@@ -34,7 +35,8 @@ def job(number: int, ranks: int, settings: ControllerSettings) -> LiveJob:
     rows = tuple(WINDOW.ranks[0].model_copy(update={"rank": rank}) for rank in range(min(ranks, MOST_ROWS)))
     report = WINDOW.model_copy(update={"job": name, "ranks": rows})
     fold, live = JobFold(spec), LiveJob(settings)
-    for line, record in enumerate((spec, fold.decision, report, fold.decide(report)), 1):
+    records: tuple[TraceRecord, ...] = (spec, fold.decision, report, fold.decide(report))
+    for line, record in enumerate(records, 1):
         live.apply(line, now, record)
     return live
 

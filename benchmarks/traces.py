@@ -48,9 +48,9 @@ def writing(source: Path, folder: Path, count: int) -> tuple[float, float, float
     """Median seconds to append a window and its decision, of which in fsync; and mean bytes of the two."""
     syncing, real = [0.0], os.fsync
 
-    def timed(file: int) -> None:
+    def timed(fd: Any) -> None:
         began = time.perf_counter()
-        real(file)
+        real(fd)
         syncing[0] = time.perf_counter() - began
 
     path, took, synced = folder / "written.jsonl", [], []

@@ -6,19 +6,19 @@ that connects and says nothing.
 
 import asyncio
 
-import h11
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gravac_controller.headers import HEADERS
-from gravac_controller.one_piece import OnePiece
 from gravac_controller.problems import problem_response
 
 SPARE_CONNECTIONS = 64
 """So many beyond the limit are told that there are too many; those beyond are dropped unheard."""
+MOST_HEAD_BYTES = 1 << 16
+"""Of a request's head, or of what stands between two pieces of its body; the parser itself would take any amount."""
 
 
-def bounded(most: int, seconds: float) -> type[H11Protocol]:
+def bounded(most: int, seconds: float) -> type[HttpToolsProtocol]:
     """uvicorn's protocol for at most ``most`` connections at once, each with ``seconds`` for the head of a request."""
 
     class Bounded(BoundedConnection):
@@ -28,16 +28,16 @@ def bounded(most: int, seconds: float) -> type[H11Protocol]:
     return Bounded
 
 
-class BoundedConnection(H11Protocol):
+class BoundedConnection(HttpToolsProtocol):
     """One connection. Beyond the limit each request is answered 503, so that the client knows why."""
 
     most_connections: int
     head_seconds: float
     _head_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.transport = OnePiece(transport, self.loop)  # type: ignore[assignment]
         if len(self.connections) > self.most_connections + SPARE_CONNECTIONS:
             transport.abort()
         elif len(self.connections) > self.most_connections:
@@ -45,11 +45,26 @@ class BoundedConnection(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        for begin in range(0, len(data), MOST_HEAD_BYTES):
+            piece = data[begin : begin + MOST_HEAD_BYTES]
+            self._head_bytes += len(piece)
+            super().data_received(piece)
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes")
+            if self.transport.is_closing():
+                break
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
         elif self._head_timer is None:
             self._await_head()
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -57,17 +72,17 @@ class BoundedConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are not HTTP, in the shape of every other error."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer is under way already
-            self.transport.close()
-            return
-        problem = problem_response(400, "this is not an HTTP request that can be understood", headers=HEADERS)
-        head = [*problem.raw_headers, (b"connection", b"close")]
-        for event in (
-            h11.Response(status_code=400, headers=head, reason=b"Bad Request"),
-            h11.Data(data=bytes(problem.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        self._refuse(400, "this is not an HTTP request that can be understood")
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answer and close; only close where an answer is under way already."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            problem = problem_response(status, detail, headers={**HEADERS, "connection": "close"})
+            head = b"".join(b"%b: %b\r\n" % pair for pair in problem.raw_headers)
+            self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, bytes(problem.body)))
+        if self.cycle is not None:  # what works on it must not answer as well
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
 
     def _await_head(self) -> None:

@@ -31,6 +31,7 @@ from gravac_controller.live import LiveJob
 from gravac_controller.problems import ApiError
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView
+from gravac_controller.writers import Writers
 
 logger = logging.getLogger("gravac.controller")
 
@@ -38,10 +39,12 @@ logger = logging.getLogger("gravac.controller")
 class Job:
     """One job of the store. Requests that change it run one after the other (``_turn``)."""
 
-    def __init__(self, folder: Path, settings: ControllerSettings, now: Callable[[], float]) -> None:
+    def __init__(
+        self, folder: Path, settings: ControllerSettings, now: Callable[[], float], writers: Writers
+    ) -> None:
         self.journal = Journal(folder, settings, now)
         self.live = LiveJob(settings)
-        self._name, self._settings = folder.name, settings
+        self._name, self._settings, self._writers = folder.name, settings, writers
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
         self._tidying: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
@@ -241,7 +244,7 @@ class Job:
         """Journal the records, then show them. On failure the journal is read again before the next change."""
         self._out_of_step = True
         try:
-            lines = await anyio.to_thread.run_sync(lambda: self.journal.append(*records))
+            lines = await self._writers.run(lambda: self.journal.append(*records))
         except (OSError, ValueError) as error:
             raise refusals.unwritable(error) from error
         self._out_of_step = False

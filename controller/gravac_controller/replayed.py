@@ -26,6 +26,7 @@ from gravac_controller.reader import End
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.thinning import Kept
 from gravac_controller.views import DecisionView, State, WindowView
+from gravac_controller.writers import Writers
 
 EVERY = 50
 """Windows between two checkpoints: the most that is read again to look back."""
@@ -84,7 +85,7 @@ class ReplayedJob(Job):
     ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        super().__init__(self._copy.parent, settings, lambda: 0.0)
+        super().__init__(self._copy.parent, settings, lambda: 0.0, Writers())  # nothing is written
         self.first_window: int | None = None
         self.problem = ""
         self.done = False

@@ -11,6 +11,7 @@ from gravac_controller.job import Job
 from gravac_controller.lock import DataDirLock
 from gravac_controller.problems import ApiError
 from gravac_controller.settings import ControllerSettings
+from gravac_controller.writers import Writers
 
 logger = logging.getLogger("gravac.controller")
 
@@ -24,7 +25,7 @@ class Store:
         self._folder_lock = DataDirLock(folder)
         self.jobs: dict[str, Job] = {}
         self.unreadable: dict[str, str] = {}
-        self._creating = asyncio.Lock()
+        self._creating, self._writers = asyncio.Lock(), Writers()
 
     def open(self) -> None:
         """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
@@ -41,6 +42,7 @@ class Store:
 
     def close(self) -> None:
         """Close every journal and free the folder."""
+        self._writers.close()
         for job in self.jobs.values():
             job.close()
         self._folder_lock.release()
@@ -104,7 +106,7 @@ class Store:
             logger.error("job %s is not served: %s", name, error)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now)
+        return Job(folder, self.settings, _now, self._writers)
 
 
 def _now() -> float:

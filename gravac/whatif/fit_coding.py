@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gravac.whatif import robust
+from gravac.whatif.timemodel import CODING_POWER, coded
 
 if TYPE_CHECKING:
     from gravac.whatif.fit import Sample
 
 COMPRESS_SECONDS_PER_ELEMENT = 2e-9
-COMPRESS_SECONDS_PER_KEPT = 1.7e-8
-DECOMPRESS_SECONDS_PER_KEPT = 9e-9
-"""Top-k on one core of an AMD EPYC (benchmarks/README.md, `gravac bench encode`; decoding by the cost model's three
-element times). Taken where a trace does not show its own."""
+COMPRESS_SECONDS_PER_CODED = 1e-8
+DECOMPRESS_SECONDS_PER_CODED = 5e-9
+"""Top-k on one core of an AMD EPYC (benchmarks/README.md, `gravac bench encode`, and decoding as slow beside it).
+Taken where a trace does not show its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,13 @@ class Coding:
     """Terms of ``TimeModel`` by the same names, and what the trace could not tell of them."""
 
     compress_seconds: float
-    compress_seconds_per_kept: float
-    decompress_seconds_per_kept: float
+    compress_seconds_per_coded: float
+    decompress_seconds_per_coded: float
     unknown: tuple[str, ...]
 
 
 def fit(samples: Sequence["Sample"], elements: int) -> Coding:
-    """compress = constant + kept · slope, decompress = payloads decoded · kept · slope. Two CFs tell all."""
+    """compress = constant + coded · slope, decompress = payloads decoded · coded · slope. Two CFs tell all."""
     known = [each for each in samples if each.seen.cf > 1.0 and each.seen.compress_seconds is not None]
     factors = sorted({each.seen.cf for each in known})
     if len(factors) > 1:
@@ -38,19 +39,22 @@ def fit(samples: Sequence["Sample"], elements: int) -> Coding:
         constant = COMPRESS_SECONDS_PER_ELEMENT * elements
         said = (
             "encoding: no window was at one CF throughout, so it counts what Top-k takes on another machine, "
-            f"{constant * 1e3:.3g} ms and {COMPRESS_SECONDS_PER_KEPT * 1e9:.3g} ns an element kept"
+            f"{constant * 1e3:.3g} ms and {COMPRESS_SECONDS_PER_CODED * 1e9:.3g} ns · elements / CF^{CODING_POWER:g}"
         )
-        return Coding(constant, COMPRESS_SECONDS_PER_KEPT, DECOMPRESS_SECONDS_PER_KEPT, (said,))
-    seen, kept = known[0], elements / factors[0]
-    slope = min(COMPRESS_SECONDS_PER_KEPT, (seen.seen.compress_seconds or 0.0) / kept)
-    decoding = (seen.seen.decompress_seconds or 0.0) / (kept * seen.volume.decoded)
-    said = f"encoding by CF: only CF {factors[0]:g} was sent; an element kept counts {slope * 1e9:.3g} ns, as elsewhere"
-    return Coding((seen.seen.compress_seconds or 0.0) - slope * kept, slope, min(decoding, 1e-6), (said,))
+        return Coding(constant, COMPRESS_SECONDS_PER_CODED, DECOMPRESS_SECONDS_PER_CODED, (said,))
+    seen, count = known[0], coded(elements, factors[0])
+    slope = min(COMPRESS_SECONDS_PER_CODED, (seen.seen.compress_seconds or 0.0) / count)
+    decoding = (seen.seen.decompress_seconds or 0.0) / (count * seen.volume.decoded)
+    said = (
+        f"encoding by CF: only CF {factors[0]:g} was sent; {slope * 1e9:.3g} ns · elements / CF^{CODING_POWER:g} of "
+        "it, as elsewhere"
+    )
+    return Coding((seen.seen.compress_seconds or 0.0) - slope * count, slope, min(decoding, 1e-6), (said,))
 
 
 def _line(
     known: Sequence["Sample"], elements: int, seconds: Callable[["Sample"], float], decoded: bool
 ) -> tuple[float, ...]:
-    rows = [(1.0, elements / each.seen.cf * (each.volume.decoded if decoded else 1)) for each in known]
+    rows = [(1.0, coded(elements, each.seen.cf) * (each.volume.decoded if decoded else 1)) for each in known]
     size = [max(each.seen.seconds, 1e-9) for each in known]
     return robust.fit(rows, [seconds(each) for each in known], size, [each.weight for each in known]).terms

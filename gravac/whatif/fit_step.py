@@ -9,7 +9,7 @@ from gravac.collectives import Network
 from gravac.whatif import robust
 from gravac.whatif.fit_coding import Coding
 from gravac.whatif.robust import Line
-from gravac.whatif.timemodel import TCP_GOODPUT
+from gravac.whatif.timemodel import TCP_GOODPUT, coded
 
 if TYPE_CHECKING:
     from gravac.whatif.fit import Sample
@@ -20,6 +20,8 @@ HANDLING_SECONDS_PER_BYTE = 5e-10
 """Of gloo on one core of an AMD EPYC, where the network's own time cannot be told from it."""
 HANDLING_SCALE = 2e-8
 """To be 1e-9 off that counts as much as a step that is 5 % off."""
+SLOWER_SCALE = 5.0
+"""And a link a quarter slower than its rate, for losses, acknowledgements and slow starts."""
 LAST_RATIOS = tuple(share / 10 for share in range(1, 10))
 BETWEEN = 0.05
 LEAST_SIZES = 3
@@ -37,6 +39,7 @@ class Stepping:
 
     compute_seconds: float
     waiting_seconds: float
+    goodput_ratio: float
     handling_seconds_per_byte: float
     last_ratio: float
     hidden_seconds: float
@@ -47,13 +50,15 @@ class Stepping:
 @dataclass(frozen=True, slots=True)
 class _Told:
     """A sample. ``rest``: the step without coding. ``certain``: seconds of the transfer that follow from a network that
-    is ``known``. ``coding``: seconds of encoding, behind which transfers of earlier buckets hide."""
+    is ``known``, ``wire`` of them for its bytes. ``coding``: seconds of encoding, behind which transfers of earlier
+    buckets hide."""
 
     rest: float
     exposed: float
     size: float
     weight: float
     certain: float
+    wire: float
     link_bytes: float
     coding: float
     known: bool
@@ -61,13 +66,12 @@ class _Told:
     @classmethod
     def of(cls, sample: "Sample", coding: Coding, elements: int) -> "_Told":
         seen, network = sample.seen, sample.network or ASSUMED
-        certain = sample.volume.messages * network.latency_seconds
-        if sample.network is not None:
-            certain += sample.volume.link_bytes / (TCP_GOODPUT * network.bytes_per_second)
-        kept = 0.0 if seen.cf == 1.0 else elements / seen.cf
-        compress = coding.compress_seconds + kept * coding.compress_seconds_per_kept if kept else 0.0
-        decompress = kept * sample.volume.decoded * coding.decompress_seconds_per_kept
-        if kept and seen.compress_seconds is not None and seen.decompress_seconds is not None:
+        wire = sample.volume.link_bytes / (TCP_GOODPUT * network.bytes_per_second)
+        wire = 0.0 if sample.network is None else wire
+        count = coded(elements, seen.cf)
+        compress = coding.compress_seconds + count * coding.compress_seconds_per_coded if count else 0.0
+        decompress = count * sample.volume.decoded * coding.decompress_seconds_per_coded
+        if count and seen.compress_seconds is not None and seen.decompress_seconds is not None:
             compress, decompress = seen.compress_seconds, seen.decompress_seconds
         rest = max(0.0, seen.seconds - compress - decompress)
         return cls(
@@ -75,7 +79,8 @@ class _Told:
             exposed=min(seen.exposed_seconds, rest),
             size=max(seen.seconds, 1e-9),
             weight=sample.weight,
-            certain=certain,
+            certain=sample.volume.messages * network.latency_seconds + wire,
+            wire=wire,
             link_bytes=sample.volume.link_bytes,
             coding=compress,
             known=sample.network is not None,
@@ -93,7 +98,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int, noise: float
     sizes = {round(each.certain + 1e-9 * each.link_bytes, 7) for each in told}
     least = LEAST_SIZES + (known is None)
     unknown: list[str] = []
-    last, hidden = 1.0, 0.0
+    last, hidden, slower = 1.0, 0.0, 0.0
     if len(sizes) == 1:
         base, byte, hidden = _single(told, known is not None)
         last = 0.0 if hidden else 1.0
@@ -107,7 +112,7 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int, noise: float
             overlapping = _overlapping(told)
             if overlapping is not None and overlapping[0].loss < BETTER * line.loss:
                 line, last = overlapping
-        base, byte, hidden = line.terms
+        base, byte, hidden, slower = line.terms
     if len(sizes) < least:
         unknown.append(
             "overlap: how much of a transfer hides behind backward; more than must is not taken to hide. A trace with "
@@ -119,7 +124,8 @@ def fit(samples: Sequence["Sample"], coding: Coding, elements: int, noise: float
         network, said = _fitted(byte)
         byte = HANDLING_SECONDS_PER_BYTE
         unknown.append(said)
-    return Stepping(compute, base - compute, byte, last, hidden, network, tuple(unknown))
+    goodput = TCP_GOODPUT / (1 + slower)
+    return Stepping(compute, base - compute, goodput, byte, last, hidden, network, tuple(unknown))
 
 
 def _fitted(seconds_per_byte: float) -> tuple[Network, str]:
@@ -147,26 +153,32 @@ def _single(told: Sequence[_Told], known: bool) -> tuple[float, float, float]:
 
 
 def _fit(told: Sequence[_Told], last: float, large_from: int) -> Line:
-    """Terms (base, seconds a byte, hidden); transfers from place ``large_from`` on are more than what can hide."""
+    """Terms (base, seconds a byte, hidden, how much slower than its rate a link is); transfers from place
+    ``large_from`` on are more than what can hide."""
     rows, values = [], []
     for place, each in enumerate(told):
         large = place >= large_from
         share = 1.0 if large else last
-        rows.append((1.0, share * each.link_bytes, -float(large)))
+        rows.append((1.0, share * each.link_bytes, -float(large), share * each.wire))
         values.append(each.rest - share * each.certain + (1 - last) * each.coding * large)
     size, weights = [each.size for each in told], [each.weight for each in told]
-    if told[0].known:  # what is not the wire's is a core's work, and cores are alike
-        rows.append((0.0, 1.0, 0.0))
-        values.append(HANDLING_SECONDS_PER_BYTE)
-        size.append(HANDLING_SCALE)
-        weights.append(max(weights))
+    if told[
+        0
+    ].known:  # what is not the wire's is a core's work, and cores are alike; so are links of a rate, less so
+        rows += [(0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)]
+        values += [HANDLING_SECONDS_PER_BYTE, 0.0]
+        size += [HANDLING_SCALE, SLOWER_SCALE]
+        weights += [max(weights)] * 2
     return robust.fit(rows, values, size, weights)
 
 
 def _worst(told: Sequence[_Told], line: Line) -> float:
     """The largest relative error of a step without overlap."""
-    base, byte, _ = line.terms
-    return max(abs(each.rest - base - each.certain - byte * each.link_bytes) / each.size for each in told)
+    base, byte, _, slower = line.terms
+    return max(
+        abs(each.rest - base - each.certain - slower * each.wire - byte * each.link_bytes) / each.size
+        for each in told
+    )
 
 
 def _overlapping(told: Sequence[_Told]) -> tuple[Line, float] | None:

@@ -100,6 +100,45 @@ def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
     assert b"default-src 'self'" in answer
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET /",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n1;",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n",
+    ],
+    ids=["target", "headers", "header", "extension", "trailers"],
+)
+def test_a_head_without_end(shared: Controller, begin: bytes) -> None:
+    more = b"x" * 1000 if begin.endswith((b"/", b"X: ", b";")) else b"x: y\r\n" * 200
+    sent, answer = len(begin), b""
+    with socket.create_connection((shared.host, shared.port), timeout=PATIENCE_SECONDS) as sock:
+        sock.sendall(begin)
+        with contextlib.suppress(ConnectionError):  # closed while we talk
+            while sent < 10_000_000:
+                sock.sendall(more)
+                sent += len(more)
+        with contextlib.suppress(ConnectionError):
+            answer = read_answer(sock)
+    assert sent < 10_000_000
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer[:200]
+
+
+def test_a_head_that_is_too_long_is_told_so(shared: Controller) -> None:
+    with socket.create_connection((shared.host, shared.port), timeout=PATIENCE_SECONDS) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 60_000)
+        time.sleep(0.1)
+        sock.sendall(b"x" * 10_000)
+        answer = read_answer(sock)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"application/problem+json" in answer
+    assert b"at most 65536 bytes" in answer
+
+
 def test_streams_leave_room_for_agents(small: Controller) -> None:
     readers = [Reader(small) for _ in range(3)]
     try:

@@ -30,8 +30,8 @@ def test_the_terms_come_back(noise: float, within: float) -> None:
     for name in (
         "compute_seconds",
         "compress_seconds",
-        "compress_seconds_per_kept",
-        "decompress_seconds_per_kept",
+        "compress_seconds_per_coded",
+        "decompress_seconds_per_coded",
     ):
         assert getattr(model, name) == pytest.approx(getattr(TRUTH, name), rel=within), name
     assert model.compute_seconds + model.waiting_seconds == pytest.approx(0.125, rel=within)
@@ -165,3 +165,15 @@ def test_traces_of_different_jobs_make_none() -> None:
         fit([(recording(), NETWORK), (other, NETWORK)])
     with pytest.raises(ValueError, match="on which network"):
         fit([(recording(), NETWORK), (recording(), None)])
+
+
+def test_a_link_slower_than_its_rate_is_so_at_other_rates() -> None:
+    """What a slow link takes beyond its rate is the link's, not work of a core that a fast one would need as well."""
+    lossy = replace(TRUTH, goodput_ratio=0.956 / 1.15)
+    found = fit([(recording(truth=lossy, each=20), NETWORK)])
+    assert found.model.goodput_ratio == pytest.approx(lossy.goodput_ratio, rel=0.03)
+    for network in (FAST, SLOW):
+        told = volume("topk", ELEMENTS, 1.0, RANKS, network)
+        true = lossy.step(1.0, told, network).seconds
+        assert found.model.step(1.0, told, network).seconds == pytest.approx(true, rel=0.03)
+        assert TRUTH.step(1.0, told, network).seconds < 0.95 * true

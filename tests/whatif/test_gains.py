@@ -1,10 +1,13 @@
 """What each CF keeps, as a trace shows it, and what it does not show."""
 
 from collections import deque
+from statistics import median
 
 import pytest
+import torch
 from whatif.made import kept, recording
 
+from gravac.spectrum import LADDER
 from gravac.whatif.gains import USUAL_LOSS, GainModel
 
 
@@ -29,6 +32,34 @@ def test_between_what_was_sent() -> None:
     assert told.low < told.likely < told.high
     straight = model(curve=False).at(55.0)
     assert straight.likely == pytest.approx(kept(55.0), rel=0.01)  # a power law is straight in logarithms
+
+
+def settled(cf: float, steps: int = 60, elements: int = 10_000) -> tuple[float, list[float]]:
+    """Gain at ``cf`` and the curve, with the residual that Top-k leaves on gradients whose elements differ in size."""
+    generator = torch.Generator().manual_seed(3)
+    sizes = torch.randn(elements, generator=generator).mul(1.5).exp()
+    residual, gains, curves = torch.zeros(elements), [], []
+    for _ in range(steps):
+        owed = residual + sizes * torch.randn(elements, generator=generator)
+        order = owed.abs().argsort(descending=True)
+        energy = owed[order].square().cumsum(0) / owed.square().sum()
+        gains.append(float(energy[int(elements / cf) - 1]))
+        curves.append([float(energy[max(1, int(elements / at)) - 1]) for at in LADDER])
+        residual = owed.index_fill(0, order[: int(elements / cf)], 0.0)
+    late = curves[steps // 2 :]
+    return median(gains[steps // 2 :]), [sum(column) / len(late) for column in zip(*late, strict=True)]
+
+
+def test_between_two_cfs_residuals_are_counted() -> None:
+    """As real error feedback has them: a curve alone promises too much, and the power of the CF too little."""
+    found = {cf: settled(cf) for cf in (1.0, 4.0, 10.0, 30.0, 100.0)}
+    for cf, below, above in ((10.0, 1.0, 30.0), (10.0, 4.0, 30.0), (30.0, 1.0, 100.0), (30.0, 10.0, 100.0)):
+        sent = {at: found[at][0] for at in (below, above)}
+        told = GainModel(sent, {at: found[at][1] for at in sent}, loss=0.0, spread=0.0)
+        assert told.at(cf).likely == pytest.approx(found[cf][0], rel=0.035), (cf, below, above)
+        promised = told.foreseen(below, cf)
+        assert promised is not None
+        assert promised > 1.04 * found[cf][0]
 
 
 def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
