@@ -16,6 +16,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Where the surroundings forbid byte code, every process would compile all of torch that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # torch first and alone: at this exact version, so that nothing later pulls another build of it. Without byte code:
 # Python makes that of what is imported, a tenth of what is installed.
 $(READY): pyproject.toml constraints.txt
