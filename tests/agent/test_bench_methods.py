@@ -49,3 +49,16 @@ def test_momentum_is_the_memorys_or_the_optimisers(tmp_path: Path) -> None:
     assert [group["momentum"] for group in trainer.applied.optimizer.param_groups] == [0.0]
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(plain, trained("dense", tmp_path, 1e-3)[0], rtol=1e-3)
+
+
+def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
+    """After the ramp, from the first to the last of its steps, in a straight line."""
+    task = replace(build(0, 1, 0, 16), ramp_steps=2)
+    full = task.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    with apply("dense", task, "none", tmp_path, 20) as applied:
+        trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1, decay=(4, 8))
+        rates = []
+        for _ in range(9):
+            rates.append(applied.optimizer.param_groups[0]["lr"] / full)
+            trainer.train(1)
+    assert rates == pytest.approx([0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0])

@@ -23,20 +23,19 @@ from gravac_agent.errors import AgentError
 
 @dataclass(kw_only=True)
 class Trainer:
-    """A task under a method, at some step. ``interface``: whose counters tell the bytes; None: not known."""
+    """A task under a method, at some step. ``interface``: whose counters tell the bytes; None: not known. From
+    ``decay`` (first step, last step) on the learning rate falls to 0 in a straight line."""
 
     task: Task
     applied: Applied
     interface: str | None
     heldout_batches: int
+    decay: tuple[int, int] | None = None
     step: int = 0
     _schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
 
     def __post_init__(self) -> None:
-        ramp = self.task.ramp_steps
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.applied.optimizer, lambda step: min(1.0, (step + 1) / ramp)
-        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self.applied.optimizer, self._rate)
 
     def train(self, steps: int) -> dict[str, Any]:
         """A block of steps: wall seconds of each, the mean loss of this rank, its bytes and CPU seconds."""
@@ -72,6 +71,14 @@ class Trainer:
         self.task.model.train()
         return {"nats": total, "predicted": count}
 
+    def _rate(self, step: int) -> float:
+        """Share of the task's learning rate."""
+        rise = min(1.0, (step + 1) / self.task.ramp_steps)
+        if self.decay is None:
+            return rise
+        first, last = self.decay
+        return min(rise, max(0.0, (last - step) / (last - first)))
+
     def _step(self) -> Tensor:
         inputs, classes = next(self.task.batches)
         loss = _loss(self.applied.module(inputs), classes)
@@ -99,6 +106,9 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=WIDTH, help="width of the LSTM; 872: 3.5 M parameters")
     parser.add_argument("--window", type=int, default=20, help="steps between an agent's decisions")
     parser.add_argument("--heldout", type=int, default=4, help="held-out batches of a rank, 4096 bytes each")
+    parser.add_argument(
+        "--decay", type=int, nargs=2, default=None, help="first and last step of a falling learning rate"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
     parser.add_argument("--scratch", type=Path, required=True, help="folder for the agent's journal")
     return parser.parse_args(arguments)
@@ -110,7 +120,11 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
     task = build(rank, world_size, chosen.seed, chosen.width)
     with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
         trainer = Trainer(
-            task=task, applied=applied, interface=chosen.interface, heldout_batches=chosen.heldout
+            task=task,
+            applied=applied,
+            interface=chosen.interface,
+            heldout_batches=chosen.heldout,
+            decay=None if chosen.decay is None else tuple(chosen.decay),
         )
         elements = sum(parameter.numel() for parameter in task.model.parameters())
         yield (

@@ -25,6 +25,7 @@ class ChangeImpossible(RuntimeError):
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks; a block is ``warmup`` steps that are not timed and then
     ``block`` - ``warmup`` that are. ``link``: a rate, or none; ``then``: what it is from the middle on, None: the same.
+    ``decay``: over the last such share of the steps the learning rate falls to 0.
     """
 
     methods: Sequence[str]
@@ -37,6 +38,7 @@ class Benchmark:
     width: int
     heldout: int
     seed: int
+    decay: float = 0.0
 
 
 def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
@@ -144,4 +146,7 @@ def _words(
     words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method, "--scratch", str(scratch)]
     words += ["--width", str(benchmark.width), "--heldout", str(benchmark.heldout)]
     words += ["--seed", str(benchmark.seed), "--link", benchmark.link if emulated else "none"]
+    if benchmark.decay:
+        steps = benchmark.rounds * benchmark.block
+        words += ["--decay", str(round(steps * (1 - benchmark.decay))), str(steps)]
     return words if interface is None else [*words, "--interface", interface]

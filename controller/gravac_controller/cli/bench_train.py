@@ -78,6 +78,13 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 @click.option(
     "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Of weights and data."
 )
+@click.option(
+    "--decay",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.0,
+    show_default=True,
+    help="Share of the steps, the last ones, over which the learning rate falls to 0.",
+)
 @bench_options.as_json
 def train(
     link: str,
@@ -90,6 +97,7 @@ def train(
     width: int,
     heldout: int,
     seed: int,
+    decay: float,
     as_json: bool,
 ) -> None:
     """Train over links of a set rate, by several methods in turn, and compare.
@@ -123,6 +131,7 @@ def train(
         width=width,
         heldout=heldout,
         seed=seed,
+        decay=decay,
     )
     try:
         result = perform(lambda scratch, tell: run(benchmark, scratch, tell), _show, as_json)
