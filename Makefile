@@ -20,7 +20,7 @@ lint: $(READY)
 unexport PYTHONDONTWRITEBYTECODE
 
 # torch first and alone: at this exact version, so that nothing later pulls another build of it. Without byte code:
-# Python makes that of what is imported, a tenth of what is installed.
+# Python makes that of what is imported, the least part of what is installed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gravac needs Python 3.11 or newer; try make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

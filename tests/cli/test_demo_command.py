@@ -81,9 +81,9 @@ def wait_for_none(mark: str) -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
-    """Trains, compares, and leaves a trace that replays. 40 steps on an emulated link slow enough to matter."""
+    """Trains, compares, and leaves a trace that replays. 25 steps on an emulated link slow enough to matter."""
     done = gravac(
-        *("demo", "--steps", "40", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
+        *("demo", "--steps", "25", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
         cwd=tmp_path,
         **warm,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
@@ -104,8 +104,8 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     assert {decision["cf"] for decision in facts["decisions"]} >= {1.0, 10.0}
     assert facts["cf_changes"] >= 1
     assert all(decision["reason"] for decision in facts["decisions"])
-    # Two ranks hand over a gradient of 1,052,416 floats at each of 40 steps.
-    assert facts["dense_bytes"] == 2 * 40 * 1_052_416 * 4
+    # Two ranks hand over a gradient of 1,052,416 floats at each of 25 steps.
+    assert facts["dense_bytes"] == 2 * 25 * 1_052_416 * 4
     assert facts["payload_bytes"] < facts["dense_bytes"]
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
     for decision in facts["decisions"][1:]:
