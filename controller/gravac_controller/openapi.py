@@ -47,6 +47,7 @@ MEANING: Mapping[int, str] = {
     422: "Not valid; errors name the fields.",
     428: "If-Match is missing.",
     429: "Too much for now, or too many jobs; see Retry-After.",
+    431: "The head of the request is too long.",
     500: "A fault of the controller; its log has the details.",
     503: "Cannot now; try again later.",
 }
@@ -71,7 +72,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-EVERYWHERE = problems(400, 401, 403, 422, 429, 500, 503)
+EVERYWHERE = problems(400, 401, 403, 422, 429, 431, 500, 503)
 """What any route may answer."""
 TAKING_BODIES = problems(404, 408, 409, 413, 415)
 

@@ -8,16 +8,18 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 MOST_THREADS = 16
 """So many disks' waits at once."""
+CLOSE_SECONDS = 1.0
 
 
 class Writers:
-    """Up to ``MOST_THREADS`` threads, begun as they are needed. ``close`` ends them when all calls are done."""
+    """Up to ``MOST_THREADS`` threads, begun as they are needed. ``close`` ends them."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = (
@@ -37,18 +39,22 @@ class Writers:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait([future])
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            future.exception()  # seen: who asked is told of the cancellation
             raise
         finally:
             self._under_way -= 1
 
     def close(self) -> None:
-        """End the threads; later calls begin new ones."""
+        """End the threads, waiting for a second at most: a disk may hang. Later calls begin new ones."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._calls.put(None)
+        until = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _begin_thread(self) -> None:
         thread = threading.Thread(target=self._work, name="gravac-writer", daemon=True)

@@ -71,6 +71,8 @@ def test_who_is_cancelled_waits_for_the_end_of_what_was_begun(writers: Writers) 
         while not begun.is_set():
             await asyncio.sleep(0.001)
         task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # by who has no patience
         with pytest.raises(asyncio.CancelledError):
             await task
         assert written == ["line"]
@@ -85,6 +87,22 @@ def test_closing_ends_the_threads_and_later_calls_begin_new_ones(
     writers.close()
     assert set(threading.enumerate()) == others
     assert asyncio.run(writers.run(lambda: 2)) == 2
+
+
+def test_closing_does_not_wait_for_a_disk_that_hangs(writers: Writers) -> None:
+    hung = threading.Event()
+
+    async def ask() -> float:
+        task = asyncio.ensure_future(writers.run(lambda: hung.wait(30)))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        writers.close()
+        took = time.monotonic() - began
+        hung.set()
+        assert await task
+        return took
+
+    assert asyncio.run(ask()) < 5
 
 
 def test_nothing_is_kept_of_a_call_that_is_done(writers: Writers) -> None:

@@ -20,6 +20,7 @@ from gravac.whatif import (
     walk,
 )
 from gravac.whatif.exchange import codec_of
+from gravac.whatif.timemodel import CODING_POWER
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 STRETCHES = 40
@@ -80,7 +81,12 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             "cfs": sorted({each.cf for each in recording.observations}),
             **_network(recorded.network),
         },
-        "model": {**asdict(oracle.fit.model), "spread": oracle.fit.spread, "error": oracle.error},
+        "model": {
+            **asdict(oracle.fit.model),
+            "coding_power": CODING_POWER,
+            "spread": oracle.fit.spread,
+            "error": oracle.error,
+        },
         "policy": policy.spec().model_dump(mode="json"),
         "scenarios": scenarios,
         "notes": recording.notes,

@@ -4,7 +4,6 @@ from typing import Any
 
 from rich.console import Console
 
-from gravac.whatif.timemodel import CODING_POWER
 from gravac_controller.cli.tables import table_of
 from gravac_controller.cli.wording import factor, number, printable, size
 from gravac_controller.cli.wording import seconds as brief
@@ -50,8 +49,8 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
     )
     console.print(
         f"A step: {brief(model['compute_seconds'])} computing, {brief(model['compress_seconds'])} + "
-        f"{model['compress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{CODING_POWER:g} encoding n elements, "
-        f"{model['decompress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{CODING_POWER:g} decoding, "
+        f"{model['compress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{model['coding_power']:g} encoding n elements, "
+        f"{model['decompress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{model['coding_power']:g} decoding, "
         f"{brief(model['waiting_seconds'])} waiting; "
         f"of a transfer up to {brief(model['hidden_seconds'])} hide. Steps are {model['spread']:.1%} off it; told to "
         f"±{2 * model['error']:.0%}."
