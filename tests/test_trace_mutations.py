@@ -45,6 +45,7 @@ of which the line is gone too: that is the chain's to find, and a gap not announ
 NAMES = tuple(name for names in SILENT.values() for name in names)
 
 
+@functools.cache
 def silent(name: str) -> bool:
     return any(name == each or name.startswith(each + ".") for each in NAMES)
 

@@ -1,13 +1,13 @@
 """Every field of a trace's lines, one at a time altered: what of a line is changed, and what replay says of it."""
 
 import copy
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from gravac.follow import Difference, Follower
 from gravac.traceline import KINDS, Line
@@ -93,7 +93,7 @@ def altered(line: Line, changed: dict[Way, Any]) -> Line | None:
             place = place[step]
         place[way[-1]] = value
     try:
-        record = KINDS[line.kind].model_validate_json(json.dumps(body))
+        record = KINDS[line.kind].model_validate_json(to_json(body))
     except ValidationError:
         return None
     return replace(line, record=record, body=b"")
