@@ -19,7 +19,7 @@ from gravac.collectives import Network
 from gravac.whatif import Foretold, Oracle, Recording, Scenario, best
 from gravac_controller.bench import rate
 
-FITTED, LINKS = "100mbit", "30mbit 40mbit 50mbit 75mbit 150mbit 200mbit 300mbit 500mbit 750mbit 1gbit"
+FITTED, LINKS = "1gbit", "30mbit 40mbit 50mbit 75mbit 100mbit 150mbit 200mbit 300mbit 500mbit 750mbit"
 FITTED_CFS, CFS = "1 10 100 1000", "1 4 10 30 100 300 1000"
 LATENCY_SECONDS = 1e-4
 """Of a message between two hosts of the testbed, about."""
