@@ -82,7 +82,7 @@ def measure(
     page = time.monotonic() - began
     connection.close()
     journal = b"".join(path.read_bytes() for path in folder.rglob("journal.jsonl"))
-    cuts = quantiles(took, n=100)
+    cuts = quantiles(took, n=100, method="inclusive")
     return {
         "ranks": ranks,
         "rows": min(ranks, given.rows),

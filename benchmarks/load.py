@@ -75,7 +75,7 @@ def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> No
     alone = sync_alone(
         folder, files=jobs, each_bytes=WINDOW_BYTES, count=round(min(10, seconds) * rate), per_second=rate
     )
-    cuts = quantiles(alone, n=1000)
+    cuts = quantiles(alone, n=1000, method="inclusive")
     print(
         f"the disk alone, {WINDOW_BYTES} bytes appended and synced as often: median {1000 * cuts[499]:.2f} ms, "
         f"p90 {1000 * cuts[899]:.2f} ms, p99 {1000 * cuts[989]:.2f} ms",
@@ -88,7 +88,10 @@ def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> No
         began = service.cpu_seconds()
         posted = post(service, simulated, seconds=seconds, per_second=per_second)
         cpu = (service.cpu_seconds() - began) / len(posted.took)
-    cuts, late = quantiles(posted.took, n=1000), quantiles(posted.late, n=100)
+    cuts, late = (
+        quantiles(posted.took, n=1000, method="inclusive"),
+        quantiles(posted.late, n=100, method="inclusive"),
+    )
     print(
         f"{len(posted.took)} windows of {jobs} jobs at {len(posted.took) / seconds:.0f} a second: median "
         f"{1000 * cuts[499]:.2f} ms, p90 {1000 * cuts[899]:.2f} ms, p99 {1000 * cuts[989]:.2f} ms, worst "
