@@ -49,7 +49,7 @@ class BoundedConnection(HttpToolsProtocol):
             piece = data[begin : begin + MOST_HEAD_BYTES]
             self._head_bytes += len(piece)
             super().data_received(piece)
-            if self._head_bytes > MOST_HEAD_BYTES:
+            if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes")
             if self.transport.is_closing():
                 break
@@ -76,7 +76,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer and close; only close where an answer is under way already."""
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not begun and not self.pipeline:  # of several requests the first may be half answered
             problem = problem_response(status, detail, headers={**HEADERS, "connection": "close"})
             head = b"".join(b"%b: %b\r\n" % pair for pair in problem.raw_headers)
             self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, bytes(problem.body)))

@@ -31,12 +31,12 @@ class Writers:
     async def run(self, call: Callable[[], T]) -> T:
         """What ``call`` returns or raises, in another thread. Who is cancelled meanwhile still waits for its end: a
         journal has one writer at a time."""
-        self._under_way += 1
-        if self._under_way > len(self._threads) < MOST_THREADS:
-            self._begin_thread()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((future, call))
+        self._under_way += 1
         try:
+            if self._under_way > len(self._threads) < MOST_THREADS:
+                self._begin_thread()
+            self._calls.put((future, call))
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             while not future.done():

@@ -148,5 +148,6 @@ def _words(
     words += ["--seed", str(benchmark.seed), "--link", benchmark.link if emulated else "none"]
     if benchmark.decay:
         steps = benchmark.rounds * benchmark.block
-        words += ["--decay", str(round(steps * (1 - benchmark.decay))), str(steps)]
+        first = min(steps - 1, round(steps * (1 - benchmark.decay)))
+        words += ["--decay", str(first), str(steps)]
     return words if interface is None else [*words, "--interface", interface]
