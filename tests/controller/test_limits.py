@@ -100,6 +100,19 @@ def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
     assert b"default-src 'self'" in answer
 
 
+def test_noise_after_a_request_does_not_break_into_its_answer(small: Controller) -> None:
+    """A stream is under way, a second request waits for its end, and then comes what is not HTTP."""
+    waiting = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
+        sock.sendall(b"GET /v1/jobs/job/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = sock.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        sock.sendall(waiting + b"\x00\x01\x02\r\n\r\n")
+        while piece := sock.recv(65536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 @pytest.mark.parametrize(
     "begin",
     [
