@@ -10,6 +10,8 @@ from gravac.policies import Policy, parse
 from gravac.protocol import End, Event
 from gravac.trace import TraceRecord, TraceWriter
 
+NOTE = Event(kind="note", window=None, message="hello")
+
 
 class Ticker:
     """A clock that gives 1000.5, 1001.5, …"""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from maths.simulated import SimulatedWorld
@@ -94,3 +94,8 @@ def world(size: int, text: str, each: Callable[[Aggregator], object]) -> list[ob
         return each(made(text, communicator))
 
     return SimulatedWorld(size).run(body)
+
+
+def run(size: int, text: str, count: int = 3, cf: float = 4.0, **given: Any) -> list[list[list[Step]]]:
+    """Steps of each rank of a world of ``size``."""
+    return world(size, text, lambda aggregator: steps(aggregator, count, cf, **given))  # type: ignore[return-value]
