@@ -1,4 +1,4 @@
-"""Trace files: the chain of digests, torn tails, locks, bounds, and everything a bad file can be."""
+"""Trace files as they are written: the chain of digests, torn tails, locks, bounds."""
 
 import errno
 import json

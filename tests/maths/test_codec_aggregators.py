@@ -1,4 +1,4 @@
-"""Every aggregator, and every codec as one, among simulated ranks; PowerSGD by number."""
+"""Every aggregator, and every codec as one, among simulated ranks."""
 
 import math
 from itertools import chain
