@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -30,6 +31,8 @@ RANKS_CORE, SERVICE_CORE = 0, 1
 SETTLE_SECONDS = 5.0
 WINDOW_BYTES = 4000
 """Of a window with its decision in the journal, about."""
+WATCH_RATE = 20.0
+"""Times a second that another file is synced while windows are posted: a stall of both is the disk's."""
 
 
 def looking(folder: Path, *, seconds: float, rounds: int, scrapes: float, gets: float, streams: int) -> None:
@@ -86,11 +89,20 @@ def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> No
         for one in simulated:
             one.close()
         began = service.cpu_seconds()
-        posted = post(service, simulated, seconds=seconds, per_second=per_second)
+        with ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(
+                sync_alone, folder, files=1, each_bytes=1, count=round(seconds * WATCH_RATE), per_second=WATCH_RATE
+            )
+            posted = post(service, simulated, seconds=seconds, per_second=per_second)
+            disk = beside.result()
         cpu = (service.cpu_seconds() - began) / len(posted.took)
     cuts, late = (
         quantiles(posted.took, n=1000, method="inclusive"),
         quantiles(posted.late, n=100, method="inclusive"),
+    )
+    print(
+        f"the disk meanwhile, one byte appended to another file and synced {WATCH_RATE:g} times a second: median "
+        f"{1000 * median(disk):.2f} ms, worst {1000 * max(disk):.1f} ms"
     )
     print(
         f"{len(posted.took)} windows of {jobs} jobs at {len(posted.took) / seconds:.0f} a second: median "

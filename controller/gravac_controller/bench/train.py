@@ -64,6 +64,8 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
         "no_network": places.no_network,
         "machine": described,
         "width": benchmark.width,
+        "seed": benchmark.seed,
+        "decay": benchmark.decay,
         "elements": max(tally.elements for tally in tallies),
         "rows": rows(tallies, emulated),
         "then": None if benchmark.then is None else {"link": benchmark.then, "rows": rows(later, emulated)},
