@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the journals, not there yet")
     parser.add_argument("--from", dest="again", type=Path, help="judge journals that were kept")
     given = parser.parse_args()
+    if given.keep is not None and given.keep.exists():
+        parser.error(f"--keep {given.keep}: is there already; name a folder that is not")
     fitted = [float(cf) for cf in given.fit_cf.split()]
     cfs = sorted({*fitted, *(float(cf) for cf in given.cf.split())})
     links = [link for link in given.links.split() if link != given.fit]

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from policies.builders import Cluster, job_spec
-from traces_made import Ticker, make, records, write
+from traces_made import Ticker, make, write
 
 from gravac.fold import JobFold
-from gravac.follow import Follower
 from gravac.policies import POLICIES, parse
-from gravac.protocol import Decision, Event, JobSpec
+from gravac.protocol import Event, JobSpec
 from gravac.replay import check, replay, replay_with
 from gravac.trace import TraceError, TraceWriter, read
 from gravac.traceline import encode
@@ -273,39 +272,3 @@ def test_replay_with_starts_a_resumed_job_afresh(path: Path) -> None:
     spec = fold.spec.model_copy(update={"policy_state": fold.policy_state})
     write(path, [(spec, fold.start_decision)])
     assert replay_with(read(path), parse("static:cf=3")).rows[0].replayed.cf_candidate == 3.0
-
-
-def test_a_controller_takes_up_its_journal(path: Path) -> None:
-    pieces = records(parse("gravac"), 5)
-    write(path, pieces[:-2])
-    follower = Follower(adopt=True)
-    with TraceWriter(path, Ticker(), visit=follower.push):
-        pass
-    assert follower.fold is not None
-    assert follower.missing is None
-    assert (follower.fold.next_window, follower.fold.decision) == (5, pieces[5][1])
-
-
-def test_a_decision_lost_in_a_crash_is_made_again(path: Path) -> None:
-    pieces = records(parse("gravac"), 5)
-    write(path, [*pieces[:5], pieces[5][:1]])
-    follower = Follower(adopt=True)
-    with TraceWriter(path, Ticker(), visit=follower.push) as writer:
-        assert follower.missing == pieces[5][1]
-        assert follower.missing is not None
-        writer.append(follower.missing)
-    assert check(path).ok
-
-
-def test_a_journal_of_another_version_is_gone_on_from_as_recorded(path: Path) -> None:
-    pieces = records(parse("gravac"), 4)
-    last = pieces[4][1]
-    assert isinstance(last, Decision)
-    other = last.model_copy(update={"epoch": 7, "cf_minimum": 40.0, "cf_candidate": 40.0})
-    write(path, [*pieces[:4], (pieces[4][0], other)])
-    follower = Follower(adopt=True)
-    for line in read(path):
-        follower.push(line)
-    assert follower.fold is not None
-    assert follower.fold.decision == other
-    assert not check(path).ok
