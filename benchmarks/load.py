@@ -91,7 +91,12 @@ def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> No
         began = service.cpu_seconds()
         with ThreadPoolExecutor(1) as pool:
             beside = pool.submit(
-                sync_alone, folder, files=1, each_bytes=1, count=round(seconds * WATCH_RATE), per_second=WATCH_RATE
+                sync_alone,
+                folder,
+                files=1,
+                each_bytes=1,
+                count=round(seconds * WATCH_RATE),
+                per_second=WATCH_RATE,
             )
             posted = post(service, simulated, seconds=seconds, per_second=per_second)
             disk = beside.result()

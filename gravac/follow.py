@@ -26,7 +26,7 @@ class Difference:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see ``Line``
 class Row:
     """One window: what was recorded (null when its decision line is missing) and what replay decides.
 
