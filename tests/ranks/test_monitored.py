@@ -8,13 +8,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from controller.process import Controller
 from monitoring.prometheus import PATIENCE_SECONDS, Prometheus
-from monitoring.shipped import Ask, asks, rules, selectors
+from monitoring.shipped import asks, rules, selectors
 from ranks.harness import run_ranks
 
 JOB = "monitored"
@@ -30,12 +32,13 @@ pytestmark = [
 
 @dataclass
 class Scene:
-    """A controller, its job, and the Prometheus that watches both."""
+    """A controller, its job, and the Prometheus that watches both. ``over``: a test has ended them."""
 
     controller: Controller
     prometheus: Prometheus
     folder: Path
     failures: list[BaseException] = field(default_factory=list)
+    over: bool = False
 
     def order(self, what: str) -> None:
         """``fault``: gradients go bad. ``stop``: the training ends."""
@@ -55,9 +58,9 @@ class Scene:
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("monitored")
+@contextmanager
+def watched(folder: Path) -> Iterator[Scene]:
+    """A job in training, once every panel and every rule has its data."""
     ranks = folder / "ranks"
     ranks.mkdir()
     controller = Controller(folder / "runs")
@@ -74,12 +77,33 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             thread = threading.Thread(target=train)
             thread.start()
             try:
+                wait_for_data(scene)
                 yield scene
             finally:
                 scene.order("stop")
                 thread.join()
     finally:
         controller.stop()
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Scene]]:
+    """The scene: the one there is, else a new one. Workers share tests out in any order, each its own scene."""
+    with ExitStack() as stack:
+        scenes: list[Scene] = []
+
+        def current() -> Scene:
+            if not scenes or scenes[-1].over:
+                stack.close()
+                scenes.append(stack.enter_context(watched(tmp_path_factory.mktemp("monitored"))))
+            return scenes[-1]
+
+        yield current
+
+
+@pytest.fixture
+def scene(watch: Callable[[], Scene]) -> Scene:
+    return watch()
 
 
 def for_grafana(expr: str) -> str:
@@ -89,20 +113,32 @@ def for_grafana(expr: str) -> str:
     return expr
 
 
-def test_every_panel_shows_data(scene: Scene) -> None:
-    """All of them at one time; not at any: a job that measures again has no candidates for a few windows."""
-    began, waiting = time.monotonic(), list[Ask]()
+def wait_for_data(scene: Scene, least_seconds: float = 0.0) -> None:
+    """Until all panels have data at one time; not at any: a job that measures again has no candidates for a few
+    windows. And until all rules were evaluated."""
+    began, waiting = time.monotonic(), list[str]()
 
     def complete() -> bool:
         needed = (ask for ask in asks() if not ask.may_be_empty)
-        waiting[:] = [ask for ask in needed if not scene.prometheus.query(for_grafana(ask.expr))]
-        return not waiting and time.monotonic() - began >= LEAST_SECONDS
+        waiting[:] = [ask.panel for ask in needed if not scene.prometheus.query(for_grafana(ask.expr))]
+        waiting.extend(name for name, rule in evaluated(scene).items() if rule["health"] == "unknown")
+        return not waiting and time.monotonic() - began >= least_seconds
 
     try:
-        scene.wait("data", complete, LEAST_SECONDS + PATIENCE_SECONDS)
+        scene.wait("data", complete, least_seconds + PATIENCE_SECONDS)
     except AssertionError:
         assert waiting == []
         raise
+
+
+def evaluated(scene: Scene) -> dict[str, dict[str, Any]]:
+    """The rules as Prometheus has them, by name."""
+    groups = scene.prometheus.ask("rules")["groups"]
+    return {rule["name"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_every_panel_shows_data(scene: Scene) -> None:
+    wait_for_data(scene, LEAST_SECONDS)
 
 
 def test_what_prometheus_has_is_what_the_controller_says(scene: Scene) -> None:
@@ -126,10 +162,9 @@ def test_targets_are_the_controller_and_its_job_and_are_well(scene: Scene) -> No
 
 def test_every_rule_is_evaluated_on_data(scene: Scene) -> None:
     """Recording rules have results. Alerts are silent where all is well, but the series they look at are there."""
-    groups = scene.prometheus.ask("rules")["groups"]
-    evaluated = {rule["name"]: rule for group in groups for rule in group["rules"]}
-    assert set(evaluated) == set(rules())
-    assert {name: rule["lastError"] for name, rule in evaluated.items() if rule["health"] != "ok"} == {}
+    found = evaluated(scene)
+    assert set(found) == set(rules())
+    assert {name: rule.get("lastError") for name, rule in found.items() if rule["health"] != "ok"} == {}
     for name, rule in rules().items():
         if "record" in rule:
             assert scene.prometheus.query(name), name
@@ -153,6 +188,7 @@ def test_an_alert_fires_for_the_fault_it_is_about(scene: Scene) -> None:
 
 
 def test_a_training_that_ends_and_a_controller_that_dies_are_seen(scene: Scene) -> None:
+    scene.over = True
     scene.order("stop")
     ended = f'gravac_job_state{{job_name="{JOB}", state="ended"}} == 1'
     scene.wait("the end of the job", lambda: scene.prometheus.query(ended))
