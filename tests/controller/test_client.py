@@ -58,8 +58,9 @@ def client(controller: Controller) -> Iterator[Client]:
 
 def test_looking(client: Client, controller: Controller) -> None:
     assert client.health().instance == controller.announced["instance"]
-    assert [job.job for job in client.jobs()] == ["alpha", "beta"]
-    assert [job.job for job in client.jobs(state="ended")] == ["beta"]
+    ours = {"alpha", "beta"}  # other tests have jobs of their own
+    assert ours <= {job.job for job in client.jobs()}
+    assert ours & {job.job for job in client.jobs(state="ended")} == {"beta"}
     assert client.unreadable() == ()
     job = client.job("alpha")
     assert job.windows == WINDOWS
