@@ -55,7 +55,9 @@ class TraceError(ValueError):
         self.path, self.line, self.message = path, line, message
 
 
-@dataclass(slots=True)  # not frozen: that makes one twice as dear, and a long trace has hundreds of thousands
+@dataclass(
+    slots=True
+)  # not frozen: that makes one cost four times as much, and a long trace has hundreds of thousands
 class Line:
     """A line read back. ``digest`` is what it carries, ``expected`` what its bytes give.
 
