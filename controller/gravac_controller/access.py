@@ -14,8 +14,11 @@ from enum import IntEnum
 
 from starlette.datastructures import Headers
 
-OPEN_PATH = "/healthz"
-"""Answered without a token and at any rate, for whoever watches over the process."""
+from gravac import proof
+
+OPEN_PATHS = frozenset({"/healthz", proof.PATH})
+"""Answered without a token and at any rate: for those who watch over the process, and for those who check, before they
+show a token, that this controller knows it."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'
@@ -48,6 +51,11 @@ class Access:
             return Role.AGENT
         known = _same(password, self.agent_token) or _same(password, self.control_token)
         return Role.VIEWER if known or self.open_to_look else Role.NOBODY
+
+    def proofs(self, challenge: str) -> tuple[str, ...]:
+        """What shows that we know each of the tokens, without naming them."""
+        tokens = (self.agent_token, self.control_token)
+        return tuple(proof.prove(token, challenge) for token in tokens if token is not None)
 
     def shown(self, headers: Headers) -> bool:
         """Whether a valid token came as a bearer's: then the request is no browser's doing."""

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from gravac import proof
 from gravac.fold import JobFold
 from gravac.orders import Order
 from gravac.protocol import (
@@ -22,7 +23,7 @@ from gravac.protocol import (
 from gravac_controller import present
 from gravac_controller.live import LiveJob
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views import EventView, Health, JobList, Page, Problem
+from gravac_controller.views import EventView, Health, JobList, Page, Problem, ProofView
 
 REGISTERED = 1793200000.0
 ADDRESS = "127.0.0.1:8756"
@@ -136,4 +137,5 @@ def answers() -> dict[str, Record]:
         "GET /v1/jobs/{job}/override": present.override(live),
         "GET /healthz": health,
         "GET /readyz": health,
+        "GET /v1/proof": ProofView(proofs=(proof.prove("a-token-that-both-know", "5f" * 32),)),
     }

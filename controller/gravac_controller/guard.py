@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, Access, Role
+from gravac_controller.access import CHALLENGE, OPEN_PATHS, ROLE, Access, Role
 from gravac_controller.headers import HEADERS, KEEPING
 from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, problem_response
@@ -91,7 +91,7 @@ class Guard:
                 reason="foreign_host",
             )
         role, safe = self._access.role(headers), scope["method"] in SAFE_METHODS
-        if safe and path == OPEN_PATH:
+        if safe and path in OPEN_PATHS:
             return role
         if not safe and not self._access.shown(headers) and _cross_site(headers, hosts[0]):
             raise ApiError(403, "this request comes from a page of another site", reason="cross_site")

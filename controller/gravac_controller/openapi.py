@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from gravac.orders import Order
 from gravac.protocol import End, Event, JobSpec, Record, WindowReport
 from gravac_controller import examples
-from gravac_controller.access import OPEN_PATH, Access
+from gravac_controller.access import OPEN_PATHS, Access
 from gravac_controller.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
 from gravac_controller.views import Problem
 
@@ -132,7 +132,7 @@ def _add_tokens(document: dict[str, Any], access: Access) -> None:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if method == "get":
-                operation["security"] = [] if path == OPEN_PATH else looking
+                operation["security"] = [] if path in OPEN_PATHS else looking
             elif "operators" in operation["tags"]:
                 operation["security"] = [{"control": []}] if access.control_token is not None else []
             else:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Header, Path, Query
 
+from gravac import proof
 from gravac.protocol import Phase, Rule
 from gravac_controller import cursor
 from gravac_controller.views import State
@@ -43,6 +44,14 @@ Changed = Annotated[
 WithRanks = Annotated[
     bool,
     Query(alias="ranks", description="false: leave the rows of the ranks out, which are most of wide jobs."),
+]
+Challenge = Annotated[
+    str,
+    Query(
+        pattern=proof.CHALLENGE_PATTERN,
+        description="32 random bytes as hexadecimal digits.",
+        examples=["5f" * 32],
+    ),
 ]
 OfState = Annotated[State | None, Query(alias="state", description="Only jobs in this state.")]
 LastEventId = Annotated[

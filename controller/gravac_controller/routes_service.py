@@ -6,12 +6,14 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
+from gravac import proof
 from gravac_controller.answers import json_answer
 from gravac_controller.docs_page import STYLE, docs_page
 from gravac_controller.page_files import Mode, shipped
+from gravac_controller.parameters import Challenge
 from gravac_controller.problems import ApiError
 from gravac_controller.services import Services
-from gravac_controller.views import Health
+from gravac_controller.views import Health, ProofView
 
 DOCS_STYLE = Path(__file__).parent / "docs.css"
 
@@ -19,6 +21,7 @@ DOCS_STYLE = Path(__file__).parent / "docs.css"
 def service_routes(services: Services) -> APIRouter:
     """The routes, bound to one controller."""
     router = APIRouter(tags=["service"])
+    access = services.settings.access()
 
     @router.get("/healthz", response_model=Health, summary="Is the process alive?")
     async def healthz() -> Response:
@@ -29,6 +32,12 @@ def service_routes(services: Services) -> APIRouter:
         if services.streams.stopping.is_set():
             raise ApiError(503, "the controller is shutting down")
         return json_answer(Health(status="ok", instance=services.instance))
+
+    @router.get(proof.PATH, response_model=ProofView, summary="Prove that this controller knows your token")
+    async def prove(challenge: Challenge) -> Response:
+        """For those who are about to send a token: draw a challenge, ask here on the connection on which you will
+        send it, and compare (`gravac.proof`). A program that took the port of a controller cannot answer."""
+        return json_answer(ProofView(proofs=access.proofs(challenge)))
 
     return router
 

@@ -242,6 +242,12 @@ class Health(Record):
     instance: Name
 
 
+class ProofView(Record):
+    """Answer of /v1/proof: one proof for each token that the controller knows; none where it has no token."""
+
+    proofs: tuple[str, ...]
+
+
 class Fault(Record):
     """One thing wrong with a request. ``field``: dotted path into the body, or the name of a parameter."""
 
