@@ -6,6 +6,7 @@ Where the windows go is the sink's: over HTTP as an agent would, or into a journ
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -90,10 +91,14 @@ class Story:
 
     def until(self, phase: str, most: int = 20) -> Decision:
         """Report windows until the decision is in ``phase``."""
+        return self.play_until(lambda decision: decision.phase == phase, phase, most)
+
+    def play_until(self, holds: Callable[[Decision], bool], what: str, most: int = 20) -> Decision:
+        """Report windows until ``holds(decision)``. Raises AssertionError after ``most`` windows: a bound, not a hang."""
         for _ in range(most):
-            if self.play().phase == phase:
+            if holds(self.play()):
                 return self.decision
-        raise AssertionError(f"no {phase} within {most} windows: {self.decision}")
+        raise AssertionError(f"no {what} within {most} windows: {self.decision}")
 
     def event(self, kind: Literal["note", "nonfinite", "fallback"], message: str) -> None:
         self.sink.tell(self.job, Event(kind=kind, window=self.window, message=message))

@@ -122,8 +122,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
 
 def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:
     story = Story(Http(controller))
-    while story.decision.cf_candidate != 160:
-        story.play()
+    story.play_until(lambda decision: decision.cf_candidate == 160, "CF 160")
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf-next") == "next: 160×"
