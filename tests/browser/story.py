@@ -94,7 +94,7 @@ class Story:
         return self.play_until(lambda decision: decision.phase == phase, phase, most)
 
     def play_until(self, holds: Callable[[Decision], bool], what: str, most: int = 20) -> Decision:
-        """Report windows until ``holds(decision)``. Raises AssertionError after ``most`` windows: a bound, not a hang."""
+        """Report windows until ``holds(decision)``. Raises AssertionError when ``most`` windows were not enough."""
         for _ in range(most):
             if holds(self.play()):
                 return self.decision

@@ -8,6 +8,7 @@ from browser.sinks import Http
 from browser.story import Story
 from browser.test_freshness import only_refusals
 from controller.process import Controller
+from playwright.sync_api import Route
 
 pytestmark = pytest.mark.browser
 
@@ -117,6 +118,28 @@ def test_a_wrong_token_is_refused(steered: Controller, open_page: OpenPage) -> N
     sign(tab, token="something-else-0123456789")
     confirm(tab, "#steer-dense", "Not taken: steering needs the control token")
     assert order_of(steered, "stranger") is None
+    only_refusals(tab)
+
+
+def test_an_order_whose_answer_is_lost_may_have_been_taken(steered: Controller, open_page: OpenPage) -> None:
+    """The controller journals the order, the answer does not come (a slow disk, a cut connection)."""
+    story = Story(Http(steered), job="unanswered")
+    story.play(3)
+    tab = opened(open_page, steered, "unanswered")
+    sign(tab)
+
+    def lose_the_answer(route: Route) -> None:
+        if route.request.method != "PUT":
+            route.fallback()
+            return
+        assert route.fetch().status == 202
+        route.abort()
+
+    tab.page.route("**/override", lose_the_answer)
+    confirm(tab, "#steer-dense", "No answer ")
+    assert "may have been taken" in tab.text("#steer-said")
+    assert order_of(steered, "unanswered") is not None
+    tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: dense.")
     only_refusals(tab)
 
 
