@@ -36,6 +36,8 @@ ELEMENTS = 3_482_624
 COMPUTE, COMPRESS, DENSE_NETWORK, DECOMPRESS, WAIT = 0.128, 0.028, 1.206, 0.006, 0.004
 GAINS = {10.0: 0.66, 20.0: 0.58, 40.0: 0.55, 160.0: 0.22, 1000.0: 0.07}
 SAMPLES = 64
+LONG_WINDOW: dict[str, float] = {"seconds": 600.0}
+"""``play(**LONG_WINDOW)``: the job stays fresh for 5 windows, 50 minutes, where a busy machine needs more than 30 s."""
 BATCH_BOUND = 1200
 """Samples a step; shown by the dense steps of the warm-up, when there are at least 2 ranks."""
 
