@@ -336,3 +336,59 @@ def test_the_advice_about_a_sketch_ends_the_warning(size: float, beta: float) ->
     assert found is not None
     assert stability(build(f"conef-sketch:size={size},beta={found[1]}"), block, 10.0) is None
     assert stability(build(f"conef-sketch:size={found[2]},beta={beta}"), block, 10.0) is None
+
+
+def keep(text: str, codec_name: str, cf: float, *, rank: int = 0, step: int = 0, n: int = 1000) -> Memory:
+    """The memory after one step that sends a Gaussian."""
+    memory, codec, bucket = build(text), build_codec(codec_name), Bucket(0, ("x",), (n,))
+    p = memory.compensate(bucket, gaussian(n))
+    memory.update(bucket, codec, codec.compress(p, cf, Key(0, step, 0, rank), torch.float32))
+    memory.commit()
+    return memory
+
+
+def gaussian(n: int = 1000) -> Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(7))
+
+
+def test_iconef_2_asks_the_wires_codec_for_the_wires_cf_and_its_own_for_its_own() -> None:
+    """Top-k at CF 10 of what Top-k at CF 10 left, then unbiased Random-k at CF 2 of the rest."""
+    memory = keep("iconef-v2:codec=randomk-unbiased,cf=2", "topk", 10.0)
+    g, decoded = gaussian(), memory.state_dict()["x"]
+    order = g.abs().argsort(descending=True)
+    sent, first, rest = order[:100], order[100:200], order[200:]
+    assert not decoded[sent].any()
+    assert torch.equal(decoded[first], g[first])
+    kept = rest[decoded[rest] != 0]
+    torch.testing.assert_close(decoded[kept], 2 * g[kept])
+    assert 350 <= kept.numel() <= 450  # half of them
+    wire = build_codec("blockrandomk")
+    assert memory.noise(wire, 10.0, 1000) == pytest.approx(0.9 * 1.0)  # ρ of the wire at its CF, θ at the memory's
+    assert memory.noise(wire, 4.0, 1000) == pytest.approx(0.75 * 1.0)
+
+
+def test_what_the_memory_draws_is_independent_of_what_the_wire_and_other_ranks_draw() -> None:
+    """Random-k sends 100 of 1000, of the 900 left unbiased Random-k keeps half. With the wire's own draw it would keep
+    the 100 that are gone, and 400; with a draw that ranks share, theirs would be the same."""
+    text, counts, common = "conef:codec=randomk-unbiased,cf=2", [], []
+    for step in range(20):
+        ranks = [keep(text, "randomk", 10.0, rank=rank, step=step).state_dict()["x"] != 0 for rank in (0, 1)]
+        counts += [int(one.sum()) for one in ranks]
+        common.append(int((ranks[0] & ranks[1]).sum()))
+    assert sum(counts) / len(counts) == pytest.approx(450, abs=6)  # standard error 1.1
+    assert sum(common) / len(common) == pytest.approx(225, abs=12)  # standard error 2.4
+
+
+def test_rounding_on_the_wire_and_in_the_memory_err_independently() -> None:
+    """Both are int4. With one draw for both, an element that the wire rounded up is rounded up in the memory as well."""
+    n, codec, bucket, products = 4096, build_codec("int4"), Bucket(0, ("x",), (4096,)), []
+    for step in range(10):
+        memory, key = build("conef:bits=4"), Key(0, step, 0, 0)
+        p = memory.compensate(bucket, gaussian(n))
+        payload = codec.compress(p.clone(), 1.0, key, torch.float32)
+        left = gaussian(n) - codec.decode(payload)
+        memory.update(bucket, codec, payload)
+        memory.commit()
+        error = memory.state_dict()["x"] - left
+        products.append(float(torch.corrcoef(torch.stack([left, error]))[0, 1]))
+    assert abs(sum(products) / len(products)) < 0.03  # standard error 0.005

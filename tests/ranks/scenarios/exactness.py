@@ -192,6 +192,52 @@ def conserved(rank: int, world: int, folder: str, compressor: str, steps: int = 
     return {"worst": worst, "largest_owed": share, "flushed": flushed}
 
 
+def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0) -> dict[str, Any]:
+    """The gain as the agent smooths it beside the same worked out here: of p = gradient + residual, over all ranks.
+
+    Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy.
+    """
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    names = [name for name, _ in module.module.named_parameters()]
+    plain, found = net(), []
+    truth: tuple[float, float] | None = None
+    options: dict[str, Any] = {"policy": f"static:cf={cf}", "collective": "gather"}
+    with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
+        assert agent._parts is not None
+        memory, tracker = agent._parts.memory, agent._parts.loop.tracker
+        for step in range(steps):
+            plain.load_state_dict(module.module.state_dict())
+            plain.zero_grad()
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(plain(x), y).backward()
+            gradients = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+            before = memory.state_dict()
+            compressed = agent._parts.loop.plan.cf > 1.0
+            train(module, optimizer, rank, range(step, step + 1))
+            after = memory.state_dict()
+            offered = {n: gradients[n].flatten() + before[n] if n in before else gradients[n] for n in names}
+            sums = torch.tensor(
+                [
+                    sum(float(offered[n].double().square().sum()) for n in names),
+                    sum(float(after[n].double().square().sum()) for n in names if n in after),
+                    sum(float(gradients[n].double().square().sum()) for n in names),
+                ],
+                dtype=torch.float64,
+            )
+            dist.all_reduce(sums)
+            whole, left, raw = sums.tolist()
+            if not compressed:  # nothing is in the memory yet: gradient and p are the same
+                truth = tracker.averages.get(cf)
+                continue
+            assert truth is not None
+            kept, average = truth
+            truth = kept + 0.1 * (whole - left - kept), average + 0.1 * (whole - average)
+            found.append((tracker.gain(cf), truth[0] / truth[1], whole / raw))
+        buckets = len(agent._layout)
+    return {"found": found, "buckets": buckets}
+
+
 def many_steps(
     rank: int, world: int, folder: str, compressor: str, buckets: int, steps: int
 ) -> dict[str, Any]:
