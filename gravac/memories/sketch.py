@@ -30,7 +30,10 @@ class SketchSettings(MemorySettings):
     """How much memory, and how fast it is paid back."""
 
     size: float = Field(
-        0.4, gt=0, le=1, description="s, floats kept per element, above 0 to 1; 0.1 saves 90 % of the memory."
+        0.4,
+        gt=0,
+        le=1,
+        description="s, floats kept per element, above 0 to 1; with a step's draft 8 s bytes an element.",
     )
     beta: float = Field(
         default_factory=lambda data: least_beta(data["size"]) if "size" in data else 0.0,
