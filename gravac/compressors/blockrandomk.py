@@ -17,12 +17,12 @@ from gravac.compressors.randomk import SharedDraw
 
 
 class Run(NamedTuple):
-    """``count`` neighbours of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
+    """``length`` neighbours of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
 
     offset: int
     numel: int
     start: int
-    count: int
+    length: int
 
     def tensor(self, flat: Tensor) -> Tensor:
         return flat[self.offset : self.offset + self.numel]
@@ -60,7 +60,7 @@ class BlockRandomK(SharedDraw):
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
         runs = self._runs(numel, kept(numel, cf), key)
-        places = [kernels.run_places(run.numel, run.start, run.count, device) + run.offset for run in runs]
+        places = [kernels.run_places(run.numel, run.start, run.length, device) + run.offset for run in runs]
         return places[0] if len(places) == 1 else torch.cat(places)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -72,7 +72,7 @@ class BlockRandomK(SharedDraw):
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         values, runs = payload.values.to(out.dtype), self._runs_of(payload)
         scale *= self.weight(payload)
-        for run, piece in zip(runs, values.split([run.count for run in runs]), strict=True):
+        for run, piece in zip(runs, values.split([run.length for run in runs]), strict=True):
             kernels.add_run(run.tensor(out), run.start, piece, scale)
 
     def inner(self, payload: Payload, x: Tensor) -> float:
@@ -84,7 +84,7 @@ class BlockRandomK(SharedDraw):
         return kernels.run_start(numel, key.shared_seed())
 
     def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
-        pieces = [kernels.take_run(run.tensor(x), run.start, run.count) for run in runs]
+        pieces = [kernels.take_run(run.tensor(x), run.start, run.length) for run in runs]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _runs_of(self, payload: Payload) -> tuple[Run, ...]:
