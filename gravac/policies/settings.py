@@ -1,6 +1,7 @@
 """How a policy gets its settings: a frozen model, checked strictly, resolved in full into the job's spec."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -16,6 +17,10 @@ StateT = TypeVar("StateT", bound=PolicyState)
 
 class PolicySettings(Record):
     """Base of every policy's settings."""
+
+    before: ClassVar[Mapping[str, Any]] = {}
+    """Settings added after journals were first written, and what was done until then: a recorded spec that lacks one
+    means that."""
 
 
 SettingsT = TypeVar("SettingsT", bound=PolicySettings)

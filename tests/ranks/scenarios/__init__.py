@@ -1,6 +1,14 @@
 """What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
 
-from ranks.scenarios.exactness import conserved, hashed, many_steps, nonfinite, same_as_ddp, switching
+from ranks.scenarios.exactness import (
+    conserved,
+    hashed,
+    many_steps,
+    nonfinite,
+    same_as_ddp,
+    switching,
+    true_gains,
+)
 from ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
 from ranks.scenarios.members import (
     chosen_collectives,
@@ -54,6 +62,7 @@ __all__ = [
     "switching",
     "train",
     "training_styles",
+    "true_gains",
     "two_groups",
     "unstable_memory",
     "wrapped",
