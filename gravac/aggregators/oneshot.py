@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
-from gravac.aggregators.shortfall import Shortfall
+from gravac.aggregators.shortfall import Shortfall, aligned
 from gravac.collectives import AUTO, Collective, Communicator, Load, Network, Ways, check
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.kernels import Known
@@ -37,8 +37,8 @@ class _Draft:
         flight = way.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
         if flight.payload is not payload and self.x is not None:
             chosen = self.codec.kept_energy(payload, self.x)
-            sent = flight.codec, flight.payload
-            self.owner.shortfall.learn(self.tensors.number, cf, chosen, sent, self.x)
+            through = aligned(flight.codec, flight.payload, self.x)
+            self.owner.shortfall.learn(self.tensors.number, cf, chosen, through)
         return flight
 
 

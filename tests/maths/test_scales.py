@@ -102,7 +102,9 @@ def test_fitted_sign_codecs_prove_their_bound_and_know_their_size(text: str) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("text", ["powersgd:rank=1", "powersgd", "majority", "terngrad-sum", "terngrad-sum:clip=2.5"])
+@pytest.mark.parametrize(
+    "text", ["powersgd:rank=1", "powersgd", "majority", "terngrad-sum", "terngrad-sum:clip=2.5"]
+)
 def test_the_gate_is_given_what_is_really_sent(text: str, size: int) -> None:
     """Over buckets and ranks, from the second step on: a rank's own choice alone is more than what gets through."""
     count = 24
