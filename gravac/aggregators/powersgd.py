@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.aggregators.base import Aggregator, Flight, Tensors, digest, shapes_of
 from gravac.aggregators.shortfall import Shortfall
 from gravac.collectives import Communicator, Done, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
@@ -152,8 +152,8 @@ class PowerSGD(Aggregator):
         known = self._right.get(name)
         if known is not None and known.shape[0] == group.columns and known.shape[1] >= group.rank:
             return known[:, : group.rank]
-        digest = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
         fresh = torch.randn(group.columns, group.rank, generator=generator)
         if known is not None and known.shape[0] == group.columns:
             fresh[:, : known.shape[1]] = known.cpu()
@@ -213,11 +213,7 @@ class PowerSGD(Aggregator):
         self._drafts.clear()
 
     def agreed(self) -> str:
-        digest = sha256()
-        for name, q in sorted(self._right.items()):
-            digest.update(name.encode())
-            digest.update(bytes(q.cpu().contiguous().view(torch.uint8).flatten().tolist()))
-        return digest.hexdigest()
+        return digest(self._right)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
