@@ -79,7 +79,7 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
     model = torch.nn.Sequential(*(part for layer in layers for part in layer), torch.nn.Linear(64, 10))
     for number, parameter in enumerate(model.parameters()):
         parameter.register_hook(lambda gradient, factor=4.0 ** (number % 5 - 2): 100.0 * factor * gradient)
-    module = DistributedDataParallel(model, bucket_cap_mb=0.03)
+    module = DistributedDataParallel(model, bucket_cap_mb=0.015)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-5)
     found: dict[int, tuple[float, float, int]] = {}
     options: dict[str, Any] = {"policy": "static:cf=20", "compressor": compressor, "job": "thresholds"}
