@@ -38,13 +38,14 @@ class _Known(NamedTuple):
 
 
 class WarmedThreshold(HardThreshold):
-    """λ is the mean over ``steps`` steps of the magnitude that d / CF elements a rank reach, d the size of the model.
+    """λ is the mean over ``steps`` steps of the magnitude that, on average over ranks, d / CF elements of a rank reach;
+    d is the size of the whole model.
 
-    One λ for all buckets and ranks, a CF, in ``state_dict``. It needs no knowledge of the gradient's scale. Each rank
-    counts its elements by magnitude over all buckets of a step; the mean of those counts over ranks tells λ to the next
-    step. They are counted about the λ of the step before; so a first step, whose λ is the mean of the ranks' own, comes
-    before those ``steps``. Until it is over nothing is known, and a bucket sends its own n / CF largest elements; the
-    agent's first step at a CF is dense, so there those are only measured.
+    All buckets and ranks use the same λ, one for each CF, kept in ``state_dict``. It needs no knowledge of the
+    gradient's scale. Each rank counts its elements by magnitude over all buckets of a step; at the end of the step the
+    counts are averaged over ranks and give λ for the next one. Only counts near the λ of the step before are exchanged.
+    So one more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket
+    sends its own n / CF largest elements; the agent only measures then, as its first step at a CF is dense.
     """
 
     name = "hardthreshold-warmup"
