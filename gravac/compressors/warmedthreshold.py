@@ -32,10 +32,6 @@ class _Known(NamedTuple):
     last: float
     """The last one; before the first, the mean of the ranks' own."""
 
-    @property
-    def level(self) -> float:
-        return self.total / self.seen if self.seen else self.last
-
 
 class WarmedThreshold(HardThreshold):
     """λ is the mean over ``steps`` steps of the magnitude that, on average over ranks, d / CF elements of a rank reach;
@@ -46,6 +42,9 @@ class WarmedThreshold(HardThreshold):
     counts are averaged over ranks and give λ for the next one. Only counts near the λ of the step before are exchanged.
     So one more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket
     sends its own n / CF largest elements; the agent only measures then, as its first step at a CF is dense.
+
+    Under an error memory the residual goes on growing after a short warm-up, and more than d / CF elements are sent.
+    A longer one (``steps``, in the order of the CF) comes closer.
     """
 
     name = "hardthreshold-warmup"
@@ -64,7 +63,7 @@ class WarmedThreshold(HardThreshold):
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         known = self._learnt.get(cf)
         if known is not None:
-            return survivors.above(known.level)
+            return survivors.above(known.last if known.seen < self.steps else known.total / known.seen)
         count = kept(survivors.x.numel(), cf)
         return survivors.above(float(take_top(survivors.x, count)[1].abs().amin()))
 
