@@ -69,6 +69,7 @@ def assemble(
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
         raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
     wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
+    wire.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     try:
         kernels.use(settings.kernels)
         kernels.warm()  # compiling takes seconds the first time on a machine: not in a step

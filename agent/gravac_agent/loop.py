@@ -79,6 +79,8 @@ class StepLoop:
         tick, sums = outcome.tick, outcome.tick.sums
         counts = sums.nonfinite == 0
         if counts:
+            if not sums.failed:
+                self._encoder.aggregator.learn(tick.means)
             self._encoder.commit()
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, sums.compensated_sq)

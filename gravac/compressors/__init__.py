@@ -10,7 +10,7 @@ from gravac.compressors.dense import Dense
 from gravac.compressors.dgc import DGC
 from gravac.compressors.elias import EliasQSGD
 from gravac.compressors.halves import BF16, FP16
-from gravac.compressors.hardthreshold import HardThreshold, WarmedThreshold
+from gravac.compressors.hardthreshold import HardThreshold
 from gravac.compressors.integers import Int4, Int8
 from gravac.compressors.natural import Natural
 from gravac.compressors.nuqsgd import NUQSGD
@@ -24,6 +24,7 @@ from gravac.compressors.stack import Stack, TopKInt8
 from gravac.compressors.svd import SVD
 from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.topk import TopK
+from gravac.compressors.warmedthreshold import WarmedThreshold
 
 _MEMBERS: tuple[type[Compressor], ...] = (
     Dense,

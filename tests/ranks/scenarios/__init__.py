@@ -16,6 +16,7 @@ from ranks.scenarios.members import (
     momentum_in_the_memory,
     switched,
     switched_differently,
+    thresholds,
     unstable_memory,
 )
 from ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
@@ -60,6 +61,7 @@ __all__ = [
     "switched",
     "switched_differently",
     "switching",
+    "thresholds",
     "train",
     "training_styles",
     "true_gains",
