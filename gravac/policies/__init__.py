@@ -9,6 +9,7 @@ from gravac.policies.gravac import GravacPolicy
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
+from gravac.wording import meant
 
 POLICIES: dict[str, type[Any]] = {
     "gravac": GravacPolicy,
@@ -35,7 +36,9 @@ __all__ = [
 def build(spec: PolicySpec) -> Policy:
     """The policy a spec describes. Raises ValueError naming policy, setting, value and what is allowed."""
     if spec.name not in POLICIES:
-        raise ValueError(f"no policy named {spec.name!r}. Policies are: {', '.join(POLICIES)}.")
+        raise ValueError(
+            f"no policy named {spec.name!r}{meant(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
     policy: Policy = POLICIES[spec.name](**spec.settings)
     return policy
 
@@ -49,7 +52,9 @@ def parse(text: str) -> Policy:
     name, _, rest = text.strip().partition(":")
     given = parse_settings(rest, f"policy {text!r}: ")
     if name not in POLICIES:
-        raise ValueError(f"policy {text!r}: no policy named {name!r}. Policies are: {', '.join(POLICIES)}.")
+        raise ValueError(
+            f"policy {text!r}: no policy named {name!r}{meant(name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
     policy: Policy = POLICIES[name](**given)
     return policy
 
