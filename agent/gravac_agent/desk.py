@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gravac import derived
 from gravac.fold import JobFold
 from gravac.follow import Follower
 from gravac.policies.base import Policy
 from gravac.protocol import End, Event, JobSpec, WindowReport
-from gravac.trace import TraceWriter
+from gravac.trace import Line, TraceWriter
 from gravac_agent.plan import Directive
 
 log = logging.getLogger("gravac.agent")
@@ -65,7 +66,7 @@ class LocalDesk:
 
     def __init__(self, spec: JobSpec, data_dir: Path, policy: Policy | None = None) -> None:
         self._fold = JobFold(spec, policy)
-        self._offset = 0
+        self._offset = self._steps = 0  # _steps: of all windows in the journal
         self.url: str | None = None
         self.trace_path: Path | None = data_dir / spec.job / "journal.jsonl"
         self._writer: TraceWriter | None = None
@@ -78,7 +79,13 @@ class LocalDesk:
 
     def _open(self, path: Path, spec: JobSpec) -> None:
         follower = Follower(adopt=True)
-        self._writer = TraceWriter(path, now=time.time, visit=follower.push)
+
+        def visit(line: Line) -> None:
+            follower.push(line)
+            if isinstance(line.record, WindowReport):
+                self._steps += derived.steps(line.record)
+
+        self._writer = TraceWriter(path, now=time.time, visit=visit)
         if follower.fold is not None:  # the same job name again: its windows and epochs go on
             follower.fold.resume(spec)
             self._fold = follower.fold
@@ -88,6 +95,7 @@ class LocalDesk:
     def put(self, report: WindowReport) -> None:
         report = renumbered(report, self._offset)
         decision = self._fold.decide(report)
+        self._steps += derived.steps(report)
         self.policy_state = self._fold.policy_state
         self.directive = Directive.of(decision)
         self._write(report, decision)
@@ -107,7 +115,7 @@ class LocalDesk:
         return True
 
     def close(self, end: End) -> None:
-        self._write(end)
+        self._write(derived.whole_job(end, self._fold.next_window, self._steps))
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -17,7 +17,6 @@ from gravac.wording import meant
 from gravac_agent import link
 from gravac_agent.errors import SetupError
 
-
 OTHER_KEYWORDS = ("module", "optimizer", "scaler")
 """Keywords of ``Agent`` that are no settings."""
 SECRET = ("token",)

@@ -61,6 +61,23 @@ class DataDirLock:
             self._fd = None
 
 
+def being_written(journal: Path) -> bool:
+    """Whether a process has the journal open for writing: a controller, or an agent that decides in process."""
+    try:
+        fd = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
 def read_note(path: Path) -> dict[str, object] | None:
     """What the last holder of a lock wrote down; null for anything else. It may be dead: ask it."""
     try:

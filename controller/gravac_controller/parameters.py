@@ -6,7 +6,7 @@ from fastapi import Header, Path, Query
 
 from gravac.protocol import Phase, Rule
 from gravac_controller import cursor
-from gravac_controller.views import State
+from gravac_controller.views import LiveState
 
 MOST = 2**53
 
@@ -44,7 +44,7 @@ WithRanks = Annotated[
     bool,
     Query(alias="ranks", description="false: leave the rows of the ranks out, which are most of wide jobs."),
 ]
-OfState = Annotated[State | None, Query(alias="state", description="Only jobs in this state.")]
+OfState = Annotated[LiveState | None, Query(alias="state", description="Only jobs in this state.")]
 LastEventId = Annotated[
     str | None, Header(description="Id of the last message seen: only what came later is sent.")
 ]

@@ -44,9 +44,8 @@ def make(
     known = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
     for setting, value in settings.items():
         if setting not in known:
-            raise ValueError(
-                f"{what}={text!r} has no setting {setting!r}{meant(setting, known)}; it has {', '.join(known) or 'none'}"
-            )
+            hint, listed = meant(setting, known), ", ".join(known) or "none"
+            raise ValueError(f"{what}={text!r} has no setting {setting!r}{hint}; it has {listed}")
         if wrong := _misfit(parameters[setting].annotation, value):
             raise ValueError(f"{what}={text!r}: {setting}={value!r}: {wrong}")
     try:

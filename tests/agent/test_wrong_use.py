@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies import DensePolicy
-from gravac.protocol import WindowReport
+from gravac.protocol import End, WindowReport
 from gravac.replay import check
 from gravac.trace import read
 from gravac_agent import Agent, ClosedError, SetupError
@@ -173,6 +173,8 @@ def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_pa
     assert path is not None
     reports = [line.record for line in read(path) if isinstance(line.record, WindowReport)]
     assert [report.window for report in reports] == [0, 1, 2, 3, 4, 5, 6]
+    ends = [line.record for line in read(path) if isinstance(line.record, End)]
+    assert [(end.windows, end.steps) for end in ends] == [(4, 7), (7, 12)]  # of the whole job
     assert check(path).ok
 
 

@@ -123,6 +123,23 @@ def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: 
     assert f"no controller runs on the journals in {tmp_path}" in output
 
 
+def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
+    """Its journal has no end. Whether it still runs is known by whether a process writes it."""
+    controller = Controller(tmp_path / "runs")
+    Job(controller, "beta").windows(2)
+    folder = tmp_path / "runs" / "beta"
+    states = []
+    for kill in (False, True):
+        if kill:
+            controller.kill()
+        page = tmp_path / "beta.html"
+        run("report", str(folder), "-o", str(page))
+        shown = json.loads(run("status", str(folder), "--json"))["jobs"][0]["state"]
+        states.append((shown, re.findall(r'"state": ?"(\w+)"', page.read_text())[0]))
+    assert states == [("running", "running"), ("interrupted", "interrupted")]
+    assert "interrupted" in run("status", str(folder))
+
+
 def test_explaining_an_operators_order(job: Job) -> None:
     seen = job.controller.ask("GET", "/v1/jobs/alpha/override").headers["etag"]
     order = b'{"action": "pin", "cf": 12.5, "actor": "alice", "note": "trying it"}'

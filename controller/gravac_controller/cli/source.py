@@ -16,6 +16,7 @@ from gravac_controller.cli.wording import printable
 from gravac_controller.client import Client, ControllerError, running
 from gravac_controller.from_records import decision_view, window_view
 from gravac_controller.live import LiveJob
+from gravac_controller.lock import being_written
 from gravac_controller.present import job_view
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
 from gravac_controller.views import DecisionView, JobView, WindowView
@@ -103,9 +104,13 @@ class FromTrace:
         if follower.fold is None or before is None:
             raise TraceError(str(path), None, "holds no job")
         self._live.in_force(follower.fold.override)
+        self._written = being_written(path)
 
     def jobs(self) -> list[JobView]:
-        return [job_view(self._live)]
+        view = job_view(self._live)
+        if view.state != "ended" and not self._written:
+            view = view.model_copy(update={"state": "interrupted"})
+        return [view]
 
     def unreadable(self) -> dict[str, str]:
         return {}
