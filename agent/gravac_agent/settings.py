@@ -158,13 +158,18 @@ class AgentSettings(BaseSettings):
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
         "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )
+    steering: Literal["off", "owner"] = Field(
+        "off",
+        description="Who may steer the job at a controller started by the agent. off: nobody. owner: the owner of the "
+        "data folder, with `gravac pin`, `dense`, `pause` and `resume`.",
+    )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
 
     def described(self) -> dict[str, Any]:
         """For the job's trace: all that does not stand there already, and neither secrets nor places."""
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
-            mode="json", exclude=elsewhere | {"token", "data_dir", "controller", "page_port"}
+            mode="json", exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering"}
         )
 
 
@@ -183,6 +188,12 @@ def load(**given: Any) -> AgentSettings:
         settings = AgentSettings(**chosen)
     except ValidationError as error:
         raise SetupError("; ".join(_wrong(each, chosen) for each in error.errors())) from None
+    if settings.steering != "off" and settings.controller != "auto":
+        raise SetupError(
+            f"steering={settings.steering!r} is for a controller that the agent starts, and "
+            f"controller={settings.controller!r}: start that one with `gravac serve --owner-may-steer` and leave "
+            "steering (GRAVAC_STEERING) out"
+        )
     for name in sorted(os.environ):
         if name.startswith("GRAVAC_") and not _read_by_us(name):
             hint = meant(name, [field.upper() for field in known], prefix="GRAVAC_")

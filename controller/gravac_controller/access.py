@@ -16,6 +16,8 @@ from starlette.datastructures import Headers
 
 OPEN_PATH = "/healthz"
 """Answered without a token and at any rate, for whoever watches over the process."""
+STEERING_PATH = "/override"
+"""End of the paths that take an operator's orders."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'

@@ -33,9 +33,10 @@ def run(*arguments: str, code: int = 0) -> str:
 class Job:
     """A job that sends windows when told to."""
 
-    def __init__(self, controller: Controller, name: str) -> None:
+    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
         self.controller, self.trainer = controller, Trainer(name)
-        answer = controller.ask("POST", "/v1/jobs", spec(name))
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
         self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
 
     def windows(self, count: int) -> None:

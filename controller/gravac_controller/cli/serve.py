@@ -60,6 +60,13 @@ class CannotStart(click.ClickException):
     "Without it nothing can be steered.",
 )
 @click.option(
+    "--owner-may-steer",
+    is_flag=True,
+    default=None,
+    help="Let the owner of the data folder steer its jobs from this machine, with `gravac pin`, `dense`, `pause` and "
+    "`resume`: the control token is left there in a file that only they can read.",
+)
+@click.option(
     "--announce",
     is_flag=True,
     help="Print one JSON line on stdout when requests are answered; the rest on stderr.",
@@ -84,7 +91,7 @@ def serve(
     given["control_token"] = _read_token("--control-token-file", control_token_file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        settings = _settings(given)
+        settings = _settings(given).with_control_token()
         run(
             settings,
             with_parent=with_parent,
@@ -144,7 +151,9 @@ def _tell(url: str, services: Services, announce: bool) -> None:
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
     elif not settings.access().open_to_look:
         lines.append("looking needs the token too: in a browser any name, and the token as the password")
-    if settings.control_token is not None:
+    if settings.owner_may_steer:
+        lines.append("the owner of that folder may steer: gravac pin JOB CF, gravac dense|pause|resume JOB")
+    elif settings.control_token is not None:
         lines.append("control is on: whoever has the control token may pin a CF, go dense, pause and resume")
     for job, why in services.store.unreadable.items():
         lines.append(f"job {job} is not served: {why}")
