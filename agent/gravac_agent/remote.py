@@ -151,7 +151,7 @@ class RemoteDesk:
         self._registered, self._warned = True, False
         self._adopt(answer.decision.epoch, Directive.of(answer.decision), answer.policy_state)
         self._ready.set()
-        log.info("controller at %s decides for job %s", self.url, spec.job)
+        log.debug("controller at %s decides for job %s", self.url, spec.job)
 
     def _send(self, item: WindowReport | Event | End) -> None:
         base = f"/v1/jobs/{self._spec.job}/"

@@ -158,6 +158,12 @@ class AgentSettings(BaseSettings):
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
         "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )
+    log_to_stderr: bool = Field(
+        True,
+        description="Where the program has configured no logging, rank 0 shows its lines (logger gravac.agent) on "
+        "stderr: the page's address at the start, what was sent at the end. False: only warnings are shown, as by any "
+        "library.",
+    )
     steering: Literal["off", "owner"] = Field(
         "off",
         description="Who may steer the job at a controller started by the agent. off: nobody. owner: the owner of the "
@@ -169,7 +175,8 @@ class AgentSettings(BaseSettings):
         """For the job's trace: all that does not stand there already, and neither secrets nor places."""
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
-            mode="json", exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering"}
+            mode="json",
+            exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering", "log_to_stderr"},
         )
 
 

@@ -195,6 +195,7 @@ def test_the_owner_of_the_folder_steers_a_training(world_of_one: None, tmp_path:
         until = time.monotonic() + 60
         while agent.state is not None and agent.state.cf != 4 and time.monotonic() < until:
             step(module, optimizer)
+            time.sleep(0.05)  # a real model's step takes longer than an answer
         assert agent.state is not None
         assert agent.state.cf == 4
     assert not (tmp_path / "mine" / CONTROL_TOKEN_NAME).exists()
