@@ -14,6 +14,8 @@ from pathlib import Path
 from gravac import kernels
 from gravac.wording import printable
 from gravac_agent.build import Parts
+from gravac_agent.desk import Desk
+from gravac_agent.loop import StepLoop
 from gravac_agent.settings import AgentSettings
 
 log = logging.getLogger("gravac.agent")
@@ -54,11 +56,11 @@ class Story:
     """Of one agent, from its start to ``end``. Silent on all ranks but 0."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
-        self._parts, self._settings = parts, settings
-        self._over, self._begun = threading.Event(), threading.Lock()
+        self._parts: Parts | None = None if parts.desk is None else parts
+        self._said, self._over = threading.Lock(), threading.Event()
         self._handler: logging.Handler | None = None
         self._level = log.level
-        if parts.desk is None:
+        if self._parts is None:
             return
         if settings.log_to_stderr and not log.hasHandlers():
             self._handler = _Stderr()
@@ -67,59 +69,59 @@ class Story:
                 log.setLevel(logging.INFO)
         _say_kernels(settings)
         if settings.controller == "none":
-            self._begin()
+            self._begin(parts)
         else:  # the address is known once the controller answers, which no step may wait for
             threading.Thread(target=self._wait, name="gravac-story", daemon=True).start()
 
     def end(self, clean: bool) -> None:
-        """Say what came of it, after the desk was closed."""
-        if self._parts.desk is None:
+        """Say what came of it, after the desk was closed. Lets go of the agent's parts."""
+        parts, self._parts = self._parts, None
+        if parts is None or parts.desk is None:
             return
-        if self._parts.desk.wait_ready(0):
-            self._begin()
+        if parts.desk.wait_ready(0):
+            self._begin(parts)
         self._over.set()
-        loop, job = self._parts.loop, self._parts.job
         how = "ended" if clean else "ended by an error in the training"
-        log.info("%s", f"job {job} {how} after {loop.step} steps{self._sent()}{self._replay()}")
+        log.info(
+            "%s",
+            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts.loop)}{_replay(parts.desk)}",
+        )
         if self._handler is not None:
             log.removeHandler(self._handler)
             log.setLevel(self._level)
 
     def _wait(self) -> None:
-        desk = self._parts.desk
-        while desk is not None and not self._over.is_set():
-            if desk.wait_ready(READY_SECONDS):
-                self._begin()
+        while (parts := self._parts) is not None and parts.desk is not None:
+            if parts.desk.wait_ready(READY_SECONDS):
+                self._begin(parts)
                 return
+            del parts
 
-    def _begin(self) -> None:
-        parts, desk = self._parts, self._parts.desk
-        if desk is None or self._over.is_set() or not self._begun.acquire(blocking=False):
+    def _begin(self, parts: Parts) -> None:
+        desk = parts.desk
+        if desk is None or self._over.is_set() or not self._said.acquire(blocking=False):
             return  # said already, or too late
         page = "decided in process, without a page" if desk.url is None else f"page {desk.url}"
         journal = "" if desk.trace_path is None else f", journal {_near(desk.trace_path)}"
         what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
         log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
 
-    def _sent(self) -> str:
-        """The CF that most steps sent, and what that saved."""
-        loop = self._parts.loop
-        if not loop.steps_at:
-            return ""
-        cf, steps = loop.steps_at.most_common(1)[0]
-        share = f"{steps / loop.steps_at.total():.0%}".replace("%", " %")
-        held = "stayed dense" if cf == 1 else f"held CF {cf:g}"
-        times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
-        fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
-        return f": {held} for {share} of steps{fewer}"
 
-    def _replay(self) -> str:
-        desk = self._parts.desk
-        if desk is None or (desk.trace_path is None and desk.url is None):
-            return ""
-        if desk.trace_path is None:
-            return f", journal at {desk.url}"
+def _sent(loop: StepLoop) -> str:
+    """The CF that most steps sent, and what that saved."""
+    if not loop.steps_at:
+        return ""
+    cf, steps = loop.steps_at.most_common(1)[0]
+    held = "stayed dense" if cf == 1 else f"held CF {cf:g}"
+    times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
+    fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
+    return f": {held} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+
+
+def _replay(desk: Desk) -> str:
+    if desk.trace_path is not None:
         return f", replay with: gravac replay {shlex.quote(_near(desk.trace_path.parent))} --check"
+    return "" if desk.url is None else f", journal at {desk.url}"
 
 
 def _say_kernels(settings: AgentSettings) -> None:
@@ -130,7 +132,7 @@ def _say_kernels(settings: AgentSettings) -> None:
     _said_kernels = True
     log.warning(
         "compressing with plain torch, several times slower than with compiled kernels (%s): pip install 'gravac[cpu]'",
-        kernels.lacking() or "GRAVAC_KERNELS=reference",
+        kernels.lacking(),
     )
 
 
