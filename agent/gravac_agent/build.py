@@ -181,9 +181,12 @@ def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: J
     if settings.controller == "none":
         return LocalDesk(spec, settings.data_dir, policy, lock)
     own = settings.controller == "auto"
+    steerable = settings.steering == "owner"
     return RemoteDesk(
         spec,
-        process=ControllerProcess(settings.data_dir, spec.job, settings.page_port) if own else None,
+        process=ControllerProcess(settings.data_dir, spec.job, settings.page_port, steerable)
+        if own
+        else None,
         url=None if own else settings.controller,
         token=settings.token,
         request_seconds=settings.request_seconds,

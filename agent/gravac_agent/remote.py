@@ -250,7 +250,7 @@ class RemoteDesk:
                 self._offset = answer.next_window - first
             self._registered = True
         self._ready.set()
-        log.info("controller at %s decides for job %s", self.url, spec.job)
+        log.debug("controller at %s decides for job %s", self.url, spec.job)
 
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:

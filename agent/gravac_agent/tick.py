@@ -1,4 +1,4 @@
-"""The tick: one small all-reduce a step that makes every rank know the same things (DESIGN §5).
+"""The tick: one small all-reduce a step that makes every rank know the same things .
 
 A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
 fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.

@@ -12,6 +12,7 @@ from gravac.aggregators.terngradsum import TernGradSum
 from gravac.collectives import ALONE, AUTO, Communicator, Network, known
 from gravac.compressors import COMPRESSORS, spec
 from gravac.compressors import build as build_compressor
+from gravac.wording import meant
 
 AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
 
@@ -34,8 +35,10 @@ def parse(
         spec.make(kind, text, settings, ALONE)  # says now what is wrong
         return lambda group: spec.make(kind, text, settings, group)
     if name not in COMPRESSORS and "+" not in text:
-        listed = ", ".join(sorted([*COMPRESSORS, *AGGREGATORS]))
-        raise ValueError(f"compressor={name!r} is unknown; choose one of {listed}")
+        every = sorted([*COMPRESSORS, *AGGREGATORS])
+        raise ValueError(
+            f"compressor={name!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
+        )
     OneShot(build_compressor(text), ALONE, collective)
     return lambda group: OneShot(build_compressor(text), group, collective, network, elements)
 

@@ -25,6 +25,7 @@ from gravac.compressors.svd import SVD
 from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.topk import TopK
 from gravac.compressors.warmedthreshold import WarmedThreshold
+from gravac.wording import meant
 
 _MEMBERS: tuple[type[Compressor], ...] = (
     Dense,
@@ -74,7 +75,9 @@ def build(text: str) -> Compressor:
         return Stack(build(selector), build(quantiser))
     name, settings = spec.split(text)
     if name not in COMPRESSORS:
-        raise ValueError(f"compressor={name!r} is unknown; choose one of {', '.join(sorted(COMPRESSORS))}")
+        raise ValueError(
+            f"compressor={name!r} is unknown{meant(name, COMPRESSORS)}; choose one of {', '.join(sorted(COMPRESSORS))}"
+        )
     return spec.make(COMPRESSORS[name], text, settings)
 
 

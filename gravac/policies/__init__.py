@@ -11,6 +11,7 @@ from gravac.policies.settings import PolicySettings
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
+from gravac.wording import meant
 
 POLICIES: dict[str, type[Any]] = {
     "gravac": GravacPolicy,
@@ -41,7 +42,9 @@ def build(spec: PolicySpec) -> Policy:
     A spec has every setting resolved: one that it lacks was added later, and means what was done before it.
     """
     if spec.name not in POLICIES:
-        raise ValueError(f"no policy named {spec.name!r}. Policies are: {', '.join(POLICIES)}.")
+        raise ValueError(
+            f"no policy named {spec.name!r}{meant(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
     policy: Policy = POLICIES[spec.name](**{**_before(spec.name), **spec.settings})
     return policy
 
@@ -79,7 +82,9 @@ def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
     name, _, rest = text.strip().partition(":")
     given = parse_settings(rest, f"policy {text!r}: ")
     if name not in POLICIES:
-        raise ValueError(f"policy {text!r}: no policy named {name!r}. Policies are: {', '.join(POLICIES)}.")
+        raise ValueError(
+            f"policy {text!r}: no policy named {name!r}{meant(name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
     policy: Policy = POLICIES[name](**{**given, **(changes or {})})
     return policy
 

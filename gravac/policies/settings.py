@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from gravac.policies.base import PolicyState
 from gravac.protocol import PolicySpec, Record
 from gravac.validation import first_problem
+from gravac.wording import meant
 
 LARGEST_CF = 1e9
 """The most that a record can hold (``gravac.fields.CompressionFactor``)."""
@@ -63,7 +64,10 @@ def resolve(policy: str, model: type[PolicySettings], given: dict[str, Any]) -> 
     unknown = sorted(set(given) - set(model.model_fields))
     if unknown:
         allowed = ", ".join(model.model_fields) or "none"
-        raise ValueError(f"policy {policy}: no setting named {unknown[0]!r}. Its settings are: {allowed}.")
+        hint = meant(unknown[0], model.model_fields)
+        raise ValueError(
+            f"policy {policy}: no setting named {unknown[0]!r}{hint}. Its settings are: {allowed}."
+        )
     try:
         # Through JSON, so that a spec read from a trace and keywords typed in Python obey one set of rules.
         return model.model_validate_json(json.dumps(given))
