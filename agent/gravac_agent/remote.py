@@ -152,7 +152,7 @@ class RemoteDesk:
         if losses:
             log.error("the journal of job %s lacks %s", self._spec.job, losses)
         if self._process is not None:
-            self._process.stop()
+            self._process.close()
         if self._job_lock is not None:
             self._job_lock.release()
 
@@ -278,7 +278,8 @@ class RemoteDesk:
                 self._outbox.dropped_windows += 1
             if self._dense and self._outbox.windows == 0 and not dropped:
                 self._dense, self.directive, back = False, self._decided, True
-                self._outbox.add(Event(kind="recovered", window=None, message=BACK))
+                window = record.window if isinstance(record, WindowReport) else None
+                self._outbox.add(Event(kind="recovered", window=window, message=BACK))
         if back:
             log.warning(BACK)
 
@@ -296,5 +297,4 @@ class RemoteDesk:
             return  # it is replaced next
         began = time.monotonic()
         if self._closing.wait(seconds):
-            rest = min(began + FIRST_SECONDS, self._closing_until) - time.monotonic()
-            time.sleep(max(0.0, rest))
+            time.sleep(max(0.0, began + FIRST_SECONDS - time.monotonic()))
