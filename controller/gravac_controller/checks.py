@@ -2,12 +2,27 @@
 
 from collections.abc import Iterator
 
-from gravac.protocol import Event, JobSpec, WindowReport
+from pydantic import TypeAdapter
+
+from gravac.protocol import Event, JobSpec, Name, WindowReport
 from gravac_controller.problems import ApiError
 from gravac_controller.views import Fault
 
 OURS = ("registered", "restarted", "gap", "override")
 """Kinds of events that the controller writes into a journal. A forged gap would hide missing windows."""
+
+
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, a dot not first"
+_NAME = TypeAdapter[str](Name)
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a folder of this name can be a job's."""
+    try:
+        _NAME.validate_python(name)
+    except ValueError:  # also of names that are not text at all
+        return False
+    return True
 
 
 def check_name(name: str) -> None:

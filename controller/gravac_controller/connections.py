@@ -50,7 +50,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_bytes += len(piece)
             super().data_received(piece)
             if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes")
+                self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes", "head_too_large")
             if self.transport.is_closing():
                 break
         if self.cycle is not None and not self.cycle.response_complete:
@@ -72,13 +72,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Bytes that are not HTTP, in the shape of every other error."""
-        self._refuse(400, "this is not an HTTP request that can be understood")
+        self._refuse(400, "this is not an HTTP request that can be understood", "not_http")
 
-    def _refuse(self, status: int, detail: str) -> None:
+    def _refuse(self, status: int, detail: str, reason: str) -> None:
         """Answer and close; only close where an answer is under way already."""
         begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not begun and not self.pipeline:  # of several requests the first may be half answered
-            problem = problem_response(status, detail, headers={**HEADERS, "connection": "close"})
+            problem = problem_response(
+                status, detail, headers={**HEADERS, "connection": "close"}, reason=reason
+            )
             head = b"".join(b"%b: %b\r\n" % pair for pair in problem.raw_headers)
             self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, bytes(problem.body)))
         if self.cycle is not None:  # what works on it must not answer as well
@@ -100,5 +102,6 @@ async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
         503,
         "too many connections are open; try again shortly, or raise GRAVAC_CONTROLLER_MAX_CONNECTIONS",
         headers={**HEADERS, "retry-after": "5", "connection": "close"},
+        reason="too_many_connections",
     )
     await answer(scope, receive, send)

@@ -15,6 +15,7 @@ from gravac_controller.hosts import is_loopback
 from gravac_controller.listen import ListenError
 from gravac_controller.lock import DataDirError
 from gravac_controller.problems import faults_of
+from gravac_controller.safe_text import log_safely
 from gravac_controller.server import UnsafeError, run
 from gravac_controller.services import Services
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
@@ -75,7 +76,7 @@ def serve(
     """
     given["token"] = _read_token("--token-file", token_file)
     given["control_token"] = _read_token("--control-token-file", control_token_file)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_safely(logging.WARNING)
     try:
         settings = _settings(given)
         run(
