@@ -50,7 +50,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._head_bytes += len(piece)
             super().data_received(piece)
             if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes", "head_too_large")
+                self._refuse(
+                    431, f"the head of a request has at most {MOST_HEAD_BYTES} bytes", "head_too_large"
+                )
             if self.transport.is_closing():
                 break
         if self.cycle is not None and not self.cycle.response_complete:

@@ -105,7 +105,10 @@ class Job:
                 await self._begin(spec)
             else:
                 await self._resume(self._fold, spec)
-            return self._known().job_answer()
+            try:
+                return self._known().job_answer()
+            except ValueError as error:
+                raise refusals.undecidable(spec.policy.name, error) from error
 
     async def window(self, report: WindowReport) -> WindowAnswer:
         """Decide on a window, or repeat the newest answer for one that is known. Raises ApiError 409, 422, 503."""
@@ -129,7 +132,10 @@ class Job:
             records: list[TraceRecord] = []
             if judgement == "gap":
                 records.append(_gap(fold.next_window, report.window))
-            decision = fold.decide(report)
+            try:
+                decision = fold.decide(report)
+            except (ValueError, ArithmeticError) as error:
+                raise refusals.undecidable(fold.spec.policy.name, error) from error
             await self._write(*records, report, decision)
             if self.journal.full:
                 await self._turn_page(fold)

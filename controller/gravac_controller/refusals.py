@@ -1,6 +1,7 @@
 """What a job refuses, in words."""
 
 from gravac_controller.problems import ApiError
+from gravac_controller.safe_text import printable
 
 
 def wrong_incarnation(given: str) -> ApiError:
@@ -29,6 +30,16 @@ def stale(now: str, seen: str) -> ApiError:
         f"this is epoch {now!r} now, not {seen!r}: look at what holds before giving the order again",
         reason="stale_epoch",
         headers={"etag": f'"{now}"'},
+    )
+
+
+def undecidable(policy: str, error: Exception) -> ApiError:
+    """The policy breaks on the state it holds, as one that was tampered with may make it."""
+    return ApiError(
+        409,
+        f"policy {policy!r} cannot go on from the state that this job holds ({printable(str(error))}); use another "
+        "job name to begin afresh",
+        reason="undecidable",
     )
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
-from gravac_controller.checks import NAME_RULE, check_name, is_job_name
+from gravac_controller.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.job import Job
 from gravac_controller.lock import DataDirLock
 from gravac_controller.problems import ApiError
@@ -78,6 +78,7 @@ class Store:
     async def register(self, spec: JobSpec) -> JobAnswer:
         """Begin or resume a job. Raises ApiError: 403 not served here, 409, 422, 429 too many jobs, 503."""
         check_name(spec.job)
+        check_counters(spec)
         if self.settings.job not in (None, spec.job):
             raise ApiError(
                 403, f"this controller serves job {self.settings.job!r} only", reason="unknown_job"
@@ -108,7 +109,9 @@ class Store:
 
     def _load(self, name: str, folder: Path) -> None:
         if not is_job_name(name):
-            self._refuse(name, f"the folder's name is not a job's: {NAME_RULE}; rename the folder to serve its journal")
+            self._refuse(
+                name, f"the folder's name is not a job's: {NAME_RULE}; rename the folder to serve its journal"
+            )
             return
         job = self._new(folder)
         try:

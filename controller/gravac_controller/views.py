@@ -256,5 +256,7 @@ class Problem(Record):
     title: str
     status: int
     detail: str = Field(description="What is wrong and what to do about it, for people.")
-    reason: str = Field(default="", description="What is wrong in one word, for programs: `unreadable`, `job_is_live`.")
+    reason: str = Field(
+        default="", description="What is wrong in one word, for programs: `unreadable`, `job_is_live`."
+    )
     errors: tuple[Fault, ...] = ()
