@@ -24,7 +24,7 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.trace import Line, TraceRecord
-from gravac_controller import refusals
+from gravac_controller import refusals, takeover
 from gravac_controller.checks import check_report
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
@@ -119,7 +119,7 @@ class Job:
             if judgement == "duplicate":
                 return fold.answer()
             if judgement == "wrong_incarnation":
-                raise refusals.wrong_incarnation(report.incarnation)
+                raise self._not_registered(report.incarnation)
             if judgement == "conflict":
                 raise ApiError(
                     409,
@@ -156,7 +156,7 @@ class Job:
         """Journal the end of the incarnation; again (a retry) changes nothing. Raises ApiError 409, 503."""
         async with self._turn():
             if end.incarnation != self._known().spec.incarnation:
-                raise refusals.wrong_incarnation(end.incarnation)
+                raise self._not_registered(end.incarnation)
             if self.live.ended:
                 return
             await self._write(end)
@@ -215,6 +215,10 @@ class Job:
         same = spec.incarnation == fold.spec.incarnation
         if same and self.live.ended:
             raise refusals.has_ended(spec.incarnation)
+        if not same and self._settings.job is None:  # a controller of its own is held by its agent alone
+            holder, silent = fold.spec.incarnation, self.live.silent_seconds()
+            if (wait := takeover.wait_seconds(self.live)) > 0:
+                raise refusals.job_is_live(spec.incarnation, spec.job, holder, silent, wait)
         before, next_window = fold.decision, fold.next_window
         old_spec = fold.spec
         try:
@@ -268,6 +272,12 @@ class Job:
         task = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
         self._tidying.add(task)
         task.add_done_callback(self._tidying.discard)
+
+    def _not_registered(self, incarnation: str) -> ApiError:
+        spec = self._known().spec
+        if incarnation in self.live.earlier_incarnations:
+            return refusals.superseded(incarnation, spec.job, spec.incarnation)
+        return refusals.wrong_incarnation(incarnation, spec.job)
 
     def _known(self) -> JobFold:
         if self._fold is None:

@@ -23,6 +23,7 @@ from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
 KEPT_EVENTS = 100
+KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
 BASELINE_MEDIANS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
@@ -58,6 +59,8 @@ class LiveJob:
         self.last_report_time: float | None = None
         self.ended = False
         self.end_message = ""
+        self.earlier_incarnations: deque[str] = deque(maxlen=KEPT_INCARNATIONS)
+        """Starts of the trainer that another one has replaced, as far as this part of the journal knows."""
         self.override: Override | None = None
         self.ordered: Override | None = None
         self.latest: WindowView | None = None
@@ -154,6 +157,8 @@ class LiveJob:
             self.started_time = time
         if self.spec is None or self.spec.incarnation != spec.incarnation:
             self.ended = False
+            if self.spec is not None:
+                self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
@@ -270,6 +275,13 @@ class LiveJob:
     def silent_seconds(self) -> float:
         """Seconds since the last registration or window: each is decided on."""
         return unix_now() - self.decided_time
+
+    @property
+    def window_seconds(self) -> float | None:
+        """Wall time of the last window that the registered start of the trainer reported; null before its first."""
+        if self.latest is None or self.spec is None or self.latest.report.incarnation != self.spec.incarnation:
+            return None
+        return self.latest.report.seconds
 
     def all_windows(self) -> Iterator[WindowView]:
         """The windows in memory, oldest first."""

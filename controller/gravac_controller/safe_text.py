@@ -30,7 +30,7 @@ class SafeFormatter(logging.Formatter):
     A message is one line. Lines of a traceback are indented, so none of them looks like a record.
     """
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the name is logging's)
+    def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = escaped(record.message)
         return super().formatMessage(record)
 
