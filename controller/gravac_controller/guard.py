@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, Access, Role
+from gravac_controller.access import CHALLENGE, OPEN_PATH, ROLE, SAFE_METHODS, Access, Role
 from gravac_controller.headers import HEADERS, KEEPING
 from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, answer_of, problem_response
 from gravac_controller.rates import Rates
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
 logger = logging.getLogger("gravac.controller")
 

@@ -279,7 +279,11 @@ class LiveJob:
     @property
     def window_seconds(self) -> float | None:
         """Wall time of the last window that the registered start of the trainer reported; null before its first."""
-        if self.latest is None or self.spec is None or self.latest.report.incarnation != self.spec.incarnation:
+        if (
+            self.latest is None
+            or self.spec is None
+            or self.latest.report.incarnation != self.spec.incarnation
+        ):
             return None
         return self.latest.report.seconds
 

@@ -29,7 +29,11 @@ def silence(app: InProcess, job: str = "job", seconds: float = 60.0) -> None:
 def register(app: InProcess, **changes: object) -> JobAnswer:
     """Register a start of the trainer. One before it counts as dead: it has been silent for a minute."""
     known = app.services.store.jobs.get(str(changes.get("job", "job")))
-    if known is not None and known.begun and known.live.known()[0].incarnation != changes.get("incarnation", "first"):
+    if (
+        known is not None
+        and known.begun
+        and known.live.known()[0].incarnation != changes.get("incarnation", "first")
+    ):
         silence(app, str(changes.get("job", "job")))
     return JobAnswer.model_validate_json(post(app, "/v1/jobs", spec(**changes)))
 
