@@ -111,6 +111,12 @@ class JobFold:
             policy_state=self.policy_state,
         )
 
+    def spec_now(self) -> JobSpec:
+        """The job as registered, in the state it is in now: what a new part of its journal begins with."""
+        return self.spec.model_copy(
+            update={"policy_state": self.policy_state, "first_window": self.next_window}
+        )
+
     def resume(self, spec: JobSpec) -> None:
         """Register the job again: the same incarnation found its controller back, or a new one started.
 

@@ -26,12 +26,20 @@ class Journal:
         self._settings, self._now = settings, now
         self._writer: TraceWriter | None = None
         self._end = End(1, 0)
+        self._left: tuple[int, str] | None = None  # lines and digest when it was last closed
         self._tidying = threading.Lock()
         self._untidy = threading.Event()  # parts may have filled since the last look
 
     def load(self, visit: Callable[[Line], object]) -> None:
-        """Open it, and ``visit`` its lines from the part on that history begins with. Raises TraceError, ValueError."""
+        """Open it, and ``visit`` its lines from the part on that history begins with.
+
+        Raises TraceError, ValueError; ``inplace.Displaced`` while it is open here and another file has its name: what
+        was acknowledged is in the open one.
+        """
+        if self._writer is not None:
+            self._writer.check()
         self.close()
+        self._left = None
         parts.repair(self.path)
         last = ""
         for path in self._recent():
@@ -56,7 +64,7 @@ class Journal:
     def append(self, *records: TraceRecord) -> tuple[Line, ...]:
         """Write and sync; opens the journal where it is closed. Raises OSError, ValueError (see ``TraceWriter``)."""
         if self._writer is None:
-            self._writer = TraceWriter(self.path, self._now)
+            self._writer = self._reopened()
         lines = self._writer.append(*records)
         self._note_end(self._writer)
         return lines
@@ -117,8 +125,19 @@ class Journal:
     def close(self) -> None:
         """Close it; the next write opens it again."""
         if self._writer is not None:
+            self._left = (self._writer.lines, self._writer.digest)
             self._writer.close()
             self._writer = None
+
+    def _reopened(self) -> TraceWriter:
+        """The journal as it was when it was closed. Raises TraceError when somebody changed it since."""
+        writer = TraceWriter(self.path, self._now)
+        if self._left not in (None, (writer.lines, writer.digest)):
+            writer.close()
+            raise TraceError(
+                str(self.path), None, "was changed while no run was using it; it will be read again"
+            )
+        return writer
 
     def _recent(self) -> list[Path]:
         """The full parts that hold the windows kept in memory, or so many as may be read; one at least."""

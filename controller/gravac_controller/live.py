@@ -8,7 +8,6 @@ import asyncio
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import time as unix_now
 
 from gravac import derived
@@ -19,7 +18,8 @@ from gravac.traceline import TraceRecord
 from gravac_controller.carried import Carried
 from gravac_controller.from_records import decision_view, told, window_view
 from gravac_controller.heat import RankHeat
-from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
+from gravac_controller.recent import Moment, Recent
+from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
 KEPT_EVENTS = 100
@@ -27,23 +27,6 @@ KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
 BASELINE_MEDIANS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One thing an event stream tells: the journal line it is known by, and what happened."""
-
-    line: int
-    window: WindowView | None = None
-    decision: DecisionView | None = None
-    event: EventView | None = None
-    end: str | None = None
-    time: float = 0.0
-
-    @property
-    def kind(self) -> str:
-        """The name of its message."""
-        return "window" if self.window is not None else "event" if self.event is not None else "end"
 
 
 class LiveJob:
@@ -72,13 +55,8 @@ class LiveJob:
         self.events_by_kind: Counter[str] = Counter()
         self.missing_windows = 0
         self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
-        self.decisions: deque[DecisionView] = deque(
-            maxlen=max(settings.history_windows, SNAPSHOT_DECISIONS) + 1
-        )
+        self.recent = Recent(settings)
         self.events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
-        self._moments: deque[Moment] = deque(maxlen=settings.history_windows)
-        self._complete_from = 0
         self._undecided = False
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
@@ -101,10 +79,11 @@ class LiveJob:
                 self._repeating = False
                 if self.decision is None:
                     self.decision, self.decided_time = record, time
-                    self.decisions.append(decision_view(time, record, None))
+                    self.recent.add_decision(decision_view(time, record, None))
             case JobSpec():
                 self._apply_spec(time, record)
             case WindowReport():
+                self._repeating = False  # a torn tail may have taken the decision out of the part's head
                 self._apply_window(time, record)
             case Decision():
                 self._apply_decision(line, time, record)
@@ -115,7 +94,7 @@ class LiveJob:
                 self._apply_event(line, EventView(time=time, event=told(record)))
             case End():
                 self.ended, self.end_message = True, record.message
-                self._remember(Moment(line, end=record.message, time=time))
+                self.recent.remember(Moment(line, end=record.message, time=time))
 
     def carried(self) -> str:
         """What a new part of the journal begins with, so that its reader needs no part before it."""
@@ -150,7 +129,7 @@ class LiveJob:
     def _apply_event(self, line: int, view: EventView) -> None:
         self.events.append(view)
         self.events_by_kind[view.event.kind] += 1
-        self._remember(Moment(line, event=view, time=view.time))
+        self.recent.remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
         if self.spec is None and not self._repeating:
@@ -163,7 +142,7 @@ class LiveJob:
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
-            self.windows.append(self._without_many_ranks(self.latest))
+            self.recent.add_window(self.latest)
         spec, _ = self.known()
         expected = spec.first_window if self.latest is None else self.latest.report.window + 1
         self.missing_windows += max(0, report.window - expected)
@@ -198,25 +177,11 @@ class LiveJob:
         self.decided_time = time
         self.decisions_by_rule[decision.rule] += 1
         view = decision_view(time, decision, before)
-        self.decisions.append(view)
+        self.recent.add_decision(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
             self.ordered = None
-            self._remember(Moment(line, window=self.latest, decision=view, time=time))
-
-    def _remember(self, moment: Moment) -> None:
-        if len(self._moments) == self._moments.maxlen:
-            self._complete_from = self._moments[0].line
-        if moment.window is not None:
-            older = self._moments[-1] if self._moments else None
-            if older is not None and older.window is not None:
-                self._moments[-1] = Moment(
-                    older.line,
-                    window=self._without_many_ranks(older.window),
-                    decision=older.decision,
-                    time=older.time,
-                )
-        self._moments.append(moment)
+            self.recent.remember(Moment(line, window=self.latest, decision=view, time=time))
 
     def _add_up(self, report: WindowReport) -> None:
         old = self.totals
@@ -230,11 +195,6 @@ class LiveJob:
             nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
             failed_steps=old.failed_steps + report.failed_steps,
         )
-
-    def _without_many_ranks(self, view: WindowView) -> WindowView:
-        if len(view.report.ranks) <= self._settings.history_rank_rows:
-            return view
-        return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
 
     def in_force(self, override: Override | None) -> None:
         """Say which order the fold obeys; null while the policy decides."""
@@ -289,20 +249,18 @@ class LiveJob:
 
     def all_windows(self) -> Iterator[WindowView]:
         """The windows in memory, oldest first."""
-        yield from self.windows
+        yield from self.recent.windows
         if self.latest is not None:
             yield self.latest
 
+    @property
+    def decisions(self) -> deque[DecisionView]:
+        """The decisions in memory, oldest first."""
+        return self.recent.decisions
+
     def moments_after(self, line: int) -> list[Moment] | None:
         """What happened after journal line ``line``; null when that is no longer (or not yet) known."""
-        if line < self._complete_from or line > self.line:
-            return None
-        recent: list[Moment] = []
-        for moment in reversed(self._moments):
-            if moment.line <= line:
-                break
-            recent.append(moment)
-        return recent[::-1]
+        return None if line > self.line else self.recent.moments_after(line)
 
     @property
     def changed(self) -> asyncio.Event:

@@ -100,6 +100,12 @@ class ControllerSettings(BaseSettings):
         ge=SNAPSHOT_WINDOWS,
         description="Windows per job kept in memory; older ones are read from the journal when asked for.",
     )
+    history_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="About how many bytes of windows and decisions all jobs together keep in memory. Beyond it the job "
+        "not heard of for longest forgets its oldest, which are then read from its journal.",
+    )
     history_rank_rows: int = Field(
         default=16,
         ge=0,

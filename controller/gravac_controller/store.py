@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
+from gravac_controller.budget import Budget
 from gravac_controller.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.job import Job
 from gravac_controller.lock import DataDirLock
@@ -32,6 +33,7 @@ class Store:
         self.jobs: dict[str, Job] = {}
         self.unreadable: dict[str, str] = {}
         self._creating, self._writers = asyncio.Lock(), Writers()
+        self._budget = Budget(settings.history_bytes)
 
     def open(self) -> None:
         """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
@@ -45,6 +47,8 @@ class Store:
                     self._load(name, folder)
             except OSError as error:
                 self._refuse(name, f"the folder cannot be listed: {error.strerror}")
+        for job in sorted(self.jobs.values(), key=lambda job: job.live.decided_time):
+            job.note_memory()  # again, in the order in which they were heard of
 
     def announce(self, url: str, instance: str) -> None:
         """Leave word in the folder of where this controller answers, for the command line to find."""
@@ -117,6 +121,7 @@ class Store:
         try:
             if job.load():
                 self.jobs[name] = job
+                job.note_memory()
         except (OSError, ValueError) as error:
             self._refuse(name, str(error))
 
@@ -130,7 +135,7 @@ class Store:
         logger.error("job %s is not served: %s", shown, reason)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now, self._writers)
+        return Job(folder, self.settings, _now, self._writers, self._budget)
 
 
 def _holds_journal(folder: Path) -> bool:
