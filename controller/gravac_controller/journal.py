@@ -1,5 +1,6 @@
 """A job's journal as a controller keeps it: part after part, full ones compressed, the oldest dropped in time."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -145,13 +146,17 @@ class Journal:
             return []
         number, files, size = parts.number_of(self.path), parts.closed(self.path.parent), 0
         recent: list[Path] = []
-        begins = self.reader.first_window(number) if number > 1 else 0
+        begins: int | None = None  # not known where the active part's head is torn
+        with contextlib.suppress(TraceError):
+            begins = self.reader.first_window(number) if number > 1 else 0
         while (number := number - 1) in files:
             size += parts.plain_size(files[number])
             if recent and size > LOAD_BYTES:
                 break
             recent.append(files[number])
-            if begins - self.reader.first_window(number) >= self._settings.history_windows:
+            first = self.reader.first_window(number)
+            begins = first if begins is None else begins
+            if begins - first >= self._settings.history_windows:
                 break
         return recent[::-1]
 
