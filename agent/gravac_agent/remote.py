@@ -173,7 +173,8 @@ class RemoteDesk:
                 self._backoff.succeeded(self._deliver())
             except NoAnswer as error:
                 starting = self._process is not None and not self._process.alive()
-                pause = self._backoff.failed(f"{self._where()}: {error}", error.retry_after, starting)
+                where = "" if self.url is None else f" at {self.url}"
+                pause = self._backoff.failed(f"{where}: {error}", error.retry_after, starting)
             except Exception as error:  # a fault of ours must not end the thread, nor lose a record
                 log.exception("reporting to the controller failed; training goes on")
                 pause = self._backoff.failed(f": {error!r}")
@@ -200,14 +201,18 @@ class RemoteDesk:
                     self._send(connection, record)
                     delivered = True
         except NoAnswer as error:
+            if (
+                isinstance(error, Refused)
+                and error.reason == "ended"
+                and isinstance(end := self._next(), End)
+            ):
+                self._acknowledged(end)  # it was taken, the answer was lost
+                return True
             self._hung = not isinstance(error, Refused)
             self._registered = False  # it may have forgotten us; to register again changes nothing otherwise
             raise
         self._hung = False
         return delivered
-
-    def _where(self) -> str:
-        return "" if self.url is None else f" at {self.url}"
 
     def _next(self) -> OutboxRecord | None:
         with self._lock:
@@ -233,11 +238,7 @@ class RemoteDesk:
         with self._lock:
             base, first, offset = self._spec, self._outbox.first_window(), self._offset
             state = self.policy_state
-        spec = base
-        if state is not None:  # a controller that lost its folder goes on from here
-            spec = spec.model_copy(update={"policy_state": state})
-            if first is not None:
-                spec = spec.model_copy(update={"first_window": first + (offset or 0)})
+        spec = calls.resumed(base, state, None if first is None else first + (offset or 0))
         answer = calls.register(connection, spec)
         with self._lock:
             if self._spec is not base:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
+from gravac.fold import JobFold
 from gravac.protocol import Event, JobSpec, Name, WindowReport
 from gravac_controller.problems import ApiError
 from gravac_controller.views import Fault
@@ -61,6 +62,12 @@ def _too_large(text: str) -> int | None:
             return node if abs(node) <= 2**64 else 2**64
         nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     return None
+
+
+def pin_limit(fold: JobFold) -> float | None:
+    """The largest CF that the job's agents obey when an operator pins it; null where they did not say."""
+    limit = (fold.spec.settings or {}).get("max_cf")
+    return max(float(limit), fold.policy.largest_cf()) if isinstance(limit, int | float) else None
 
 
 def check_same_job(path_job: str, body_job: str) -> None:

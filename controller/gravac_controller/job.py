@@ -27,7 +27,7 @@ from gravac.protocol import (
 from gravac.trace import Line, TraceRecord
 from gravac_controller import refusals, takeover
 from gravac_controller.budget import Budget
-from gravac_controller.checks import check_report
+from gravac_controller.checks import check_report, pin_limit
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
 from gravac_controller.noted import bare, gap, registered
@@ -206,6 +206,9 @@ class Job:
                 raise ApiError(409, "the job has ended: no window follows that could obey", reason="ended")
             if order.action == "resume" and fold.override is None and fold.ordered is None:
                 return
+            limit = pin_limit(fold)
+            if order.cf is not None and limit is not None and order.cf > limit:
+                raise refusals.pin_too_strong(order.cf, limit)
             override = Override(**order.model_dump(), epoch=fold.decision.epoch)
             fold.order(override)
             await self._write(override)

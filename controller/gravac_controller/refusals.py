@@ -4,6 +4,7 @@ import math
 
 from gravac_controller.problems import ApiError
 from gravac_controller.safe_text import printable
+from gravac_controller.views import Fault
 
 
 def wrong_incarnation(given: str, job: str) -> ApiError:
@@ -74,6 +75,16 @@ def not_an_operator() -> ApiError:
         "GRAVAC_CONTROLLER_CONTROL_TOKEN): send Authorization: Bearer TOKEN; the agents' GRAVAC_TOKEN does not do",
         reason="unauthorized",
         headers={"www-authenticate": "Bearer"},
+    )
+
+
+def pin_too_strong(cf: float, limit: float) -> ApiError:
+    """A pin that the job's agents would not obey."""
+    fault = Fault(
+        field="cf", message=f"{cf:g} is above {limit:g}, the most that this job's agents obey (max_cf)"
+    )
+    return ApiError(
+        422, f"{fault.field}: {fault.message}; set GRAVAC_MAX_CF for the training", errors=(fault,)
     )
 
 
