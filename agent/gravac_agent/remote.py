@@ -86,8 +86,7 @@ class RemoteDesk:
         self._refusals = 0  # of the record in flight, in a row
         self._backoff = Backoff()
         self._hung = False
-        self._closing = threading.Event()
-        self._closing_until = 0.0
+        self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-desk", daemon=True)
         self._thread.start()

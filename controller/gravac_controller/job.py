@@ -30,7 +30,7 @@ from gravac_controller.budget import Budget
 from gravac_controller.checks import check_report, pin_limit
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
-from gravac_controller.noted import bare, gap, registered
+from gravac_controller.noted import gap, registered
 from gravac_controller.problems import ApiError
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView
@@ -235,25 +235,8 @@ class Job:
             holder, silent = fold.spec.incarnation, self.live.silent_seconds()
             if (wait := takeover.wait_seconds(self.live)) > 0:
                 raise refusals.job_is_live(spec.incarnation, spec.job, holder, silent, wait)
-        before, next_window = fold.decision, fold.next_window
-        old_spec = fold.spec
-        try:
-            fold.resume(spec)
-        except ValueError as error:
-            raise ApiError(409, str(error), reason="conflict") from None
-        moved = fold.decision != before
-        if same and not moved and fold.next_window == next_window and bare(spec) == bare(old_spec):
-            return
-        kind = "the trainer found its controller again" if same else "the trainer started again"
-        records: list[TraceRecord] = [spec, fold.decision]
-        if fold.next_window > next_window:
-            records.append(gap(next_window, fold.next_window))
-        restarted = Event(
-            kind="restarted",
-            window=None,
-            message=f"{kind}: {spec.world_size} ranks, next window {fold.next_window}",
-        )
-        await self._write(*records, restarted)
+        if records := takeover.resume(fold, spec):
+            await self._write(*records)
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -16,8 +16,3 @@ def registered(spec: JobSpec) -> Event:
 def gap(expected: int, came: int) -> Event:
     """Windows are missing before the one that came."""
     return Event(kind="gap", window=came, message=f"windows {expected} to {came - 1} never arrived")
-
-
-def bare(spec: JobSpec) -> JobSpec:
-    """A spec without what changes between two registrations of one start."""
-    return spec.model_copy(update={"policy_state": None, "first_window": 0})
