@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ZYGOTE = Path(__file__).parent / "zygote.py"
-START_SECONDS = 600.0
-"""Longer than a process takes to start, all imports included: with 24 others on two cores torch alone took minutes."""
+START_SECONDS = 240.0
+"""Longer than a process takes to announce itself; less than a test may take, so that the reason is reported."""
 
 
 def surroundings(**more: str) -> dict[str, str]:
