@@ -39,7 +39,13 @@ class Forked:
         self._status = os.fdopen(status, "rb", buffering=0)
         self.stdin, self.stdout = stdin, stdout
         self.returncode: int | None = None
-        self.pid = self._number()
+        try:
+            self.pid = self._number()
+        except BaseException:  # a test's time limit: the zygote ends what nobody waits for any more
+            for file in (self._status, stdin, stdout):
+                if file is not None:
+                    file.close()
+            raise
 
     def _number(self) -> int:
         line = self._status.readline()
