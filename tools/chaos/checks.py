@@ -1,0 +1,177 @@
+"""What must hold after an episode. Each check returns sentences about what does not."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from gravac.protocol import WindowReport
+from tools.chaos.journals import Journal
+from tools.chaos.scene import Scene
+from tools.chaos.training import Training
+from tools.chaos.witness import Witness
+
+STEP_SECONDS = 2.0
+"""Longest step, but for what the machine itself was late."""
+CLOSE_SECONDS = 8.0
+FRESH_CLOSE_SECONDS = 25.0
+"""Longest ``close`` where a controller has to be started, which takes seconds on a busy machine."""
+MOST_LINES_A_SECOND = 20
+"""Of the training's log."""
+_DROPPED = re.compile(
+    r"windows? (\d+)(?:(?: to |-|–| through )(\d+))?\b.*(?:dropped|lost|not reported|unreported|not delivered)"
+    r"|(?:dropped|lost|not reported|unreported|undelivered|giving up on).*?windows? (\d+)(?:(?: to |-|–| through )(\d+))?"
+)
+_ESCAPES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def announced(log: str) -> set[int]:
+    """Windows that the agent's log says were dropped, in the count of that start of the trainer."""
+    found: set[int] = set()
+    for match in _DROPPED.finditer(log):
+        first, last = (match[1], match[2]) if match[1] else (match[3], match[4])
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
+    """Every window handed in is journaled once, or announced. ``acknowledged``: first steps of those that were."""
+    path = training.life.handed
+    handed = [WindowReport.model_validate_json(line) for line in _whole_lines(path)]
+    if not handed:
+        return []
+    name, incarnation = training.life.name, handed[0].incarnation
+    found: list[str] = []
+    kept: dict[int, WindowReport] = {}
+    gaps: set[int] = set()
+    for book in books:
+        own = [report for report in book.windows if report.incarnation == incarnation]
+        for first_step, times in Counter(report.first_step for report in own).items():
+            if times > 1:
+                found.append(f"doubled: {name}: the window from step {first_step} is journaled {times} times")
+        for report in own:
+            kept[report.first_step] = report
+        if own:
+            gaps |= {number for gap in book.gaps for number in gap}
+    offset = 0
+    for report in handed:
+        there = kept.pop(report.first_step, None)
+        if there is not None:
+            offset = there.window - report.window
+            if there.model_copy(update={"window": report.window}) != report:
+                found.append(f"altered: {name}: window {report.window} is journaled with other content")
+    if kept:
+        found.append(f"invented: {name}: {len(kept)} journaled windows were never handed in")
+    stepped = {report.first_step for book in books for report in book.windows if report.incarnation == incarnation}
+    missing = [report for report in handed if report.first_step not in stepped]
+    lost = [report.window for report in missing if report.first_step in acknowledged]
+    if lost:
+        found.append(f"lost: {name}: windows {lost} were acknowledged and are not in the journal")
+    if training.killed == 0:  # may take with it what it had not sent
+        last = max((report.window for report in handed if report.first_step in stepped), default=-1)
+        missing = [report for report in missing if report.window < last]
+    dropped = announced(training.log())
+    unsaid = [report.window for report in missing if not {report.window, report.window + offset} & dropped]
+    silent = [number for number in unsaid if number + offset not in gaps]
+    given_up = [number for number in unsaid if number + offset in gaps]
+    if given_up:
+        found.append(
+            f"given up: {name} ({training.outcome}): windows {given_up} of {len(handed)} left the agent's queue "
+            "undelivered, which only the gap in the journal says: nothing here fills that queue"
+        )
+    if silent:
+        found.append(
+            f"lost: {name} ({training.outcome}): windows {silent} of {len(handed)} were handed in, are in no journal, "
+            "and nobody said so"
+        )
+    return found
+
+
+def _whole_lines(path: object) -> list[str]:
+    from pathlib import Path
+
+    file = Path(str(path))
+    text = file.read_text() if file.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def ended(training: Training, books: Iterable[Journal]) -> list[str]:
+    """An orderly end is in the journal, unless the log says that it is not."""
+    if training.outcome != "finished":
+        return []
+    starts = [note["incarnation"] for note in training.notes(0) if "incarnation" in note]
+    if starts and not any(starts[0] in book.ends for book in books) and "end" not in _announcements(training.log()):
+        return [f"end: {training.life.name} ended in order, and no journal says so"]
+    return []
+
+
+def _announcements(log: str) -> str:
+    return " ".join(line for line in log.splitlines() if "WARNING" in line and _DROPPED.search(line.lower()))
+
+
+def equal(training: Training) -> list[str]:
+    """All ranks have the same parameters, all along and at the end."""
+    seen: dict[int, set[str]] = {}
+    for rank in range(training.life.world):
+        for note in training.notes(rank):
+            if "fingerprint" in note:
+                seen.setdefault(note["step"], set()).add(note["fingerprint"])
+    differing = sorted(step for step, prints in seen.items() if len(prints) > 1)
+    if differing:
+        return [f"ranks differ: {training.life.name}: from step {differing[0]} of {max(seen)}"]
+    return []
+
+
+def times(training: Training, witness: Witness) -> list[str]:
+    """Steps and the end took no longer than they may, and the training ended."""
+    found = []
+    name = training.life.name
+    for rank in range(training.life.world):
+        notes = training.notes(rank)
+        for seconds, step, began in [note["longest"] for note in notes if "longest" in note][-1:]:
+            late = witness.late(began, began + seconds)
+            if seconds - late > STEP_SECONDS:
+                found.append(
+                    f"slow: {name}: step {step} of rank {rank} took {seconds:.2f} s (the machine was late by {late:.2f} s)"
+                )
+        for note in notes:
+            bound = FRESH_CLOSE_SECONDS if training.fresh_controller else CLOSE_SECONDS
+            if note.get("closing", 0.0) > bound:
+                found.append(f"slow: {name}: rank {rank} closed in {note['closing']:.1f} s, more than {bound:g} s")
+            if note.get("end") == "error" and training.outcome != "killed":
+                found.append(f"failed: {name}: rank {rank}: {note['error']}")
+    if training.outcome not in ("finished", "killed"):
+        found.append(f"failed: {name}: {training.outcome}")
+    return found
+
+
+def log(training: Training) -> list[str]:
+    """The training's log holds no control characters, no traceback of ours and no flood."""
+    found = []
+    for rank in range(training.life.world):
+        text = training.log(rank)
+        if match := _ESCAPES.search(text):
+            at = text[max(0, match.start() - 60) : match.end() + 20]
+            found.append(f"log: {training.life.name}: rank {rank} logged a control character: {at!r}")
+        if training.outcome == "finished" and "Traceback" in text:
+            last = text[text.index("Traceback") :].splitlines()
+            error = next((line for line in last[1:] if line and not line.startswith(" ")), "")
+            found.append(f"log: {training.life.name}: rank {rank} logged a traceback: {error}")
+        seconds = [int(line.split()[0]) // 1000 for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+        most = max(Counter(seconds).values(), default=0)
+        if most > MOST_LINES_A_SECOND:
+            found.append(f"log: {training.life.name}: rank {rank} logged {most} lines within a second")
+    return found
+
+
+def peers(scene: Scene) -> list[str]:
+    """No request storm, and nobody saw what is not for them."""
+    found = []
+    for watch in scene.watches:
+        found += watch.storms() + watch.leaks(frozenset(scene.tokens))
+    return found
+
+
+def obeyed(training: Training) -> list[str]:
+    """The ranks sent no CF beyond the bounds of their policy."""
+    beyond = sorted(cf for cf in training.cfs if cf > 1000.0)
+    return [f"bounds: {training.life.name} sent at CF {beyond}"] if beyond else []
