@@ -22,8 +22,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--events", type=int, default=500, help="how many events in all [500]")
     parser.add_argument("--seed", type=int, default=1, help="what happens, and when, follows from it [1]")
     parser.add_argument("--per-episode", type=int, default=EVENTS_AN_EPISODE, help="events on one job [10]")
-    parser.add_argument("--first", type=int, default=0, help="number of the first episode: repeat one, or go on [0]")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no episode after so long [no limit]")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first episode: repeat one, or go on [0]"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no episode after so long [no limit]"
+    )
     parser.add_argument("--mode", choices=("own", "served"), help="only episodes of this kind [both in turn]")
     parser.add_argument("--folder", type=Path, help="where to keep what failed [a temporary folder]")
     parser.add_argument("--stop", action="store_true", help="end after the first episode that failed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gravac.protocol import WindowReport
 from tools.chaos.journals import Journal
 from tools.chaos.scene import Scene
-from tools.chaos.training import Training
+from tools.chaos.training import Training, whole_lines
 from tools.chaos.witness import Witness
 
 STEP_SECONDS = 2.0
@@ -17,10 +17,10 @@ FRESH_CLOSE_SECONDS = 25.0
 """Longest ``close`` where a controller has to be started, which takes seconds on a busy machine."""
 MOST_LINES_A_SECOND = 20
 """Of the training's log."""
-_DROPPED = re.compile(
-    r"windows? (\d+)(?:(?: to |-|–| through )(\d+))?\b.*(?:dropped|lost|not reported|unreported|not delivered)"
-    r"|(?:dropped|lost|not reported|unreported|undelivered|giving up on).*?windows? (\d+)(?:(?: to |-|–| through )(\d+))?"
-)
+_NUMBERS = r"windows? (\d+)(?:(?: to |-|–| through )(\d+))?"
+_GONE = r"(?:dropped|lost|not reported|unreported|undelivered|not delivered|giving up on)"
+_DROPPED = re.compile(rf"{_NUMBERS}\b.*{_GONE}|{_GONE}.*?{_NUMBERS}")
+_STAMP = re.compile(r"(?m)^(\d+) [A-Z]+ ")
 _ESCAPES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
@@ -35,8 +35,7 @@ def announced(log: str) -> set[int]:
 
 def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
     """Every window handed in is journaled once, or announced. ``acknowledged``: first steps of those that were."""
-    path = training.life.handed
-    handed = [WindowReport.model_validate_json(line) for line in _whole_lines(path)]
+    handed = [WindowReport.model_validate_json(line) for line in whole_lines(training.life.handed)]
     if not handed:
         return []
     name, incarnation = training.life.name, handed[0].incarnation
@@ -61,7 +60,9 @@ def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]
                 found.append(f"altered: {name}: window {report.window} is journaled with other content")
     if kept:
         found.append(f"invented: {name}: {len(kept)} journaled windows were never handed in")
-    stepped = {report.first_step for book in books for report in book.windows if report.incarnation == incarnation}
+    stepped = {
+        report.first_step for book in books for report in book.windows if report.incarnation == incarnation
+    }
     missing = [report for report in handed if report.first_step not in stepped]
     lost = [report.window for report in missing if report.first_step in acknowledged]
     if lost:
@@ -86,20 +87,16 @@ def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]
     return found
 
 
-def _whole_lines(path: object) -> list[str]:
-    from pathlib import Path
-
-    file = Path(str(path))
-    text = file.read_text() if file.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
 def ended(training: Training, books: Iterable[Journal]) -> list[str]:
     """An orderly end is in the journal, unless the log says that it is not."""
     if training.outcome != "finished":
         return []
     starts = [note["incarnation"] for note in training.notes(0) if "incarnation" in note]
-    if starts and not any(starts[0] in book.ends for book in books) and "end" not in _announcements(training.log()):
+    if (
+        starts
+        and not any(starts[0] in book.ends for book in books)
+        and "end" not in _announcements(training.log())
+    ):
         return [f"end: {training.life.name} ended in order, and no journal says so"]
     return []
 
@@ -131,12 +128,15 @@ def times(training: Training, witness: Witness) -> list[str]:
             late = witness.late(began, began + seconds)
             if seconds - late > STEP_SECONDS:
                 found.append(
-                    f"slow: {name}: step {step} of rank {rank} took {seconds:.2f} s (the machine was late by {late:.2f} s)"
+                    f"slow: {name}: step {step} of rank {rank} took {seconds:.2f} s "
+                    f"(the machine was late by {late:.2f} s)"
                 )
         for note in notes:
             bound = FRESH_CLOSE_SECONDS if training.fresh_controller else CLOSE_SECONDS
             if note.get("closing", 0.0) > bound:
-                found.append(f"slow: {name}: rank {rank} closed in {note['closing']:.1f} s, more than {bound:g} s")
+                found.append(
+                    f"slow: {name}: rank {rank} closed in {note['closing']:.1f} s, more than {bound:g} s"
+                )
             if note.get("end") == "error" and training.outcome != "killed":
                 found.append(f"failed: {name}: rank {rank}: {note['error']}")
     if training.outcome not in ("finished", "killed"):
@@ -156,7 +156,7 @@ def log(training: Training) -> list[str]:
             last = text[text.index("Traceback") :].splitlines()
             error = next((line for line in last[1:] if line and not line.startswith(" ")), "")
             found.append(f"log: {training.life.name}: rank {rank} logged a traceback: {error}")
-        seconds = [int(line.split()[0]) // 1000 for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+        seconds = [int(stamp) // 1000 for stamp in _STAMP.findall(text)]
         most = max(Counter(seconds).values(), default=0)
         if most > MOST_LINES_A_SECOND:
             found.append(f"log: {training.life.name}: rank {rank} logged {most} lines within a second")

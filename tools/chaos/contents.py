@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from tools.chaos.liars import CF_HUGE, Lie, Talk, changed
 from tools.chaos.wire import Message, answer
@@ -71,7 +71,7 @@ def with_proofs(*proofs: Any) -> Any:
     return changed(change)
 
 
-def decision_lie(name: str, change: Any, ambiguous: bool = False, scope: str | None = None) -> Lie:
+def decision_lie(name: str, change: Any, ambiguous: bool = False, scope: Literal["jobs"] | None = None) -> Lie:
     return Lie(name, changed(change), keeps=True, scratch=False, ambiguous=ambiguous, scope=scope)
 
 

@@ -22,9 +22,9 @@ def children(parent: int) -> list[int]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 after = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(after[1]) == parent and after[0] != "Z":
-                    if b"gravac_controller" in (entry / "cmdline").read_bytes():
-                        found.append(int(entry.name))
+                ours = int(after[1]) == parent and after[0] != "Z"
+                if ours and b"gravac_controller" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
     return found
 
 

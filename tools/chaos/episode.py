@@ -1,13 +1,14 @@
 """One job from its first life to the checks: events at random moments, drawn from a seed."""
 
 import random
+import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.chaos import checks, events
-from tools.chaos.controllers import alive
 from tools.chaos.journals import journals, latest
 from tools.chaos.scene import Mode, Scene
 from tools.chaos.training import Training, lines
@@ -18,6 +19,8 @@ RECOVERY_SECONDS = 60.0
 attempts, and long enough to start a controller on a busy machine."""
 QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
 """Seconds between events: mostly the former, so that one meets what the other left; sometimes enough to recover."""
+
+Tell = Callable[[str], None]
 
 
 @dataclass
@@ -38,7 +41,9 @@ class Outcome:
     """Requests that lied-to agents sent, of all."""
 
 
-def run(folder: Path, seed: int, number: int, wanted: int, witness: Witness, mode: Mode | None = None) -> Outcome:
+def run(
+    folder: Path, seed: int, number: int, wanted: int, witness: Witness, mode: Mode | None = None
+) -> Outcome:
     """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
     mode = mode or ("own" if number % 2 else "served")
@@ -66,7 +71,9 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
     began, done, refused = time.monotonic(), 0, 0
 
     def tell(what: str) -> None:
-        outcome.story.append(f"{time.monotonic() - began:7.2f} {scene.trainings and scene.training.life.name} {what}")
+        outcome.story.append(
+            f"{time.monotonic() - began:7.2f} {scene.trainings and scene.training.life.name} {what}"
+        )
 
     begin(scene, tell, outcome)
     while done < wanted and not outcome.wrong:
@@ -97,7 +104,7 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
         end(scene, tell)
 
 
-def begin(scene: Scene, tell: "events.Callable[[str], None]", outcome: Outcome) -> None:
+def begin(scene: Scene, tell: Tell, outcome: Outcome) -> None:
     """Start a life; sometimes things happen before its first step."""
     if scene.served is not None and scene.chance.random() < 0.7:
         scene.served.wait()
@@ -113,7 +120,7 @@ def begin(scene: Scene, tell: "events.Callable[[str], None]", outcome: Outcome) 
         tell("started")
 
 
-def end(scene: Scene, tell: "events.Callable[[str], None]") -> None:
+def end(scene: Scene, tell: Tell) -> None:
     """Wait for the end of a life, while what is wrong goes on for its time."""
     training = scene.training
     until = time.monotonic() + 60
@@ -174,7 +181,9 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
     outcome.busiest = max((watch.busiest for watch in scene.watches if watch.strict), default=0)
     outcome.untold = sum(len(watch.requests) for watch in scene.watches if watch.strict)
     if scene.proxy is not None:
-        outcome.resent = max(0, scene.proxy.everything.paths.count(f"/v1/jobs/{scene.job}/windows") - outcome.windows)
+        outcome.resent = max(
+            0, scene.proxy.everything.paths.count(f"/v1/jobs/{scene.job}/windows") - outcome.windows
+        )
 
 
 def measure(training: Training, outcome: Outcome) -> None:
@@ -187,10 +196,5 @@ def measure(training: Training, outcome: Outcome) -> None:
 def keep(scene: Scene) -> None:
     """The journals, to look at: out of the small disk, which goes."""
     if scene.disk.mounted:
-        import shutil
-
         shutil.copytree(scene.disk.folder, scene.folder / "kept", ignore=shutil.ignore_patterns(".full"))
         scene.disk.unmount()
-
-
-__all__ = ["Outcome", "alive", "run"]

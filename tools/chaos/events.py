@@ -1,4 +1,4 @@
-"""What can happen, how often, and what is done. Each event returns what it was, or None when it could not happen now."""
+"""What can happen, how often, and what is done. An event returns what it was, or None when it could not happen now."""
 
 import signal
 import time
@@ -104,9 +104,7 @@ def kill_in_answer(scene: Scene) -> str | None:
 def lie(scene: Scene) -> str | None:
     """The man in the middle answers with a lie for a while."""
     told = scene.chance.choice(LIES)
-    scope = scene.chance.choice(SCOPES)
-    if told.scope is not None:
-        scope = "all"
+    scope = scene.chance.choice(SCOPES) if told.scope is None else told.scope
     trouble = Trouble(scope, lie=told)
     scene.trouble(trouble, seconds=scene.chance.uniform(0.3, 4.0))
     return f"lie: {told.name} ({scope})"

@@ -47,20 +47,28 @@ def examined(path: Path) -> Journal:
                 elif record.window > expected:
                     missing = range(expected, record.window)
                     if missing not in found.gaps:
-                        found.wrong.append(f"gap: {where}: windows {missing} are missing, and no event says so")
+                        found.wrong.append(
+                            f"gap: {where}: windows {missing} are missing, and no event says so"
+                        )
                 expected = max(expected, record.window + 1)
                 found.windows.append(record)
             elif isinstance(record, Decision):
                 if max(record.cf_candidate, record.cf_minimum) > MOST_CF or record.phase == "fallback":
                     found.wrong.append(f"bounds: {where}: line {line.number} decides {record.model_dump()}")
                 if record.epoch > epoch + 1:
-                    found.wrong.append(f"epochs: {where}: line {line.number} jumps from {epoch} to {record.epoch}")
+                    found.wrong.append(
+                        f"epochs: {where}: line {line.number} jumps from {epoch} to {record.epoch}"
+                    )
                 epoch = record.epoch
             elif isinstance(record, Event):
                 found.events.append(record)
                 if record.kind == "gap" and (numbers := _RANGE.search(record.message)):
                     found.gaps.append(range(int(numbers[1]), int(numbers[2]) + 1))
-                    expected = max(expected, found.gaps[-1].stop) if _continues(found.gaps[-1], expected) else expected
+                    expected = (
+                        max(expected, found.gaps[-1].stop)
+                        if _continues(found.gaps[-1], expected)
+                        else expected
+                    )
             elif isinstance(record, End):
                 found.ends.add(record.incarnation)
     except TraceError as error:

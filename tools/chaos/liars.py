@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from gravac.fold import JobFold
 from gravac.policies import parse
@@ -63,7 +63,7 @@ class Lie:
     scratch: bool = True
     ambiguous: bool = False
     slow: float = 0.0
-    scope: str | None = None
+    scope: Literal["jobs"] | None = None
     """Kind of request that it is about, where it is about one."""
 
     @property

@@ -60,7 +60,7 @@ class Trouble:
 
 
 class Proxy:
-    """Listens on a port of its own from the start to ``close``. ``upstream``: where the controller is, None: nowhere."""
+    """Listens on a port of its own until ``close``. ``upstream``: where the controller is; None: nowhere."""
 
     def __init__(self, talk: Talk, chance: random.Random) -> None:
         self.upstream: tuple[str, int] | None = None
@@ -182,7 +182,9 @@ class Proxy:
     def _nobody(self, sock: socket.socket) -> None:
         """What proxies say when there is no controller: a page of their own, or nothing."""
         if self._chance.random() < 0.5:
-            sock.sendall(answer("502 Bad Gateway", b"<html><h1>502 Bad Gateway</h1></html>", kind="text/html"))
+            sock.sendall(
+                answer("502 Bad Gateway", b"<html><h1>502 Bad Gateway</h1></html>", kind="text/html")
+            )
 
     def _note(self, request: Message, reply: Message) -> None:
         if reply.status == 200 and scope_of(request.path) == "windows":

@@ -58,7 +58,9 @@ def main(life: Life, rank: int, orders: Connection | None) -> None:
         for name in [name for name in os.environ if name.startswith("GRAVAC_")]:
             del os.environ[name]
         os.environ |= life.environment
-        logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(
+            level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(name)s: %(message)s"
+        )
         torch.set_num_threads(1)
         store = f"file://{life.folder}/{life.name}.store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=life.world)

@@ -1,5 +1,6 @@
 """A training from outside: two ranks forked from a process that has imported torch, watched, stopped and killed."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -72,10 +73,8 @@ class Training:
     def stop(self) -> None:
         """Ask it to end in order."""
         self.stopping_since = time.monotonic()
-        try:
+        with contextlib.suppress(OSError):
             self._orders.send("stop")
-        except OSError:
-            pass
 
     def join(self) -> None:
         """Wait for its end; kill what hangs."""
@@ -112,9 +111,11 @@ class Training:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """JSON lines; a torn last one is left out."""
-    found = []
-    for line in path.read_text().splitlines(keepends=True) if path.exists() else []:
-        if line.endswith("\n"):
-            found.append(json.loads(line))
-    return found
+    """JSON lines of a file."""
+    return [json.loads(line) for line in whole_lines(path)]
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Lines of a file that may not be there; the last one may be torn, where its writer was killed."""
+    text = path.read_text() if path.exists() else ""
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

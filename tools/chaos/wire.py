@@ -1,5 +1,6 @@
 """HTTP messages as bytes on a socket: as much as proxies, squatters and liars need."""
 
+import contextlib
 import re
 import socket
 from collections.abc import Callable
@@ -68,8 +69,6 @@ def answer(status: str, body: bytes, *headers: str, kind: str = "application/jso
 
 def close(sock: socket.socket) -> None:
     """End a connection or listener, also one that another thread waits on."""
-    try:
+    with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     sock.close()
