@@ -1,8 +1,8 @@
 """How a controller proves that it knows a token without sending it: an HMAC over a challenge that the asker draws.
 
-A client that holds a token asks for this proof before it sends the token, on the same connection, so that a program that
-took over the port of a controller learns nothing. Anybody may ask for proofs, so the key is derived slowly: a proof must
-not make it cheap to guess a weak token.
+A client that holds a token asks for this proof before it sends the token, on the same connection, so that a program
+that took over the port of a controller learns nothing. Anybody may ask for proofs, so the key is derived slowly: a
+proof must not make it cheap to guess a weak token.
 """
 
 import hashlib

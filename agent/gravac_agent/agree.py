@@ -6,10 +6,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from gravac_agent.errors import AgreementError
+from gravac_agent.errors import AgreementError, SetupError
 
 _ROOM = 16384
 """Bytes a rank's setup may take; plain text, so no pickle crosses a wire."""
+
+
+_PROBLEM_BYTES = 1024
 
 
 def new_group(members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
@@ -24,6 +27,18 @@ def new_group(members: list[int], seconds: float | None, backend: str) -> dist.P
     )
     assert group is not None
     return group
+
+
+def raise_everywhere(problem: str | None, group: dist.ProcessGroup) -> None:
+    """Raise SetupError on every rank when one of them has a ``problem``, so that no rank waits for one that gave up."""
+    raw = (problem or "").encode()[:_PROBLEM_BYTES]
+    mine = torch.zeros(_PROBLEM_BYTES, dtype=torch.uint8)
+    mine[: len(raw)] = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)[: len(raw)]
+    everyone = [torch.empty_like(mine) for _ in range(group.size())]
+    dist.all_gather(everyone, mine, group=group)
+    for text in (bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everyone):
+        if text:
+            raise SetupError(text)
 
 
 def same_everywhere(setup: dict[str, object], group: dist.ProcessGroup) -> str:

@@ -16,13 +16,14 @@ from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac_agent import link as links
-from gravac_agent.agree import new_group, same_everywhere
+from gravac_agent.agree import new_group, raise_everywhere, same_everywhere
 from gravac_agent.describe import environment, job_name, model_shape
 from gravac_agent.desk import Desk, LocalDesk
 from gravac_agent.encode import Encoder
 from gravac_agent.engine import Engine
 from gravac_agent.errors import SetupError
 from gravac_agent.hook import HookSlot
+from gravac_agent.joblock import JobLock
 from gravac_agent.launcher import ControllerProcess
 from gravac_agent.loop import StepLoop
 from gravac_agent.metered import Metered
@@ -107,7 +108,13 @@ def assemble(
     job = settings.job or job_name()
     if settings.job is None and world_size < dist.get_world_size():
         job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
-    desk: Desk | None = None
+    desk, lock, taken = None, None, None
+    if rank == 0:
+        try:
+            lock = _job_lock(job, settings)
+        except SetupError as error:
+            taken = str(error)
+    raise_everywhere(taken, tick_group)
     start = Directive.of(rule.start().decision)
     if rank == 0:
         spec = JobSpec(
@@ -123,7 +130,7 @@ def assemble(
             link=None if wire.link is None else wire.link.spec(),
             settings=settings.described(),
         )
-        desk = _desk(spec, settings, policy)
+        desk = _desk(spec, settings, policy, lock)
     loop = StepLoop(
         group=tick_group,
         rank=rank,
@@ -163,9 +170,15 @@ def _unstable(encoder: Encoder, cf: float) -> str | None:
     return memories.stability(encoder.memory, aggregator.compressor, cf)
 
 
-def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Desk:
+def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:
+    """Keep other runs off the journal, where it is this process that sees to it being written. Raises SetupError."""
+    writes = settings.controller in ("auto", "none")
+    return JobLock.acquire(settings.data_dir, job) if writes else None
+
+
+def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: JobLock | None) -> Desk:
     if settings.controller == "none":
-        return LocalDesk(spec, settings.data_dir, policy)
+        return LocalDesk(spec, settings.data_dir, policy, lock)
     own = settings.controller == "auto"
     return RemoteDesk(
         spec,
@@ -174,4 +187,6 @@ def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Desk
         token=settings.token,
         request_seconds=settings.request_seconds,
         fallback_windows=settings.fallback_windows,
+        pinned_cf=settings.max_cf,
+        lock=lock,
     )

@@ -1,67 +1,180 @@
-"""HTTP to a controller with the standard library: one request, one total deadline, no proxies, no surprises."""
+"""HTTP to a controller with the standard library: one connection that proves itself first, and no surprises.
+
+Everything that is not a valid answer of a gravac controller counts as no answer, whatever its status.
+"""
 
 import contextlib
 import http.client
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-TRY_LATER = (408, 429)
-"""Refusals that say nothing against the request: too slow, too many at once."""
+from gravac import proof
+
+MAX_ANSWER_BYTES = 4_000_000
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""Longest pause that a controller can ask for."""
 
 
-class Unreachable(Exception):
-    """No answer within the deadline: the controller is away. Try again later."""
+class NoAnswer(Exception):
+    """No valid answer: nothing came in time, or something that a gravac controller does not say. Try again later."""
+
+    retry_after = 0.0
+    """Seconds to wait at least before the next attempt."""
 
 
-class Refused(Exception):
-    """The controller answered with an error; trying the same again would not help."""
+class Refused(NoAnswer):
+    """The controller answered with an error in its own form (application/problem+json)."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(f"{status}: {detail}")
-        self.status = status
+    def __init__(self, message: str, status: int, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
 
 
-def post(url: str, path: str, body: str, *, seconds: float, token: str | None) -> bytes:
-    """POST JSON and return the answer's body. Raises Unreachable or Refused.
+class Connection:
+    """One TCP connection to a controller, for a few requests in a row.
 
-    A time-out per read is no deadline (a server that drips bytes would hold us for ever), so a timer cuts the
-    connection after ``seconds`` in all.
+    Where there is a token, entering the context first makes the other side prove that it knows it. A connection that
+    breaks is never opened again, since another program may answer by then.
+
+    Args:
+        url: address of the controller, ``http://host:port``.
+        seconds: total deadline of each request. A timeout of each read would not be one: a server that sends a byte
+            now and then would hold us forever.
+        token: secret that the controller must know, sent with every request after its proof. None: neither.
     """
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
-    headers = {"Content-Type": "application/json"}
-    if token:
-        headers["Authorization"] = f"Bearer {token}"
 
-    def cut() -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+    def __init__(self, url: str, *, seconds: float, token: str | None) -> None:
+        parts = urlsplit(url)
+        self.url, self._seconds, self._token = url, seconds, token
+        self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
+        self._socket: socket.socket | None = None
 
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
+    def __enter__(self) -> Self:
+        """Connect. Raises NoAnswer when nobody is there or the proof is missing."""
+        try:
+            self._http.connect()
+        except (OSError, ValueError) as error:
+            raise NoAnswer(_why(error)) from None
+        self._http.auto_open = 0
+        self._socket = self._http.sock
+        try:
+            if self._token is not None:
+                self._ask_for_proof(self._token)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the other side closed the connection in order, after its last answer."""
+        return self._http.sock is None
+
+    def close(self) -> None:
+        """Close the connection; safe to repeat."""
+        self._http.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def post(self, path: str, body: str) -> bytes:
+        """POST JSON and return the answer's bytes, a JSON object. Raises NoAnswer, or Refused for an error."""
+        return self._request("POST", path, body.encode())[0]
+
+    def _ask_for_proof(self, token: str) -> None:
+        challenge = proof.new_challenge()
+        _, answer = self._request("GET", f"{proof.PATH}?challenge={challenge}", None, with_token=False)
+        proofs = answer.get("proofs")
+        strings = [one for one in proofs if isinstance(one, str)] if isinstance(proofs, list) else []
+        if not proof.proves(token, challenge, strings):
+            raise NoAnswer(
+                "it does not prove that it knows the token, so nothing was sent to it: another program has this "
+                "address, or the controller was started with another GRAVAC_TOKEN"
+            )
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, with_token: bool = True
+    ) -> tuple[bytes, dict[str, Any]]:
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        if with_token and self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        with self._deadline():
+            try:
+                self._http.request(method, path, body, headers)
+                with self._http.getresponse() as response:
+                    answer = response.read(MAX_ANSWER_BYTES)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise NoAnswer(_why(error)) from None
+        if response.length:  # http.client says nothing when a body ends early
+            raise NoAnswer(
+                _text(f"{self.url}: the answer broke off, or is larger than {MAX_ANSWER_BYTES} bytes")
+            )
+        kind = (response.getheader("Content-Type") or "no content type").partition(";")[0].strip().lower()
+        if response.status == 200 and kind == "application/json":
+            found = _json_object(answer)
+            if found is not None:
+                return answer, found
+        if response.status >= 400 and kind == "application/problem+json":
+            problem = _json_object(answer)
+            if problem is not None and problem.get("status") == response.status:
+                message = _text(f"it answered {response.status}: {_detail(problem)}")
+                raise Refused(message, response.status, _seconds(response.getheader("Retry-After")))
+        raise NoAnswer(_text(f"it answered {response.status} with {kind}, which no gravac controller does"))
+
+    @contextlib.contextmanager
+    def _deadline(self) -> Iterator[None]:
+        def cut() -> None:
+            with contextlib.suppress(OSError, AttributeError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+        timer = threading.Timer(self._seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _json_object(body: bytes) -> dict[str, Any] | None:
     try:
-        connection.request("POST", path, body.encode(), headers)
-        response = connection.getresponse()
-        answer = response.read(4_000_000)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Unreachable(f"{url}: {error or type(error).__name__}") from None
-    finally:
-        timer.cancel()
-        connection.close()
-    if response.status >= 500 or response.status in TRY_LATER:
-        raise Unreachable(f"{url} answered {response.status}: {_detail(answer)}")
-    if response.status >= 400:
-        raise Refused(response.status, _detail(answer))
-    return answer
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _detail(answer: bytes) -> str:
+def _detail(problem: dict[str, Any]) -> str:
+    errors = problem.get("errors")
+    faults = [one for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
+    more = "; ".join(f"{one.get('field')}: {one.get('message')}" for one in faults)
+    return f"{problem.get('detail', 'no detail')} {more}".strip()
+
+
+def _seconds(header: str | None) -> float:
     try:
-        problem = json.loads(answer)
-        errors = "; ".join(f"{e.get('field')}: {e.get('message')}" for e in problem.get("errors") or [])
-        return f"{problem.get('detail', problem)} {errors}".strip()[:500]
-    except (ValueError, AttributeError):
-        return answer[:200].decode(errors="replace")
+        seconds = float(header or 0)
+    except ValueError:
+        return 0.0
+    return min(seconds, MAX_RETRY_AFTER_SECONDS) if seconds > 0 else 0.0
+
+
+def _why(error: Exception) -> str:
+    """Name a failure of the network, or of HTTP: the other side may have sent anything."""
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):
+        return _text(f"what came is no HTTP answer, {type(error).__name__}: {error}"[:200])
+    return _text(str(error) or type(error).__name__)
+
+
+def _text(message: str) -> str:
+    """Safe in a log and on a terminal: what the other side wrote may hold control characters, and be endless."""
+    return "".join(char if char.isprintable() else "?" for char in message[:500])

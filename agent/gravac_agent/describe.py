@@ -2,6 +2,7 @@
 
 import platform
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -19,10 +20,12 @@ GIT_SECONDS = 2.0
 
 
 def job_name() -> str:
-    """Script name and start time, such as ``train_ddp-20261121-093000``."""
+    """Return script name, start time and a random part, such as ``train_ddp-20261121-093000-5f3a``."""
     script = Path(sys.argv[0] or "job")
     stem = script.parent.name if script.stem == "__main__" else script.stem
-    return re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:40] + time.strftime("-%Y%m%d-%H%M%S")
+    return (
+        re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:40] + time.strftime("-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
+    )
 
 
 def environment(module: DistributedDataParallel) -> Environment:

@@ -10,6 +10,8 @@ from gravac.follow import Follower
 from gravac.policies.base import Policy
 from gravac.protocol import End, Event, JobSpec, WindowReport
 from gravac.trace import TraceWriter
+from gravac_agent.errors import SetupError
+from gravac_agent.joblock import JobLock
 from gravac_agent.plan import Directive
 
 log = logging.getLogger("gravac.agent")
@@ -34,7 +36,10 @@ class Desk(Protocol):
         ...
 
     def resume(self, policy_state: str, window: int) -> None:
-        """Go on from a checkpoint: the policy's state then, and the number of the next window."""
+        """Go on from a checkpoint: the policy's state then, and the number of the next window.
+
+        Raises SetupError, with nothing changed, when the state is not one of the job's policy.
+        """
         ...
 
     def wait_ready(self, seconds: float) -> bool:
@@ -46,14 +51,19 @@ class Desk(Protocol):
         ...
 
 
-Numbered = TypeVar("Numbered", WindowReport, Event)
+Numbered = TypeVar("Numbered", bound=WindowReport | Event | End)
 
 
 def renumbered(record: Numbered, offset: int) -> Numbered:
-    """The record in the job's own count of windows: a trainer started again counts from 0, its job goes on."""
-    if not offset or record.window is None:
-        return record
-    return record.model_copy(update={"window": record.window + offset})
+    """Return the record in the job's own count of windows: a trainer started again counts from 0, its job goes on."""
+    field = "windows" if isinstance(record, End) else "window"
+    number = getattr(record, field)
+    return record if number is None or not offset else _with(record, **{field: number + offset})
+
+
+def _with(record: Numbered, **fields: int) -> Numbered:
+    changed: Numbered = record.model_copy(update=fields)  # type: ignore[assignment]
+    return changed
 
 
 class LocalDesk:
@@ -63,7 +73,10 @@ class LocalDesk:
     costs the journal, not the training.
     """
 
-    def __init__(self, spec: JobSpec, data_dir: Path, policy: Policy | None = None) -> None:
+    def __init__(
+        self, spec: JobSpec, data_dir: Path, policy: Policy | None = None, lock: JobLock | None = None
+    ) -> None:
+        self._lock = lock
         self._fold = JobFold(spec, policy)
         self._offset = 0
         self.url: str | None = None
@@ -97,7 +110,13 @@ class LocalDesk:
 
     def resume(self, policy_state: str, window: int) -> None:
         spec = self._fold.spec.model_copy(update={"policy_state": policy_state, "first_window": window})
-        self._fold.resume(spec)
+        try:
+            self._fold.resume(spec)
+        except ValueError as error:
+            raise SetupError(
+                f"the checkpoint does not fit policy={spec.policy.name!r}: {error}. Resume with the policy that it was "
+                "saved with, or start afresh without loading it"
+            ) from None
         self._offset = self._fold.next_window - window
         self.policy_state = self._fold.policy_state
         self.directive = Directive.of(self._fold.decision)
@@ -107,10 +126,12 @@ class LocalDesk:
         return True
 
     def close(self, end: End) -> None:
-        self._write(end)
+        self._write(renumbered(end, self._offset))
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._lock is not None:
+            self._lock.release()
 
     def _write(self, *records: JobSpec | WindowReport | Event | End | object) -> None:
         if self._writer is None:

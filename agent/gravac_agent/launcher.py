@@ -13,10 +13,20 @@ from pathlib import Path
 
 log = logging.getLogger("gravac.agent")
 
+MAX_LOG_TAIL_BYTES = 2000
+
 
 class ControllerProcess:
-    """``python -m gravac_controller serve`` for one job's folder. The token travels in its environment, never on a
-    command line; it ends when this process does (its standard input closes)."""
+    """``python -m gravac_controller serve`` for one job's folder.
+
+    The token travels in its environment, never on a command line. It ends when this process does: its standard input
+    closes.
+
+    Args:
+        data_dir: folder of the journals; the controller's log is in it.
+        job: the one job that it serves.
+        port: where it listens; 0: any free port. A port that is taken is replaced by a free one.
+    """
 
     def __init__(self, data_dir: Path, job: str, port: int) -> None:
         self.data_dir, self.job, self.port = data_dir, job, port
@@ -26,40 +36,41 @@ class ControllerProcess:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        process = self._process
+        return None if process is None else process.pid
 
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        process = self._process
+        return process is not None and process.poll() is None
 
     def start(self, seconds: float = 30.0) -> str:
-        """Start it, wait until it says where it listens, return the address. Raises OSError when it does not."""
+        """Start it, wait until it says where it listens, and return that address.
+
+        After a restart it listens where it did before, so that open pages come back; where another program has that
+        port by now, on a free one.
+
+        Raises:
+            OSError: it did not start within ``seconds``; the message has the last line of its log.
+        """
         self.stop()
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        log_path = self.data_dir / "controller.log"
-        command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
-        command += ["--data-dir", str(self.data_dir), "--job", self.job, "--port", str(self.port)]
-        with log_path.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "GRAVAC_TOKEN": self.token},
-                start_new_session=True,  # Ctrl-C reaches the trainer, which then ends the controller in order
-            )
-        line = self._first_line(seconds)
+        until = time.monotonic() + seconds
         try:
-            self.url = str(json.loads(line)["url"])
-        except (ValueError, KeyError, TypeError):
-            self.stop()
-            raise OSError(f"the controller did not start; see {log_path}") from None
-        self.port = int(
-            self.url.rsplit(":", 1)[1]
-        )  # the same address after a restart, so open pages come back
+            self.url = self._start(self.port, until)
+        except OSError as error:
+            if not self.port:
+                raise
+            taken, self.port = self.port, 0
+            try:
+                self.url = self._start(0, until)
+            except OSError:
+                self.port = taken  # the port was not what is wrong
+                raise error from None
+            log.warning("port %d is taken; the live page is at %s now", taken, self.url)
+        self.port = int(self.url.rsplit(":", 1)[1])
         return self.url
 
-    def stop(self, seconds: float = 5.0) -> None:
-        """Ask it to end (its standard input closes), then insist."""
+    def stop(self, seconds: float = 2.0) -> None:
+        """Ask it to end (its standard input closes), then insist. All that it acknowledged is on disk."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -73,14 +84,56 @@ class ControllerProcess:
             process.kill()
             process.wait()
 
-    def _first_line(self, seconds: float) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stream, until, line = self._process.stdout, time.monotonic() + seconds, b""
-        while not line.endswith(b"\n"):
-            ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
-            piece = os.read(stream.fileno(), 4096) if ready else b""
-            if not piece:
-                break
-            line += piece
-        return line
+    def kill(self) -> None:
+        """End it at once."""
+        process = self._process
+        if process is not None:
+            process.kill()
+        self.stop()
+
+    def _start(self, port: int, until: float) -> str:
+        log_path = self.data_dir / "controller.log"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
+        command += ["--data-dir", str(self.data_dir), "--job", self.job, "--port", str(port)]
+        with log_path.open("ab") as errors:
+            begin = errors.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "GRAVAC_TOKEN": self.token},
+                start_new_session=True,  # Ctrl-C reaches the trainer, which then ends the controller in order
+            )
+        self._process = process
+        try:
+            return str(json.loads(_first_line(process, until))["url"])
+        except (ValueError, KeyError, TypeError):
+            self.kill()
+            raise OSError(f"the controller did not start: {_tail(log_path, begin)}") from None
+
+
+def _first_line(process: subprocess.Popen[bytes], until: float) -> bytes:
+    assert process.stdout is not None
+    stream, line = process.stdout, b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
+        piece = os.read(stream.fileno(), 4096) if ready else b""
+        if not piece:
+            break
+        line += piece
+    return line
+
+
+def _tail(path: Path, begin: int) -> str:
+    """The last line that this start wrote into its log, safe to print."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(begin, file.tell() - MAX_LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"its log cannot be read: {error}"
+    last = lines[-1] if lines else "it wrote nothing"
+    return "".join(char if char.isprintable() else "?" for char in last[:400]) + f" (log: {path})"

@@ -1,30 +1,52 @@
-"""The desk that asks a controller process: a background thread, so a step never waits for HTTP (promise P1)."""
+"""The desk that asks a controller process: a background thread, so that a step never waits for HTTP (promise P1)."""
 
 import logging
-import random
 import threading
 import time
-from collections import deque
 from pathlib import Path
 
 from gravac.policies import build
-from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
-from gravac_agent.client import Refused, Unreachable, post
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac_agent import calls
+from gravac_agent.answers import Bounds, check_decision, read_state
+from gravac_agent.backoff import FIRST_SECONDS, Backoff
+from gravac_agent.client import Connection, NoAnswer, Refused
 from gravac_agent.desk import renumbered
+from gravac_agent.errors import SetupError
+from gravac_agent.joblock import JobLock
 from gravac_agent.launcher import ControllerProcess
+from gravac_agent.outbox import Outbox, OutboxRecord, name_of
 from gravac_agent.plan import Directive
 
 log = logging.getLogger("gravac.agent")
 
-PENDING_MAX = 1024
-"""Windows kept while the controller is away; beyond it the oldest is dropped and the journal shows a gap."""
+IDLE_SECONDS = 1.0
+"""How often an idle desk looks whether its own controller still runs."""
+MAX_REFUSALS = 8
+"""A record refused so many times in a row (over half a minute) is dropped, so that those behind it can go."""
+START_SECONDS = 30.0
+"""Longest that a controller of its own may take to answer after its start."""
+BACK = "The controller is back: its decision holds again."
+CLOSING_START_SECONDS = 15.0
+"""Time to start a controller of its own again where it died before the last windows were delivered."""
 
 
 class RemoteDesk:
     """Reports in order, each until it is acknowledged; restarts a controller of its own when that died.
 
-    After ``fallback_windows`` windows without an answer the directive is dense (P5), and the decision's again as soon
-    as the controller has caught up.
+    What is not a valid answer counts as none: the record is kept, and sent again after a growing pause. After
+    ``fallback_windows`` windows without an answer the directive is dense (P5), and the decision's again as soon as the
+    controller has caught up.
+
+    Args:
+        spec: the job.
+        process: a controller of the agent's own; None where ``url`` names another one.
+        url: address of a controller that runs already.
+        token: its secret; None where it has none. A controller of the agent's own has one of its own.
+        request_seconds: total deadline of one request.
+        fallback_windows: windows without an answer before all ranks go dense.
+        pinned_cf: largest CF that an operator may pin.
+        lock: held until ``close``.
     """
 
     def __init__(
@@ -36,8 +58,10 @@ class RemoteDesk:
         token: str | None,
         request_seconds: float,
         fallback_windows: int,
+        pinned_cf: float = 1000.0,
+        lock: JobLock | None = None,
     ) -> None:
-        self._spec, self._process = spec, process
+        self._spec, self._process, self._job_lock = spec, process, lock
         self._token = process.token if process is not None else token
         self._request_seconds, self._fallback_windows = request_seconds, fallback_windows
         self.url = url
@@ -45,48 +69,67 @@ class RemoteDesk:
         if process is not None:
             self.trace_path = process.data_dir.absolute() / spec.job / "journal.jsonl"
         self.policy_state = spec.policy_state
-        policy = build(spec.policy)
-        start = policy.start() if spec.policy_state is None else None
-        state = start.state if start else policy.State.model_validate_json(spec.policy_state or "")
-        self._decided = Directive.of(state.decision)
+        self._policy = build(spec.policy)
+        start = self._policy.start().decision
+        if spec.policy_state is not None:
+            start = read_state(self._policy, spec.policy_state).decision
+        self._bounds = Bounds(max(self._policy.largest_cf(), start.cf_candidate), pinned_cf)
+        self._decided = Directive.of(start)
         self.directive = self._decided
-        self._pending: deque[WindowReport | Event | End] = deque()
+        self._dense = False  # by agreement, as nobody answers
+        self._outbox = Outbox()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ready = threading.Event()
         self._registered = False
         self._offset: int | None = None  # known after the first registration
-        self._closing_until: float | None = None
-        self._warned = False
+        self._refusals = 0  # of the record in flight, in a row
+        self._backoff = Backoff()
+        self._hung = False
+        self._closing = threading.Event()
+        self._closing_until = 0.0
+        self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-desk", daemon=True)
         self._thread.start()
 
+    # -- what the training calls ------------------------------------------------------------------------------
+
     def put(self, report: WindowReport) -> None:
         with self._lock:
-            self._pending.append(report)
-            windows = [item for item in self._pending if isinstance(item, WindowReport)]
-            if len(windows) > PENDING_MAX:
-                self._pending.remove(windows[0])
-            # The one just handed in cannot have been answered yet.
-            if len(windows) - 1 >= self._fallback_windows and self.directive.phase != "fallback":
-                self.directive = self._decided.dense()
-                message = f"No answer from the controller for {len(windows) - 1} windows: all ranks go dense."
-                self._pending.append(Event(kind="fallback", window=report.window, message=message))
-                log.warning(message)
+            dropped = self._outbox.dropped_windows
+            self._outbox.add(report)
+            unanswered = self._outbox.windows - 1  # the one just handed in cannot have been answered yet
+            fall_back = unanswered >= self._fallback_windows and not self._dense
+            if fall_back:
+                self._dense, self.directive = True, self._decided.dense()
+                message = f"No answer from the controller for {unanswered} windows: all ranks go dense."
+                self._outbox.add(Event(kind="fallback", window=report.window, message=message))
+            dropping = self._outbox.dropped_windows > dropped == 0
+        if fall_back:
+            log.warning(message)
+        if dropping:
+            log.error("no controller for so long that windows are dropped, the oldest first")
         self._wake.set()
 
     def note(self, event: Event) -> None:
         with self._lock:
-            if len(self._pending) < 2 * PENDING_MAX:
-                self._pending.append(event)
+            self._outbox.add(event)
         self._wake.set()
 
     def resume(self, policy_state: str, window: int) -> None:
-        state = build(self._spec.policy).State.model_validate_json(policy_state)
+        try:
+            state = read_state(self._policy, policy_state)
+        except NoAnswer as error:
+            raise SetupError(
+                f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
+                "it was saved with, or start afresh without loading it"
+            ) from None
         with self._lock:
             self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
             self.policy_state = policy_state
             self._decided = self.directive = Directive.of(state.decision)
+            largest = max(self._bounds.policy_cf, state.decision.cf_candidate)
+            self._bounds = self._bounds._replace(policy_cf=largest)
             self._registered, self._offset = False, None
         self._wake.set()
 
@@ -94,122 +137,164 @@ class RemoteDesk:
         return self._ready.wait(seconds)
 
     def close(self, end: End) -> None:
+        """Deliver what is left, with a new controller of its own if need be, and end that. Logs what is lost."""
         with self._lock:
-            self._pending.append(end)
-        self._closing_until = time.monotonic() + 2 * self._request_seconds
+            self._outbox.add(end)
+        seconds = 2 * self._request_seconds
+        if self._process is not None:
+            seconds += CLOSING_START_SECONDS
+        self._closing_until = time.monotonic() + seconds
+        self._closing.set()
         self._wake.set()
-        self._thread.join(timeout=3 * self._request_seconds + 1)
+        self._thread.join(seconds + self._request_seconds)
+        with self._lock:
+            losses = self._outbox.losses()
+        if losses:
+            log.error("the journal of job %s lacks %s", self._spec.job, losses)
         if self._process is not None:
             self._process.stop()
+        if self._job_lock is not None:
+            self._job_lock.release()
+
+    # -- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        delay = 0.1
         while True:
-            try:
-                if not self._registered:
-                    self._register()
-                while self._pending:
-                    self._send(self._pending[0])
-                delay = 0.1
-            except Unreachable as error:
-                self._away(error)
-                if self._closing_until is None:
-                    self._wake.wait(delay * random.uniform(0.5, 1.5))
-                    delay = min(5.0, delay * 2)
-            except Exception:
-                log.exception("reporting to the controller failed; training goes on")
-                self._drop()
-            if self._closing_until is not None and (
-                not self._pending or time.monotonic() > self._closing_until
-            ):
-                return
-            if self._registered and not self._pending and not self._wake.wait(1.0):
-                self._look_after_process()
+            self._wake.wait(IDLE_SECONDS)
             self._wake.clear()
-
-    def _register(self) -> None:
-        if self._process is not None and not self._process.alive():
-            if self._closing_until is not None:
-                raise Unreachable("closing")
+            if self._process is not None and self._registered and not self._process.alive():
+                log.warning("the controller ended; starting it again")
+                self._registered = False
+            if self._registered and not len(self._outbox):
+                if self._closing.is_set():
+                    return
+                continue
             try:
-                self.url = self._process.start()
-            except OSError as error:
-                raise Unreachable(str(error)) from None
-        first = next((item.window for item in self._pending if isinstance(item, WindowReport)), None)
-        spec = self._spec
-        if self.policy_state is not None:  # a controller that lost its folder goes on from here
-            spec = spec.model_copy(update={"policy_state": self.policy_state})
-            if first is not None:
-                spec = spec.model_copy(update={"first_window": first + (self._offset or 0)})
+                self._backoff.succeeded(self._deliver())
+            except NoAnswer as error:
+                starting = self._process is not None and not self._process.alive()
+                pause = self._backoff.failed(f"{self._where()}: {error}", error.retry_after, starting)
+            except Exception as error:  # a fault of ours must not end the thread, nor lose a record
+                log.exception("reporting to the controller failed; training goes on")
+                pause = self._backoff.failed(f": {error!r}")
+            else:
+                if self._outbox:
+                    self._wake.set()
+                continue
+            if self._closing.is_set() and time.monotonic() > self._closing_until:
+                return
+            self._pause(pause)
+            self._wake.set()
+
+    def _deliver(self) -> bool:
+        """Send everything there is on one connection; False when there was nothing but a registration to send."""
+        self._look_after_process()
+        if self.url is None:
+            raise NoAnswer("no controller yet")
+        delivered = False
         try:
-            body = self._post("/v1/jobs", spec.model_dump_json())
-        except Refused as refused:  # nothing can be sent without: ask again, ever less often
-            raise Unreachable(f"{self.url} answered {refused}") from None
-        answer = JobAnswer.model_validate_json(body)
-        if self._offset is None:
-            self._offset = answer.next_window - spec.first_window
-        self._registered, self._warned = True, False
-        self._adopt(answer.decision.epoch, Directive.of(answer.decision), answer.policy_state)
+            with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
+                if not self._registered:
+                    self._register(connection)
+                while self._registered and not connection.closed and (record := self._next()) is not None:
+                    self._send(connection, record)
+                    delivered = True
+        except NoAnswer as error:
+            self._hung = not isinstance(error, Refused)
+            self._registered = False  # it may have forgotten us; to register again changes nothing otherwise
+            raise
+        self._hung = False
+        return delivered
+
+    def _where(self) -> str:
+        return "" if self.url is None else f" at {self.url}"
+
+    def _next(self) -> OutboxRecord | None:
+        with self._lock:
+            return self._outbox.next()
+
+    def _look_after_process(self) -> None:
+        """Start the controller of this agent where it does not run; the end of the training waits for no hung one."""
+        process = self._process
+        if process is None:
+            return
+        closing = self._closing.is_set()
+        if process.alive():
+            if not (self._hung and closing):
+                return
+            process.kill()
+        self._registered = self._hung = False
+        try:
+            self.url = process.start(CLOSING_START_SECONDS if closing else START_SECONDS)
+        except OSError as error:
+            raise NoAnswer(str(error)) from None
+
+    def _register(self, connection: Connection) -> None:
+        with self._lock:
+            base, first, offset = self._spec, self._outbox.first_window(), self._offset
+            state = self.policy_state
+        spec = base
+        if state is not None:  # a controller that lost its folder goes on from here
+            spec = spec.model_copy(update={"policy_state": state})
+            if first is not None:
+                spec = spec.model_copy(update={"first_window": first + (offset or 0)})
+        answer = calls.register(connection, spec)
+        with self._lock:
+            if self._spec is not base:
+                return  # a checkpoint was loaded in the meantime: register again
+            self._adopt(answer.decision, answer.policy_state)
+            if offset is None:
+                self._offset = answer.next_window - spec.first_window
+            elif first is not None and answer.next_window > first + offset + 1:
+                # Another run of this name reported meanwhile: ours were never taken, so they are numbered after those.
+                self._offset = answer.next_window - first
+            self._registered = True
         self._ready.set()
         log.info("controller at %s decides for job %s", self.url, spec.job)
 
-    def _send(self, item: WindowReport | Event | End) -> None:
-        base = f"/v1/jobs/{self._spec.job}/"
+    def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
-            offset = self._offset or 0
-            if isinstance(item, WindowReport):
-                body = self._post(base + "windows", renumbered(item, offset).model_dump_json())
-                answer = WindowAnswer.model_validate_json(body)
-                self._adopt(answer.decision.epoch, Directive.of(answer.decision), answer.policy_state)
-            elif isinstance(item, Event):
-                self._post(base + "events", renumbered(item, offset).model_dump_json())
-            else:
-                self._post(base + "end", item.model_dump_json())
+            answer = calls.report(connection, self._spec.job, renumbered(record, self._offset or 0))
+            if answer is not None:
+                with self._lock:
+                    self._adopt(answer.decision, answer.policy_state)
         except Refused as refused:
-            if refused.status in (401, 404):  # it does not know us (any more)
-                self._registered = False
-                raise Unreachable(f"{self.url} answered {refused}") from None
-            log.error("controller refused a %s: %s", type(item).__name__, refused)
-        self._drop()
-
-    def _drop(self) -> None:
-        with self._lock:
-            if self._pending:
-                self._pending.popleft()
-            waiting = sum(isinstance(item, WindowReport) for item in self._pending)
-            if self.directive.phase == "fallback" and waiting == 0:
-                self.directive = self._decided
-                self._pending.append(
-                    Event(
-                        kind="recovered",
-                        window=None,
-                        message="The controller is back: its decision holds again.",
+            if refused.status in (409, 413, 422):
+                self._refusals += 1
+                if self._refusals >= MAX_REFUSALS:
+                    log.error(
+                        "%s is dropped, as the controller keeps refusing it: %s", name_of(record), refused
                     )
-                )
-                log.warning("the controller is back: its decision holds again")
+                    self._acknowledged(record, dropped=True)
+            raise
+        self._acknowledged(record)
 
-    def _adopt(self, epoch: int, directive: Directive, policy_state: str) -> None:
-        if epoch < self._decided.epoch:
-            return  # an old answer, delivered late
-        self.policy_state = policy_state
+    def _acknowledged(self, record: OutboxRecord, dropped: bool = False) -> None:
+        self._refusals = 0
+        back = False
         with self._lock:
-            self._decided = directive
-            if self.directive.phase != "fallback":
-                self.directive = directive
+            self._outbox.remove(record)
+            if dropped and isinstance(record, WindowReport):
+                self._outbox.dropped_windows += 1
+            if self._dense and self._outbox.windows == 0 and not dropped:
+                self._dense, self.directive, back = False, self._decided, True
+                self._outbox.add(Event(kind="recovered", window=None, message=BACK))
+        if back:
+            log.warning(BACK)
 
-    def _post(self, path: str, body: str) -> bytes:
-        if self.url is None:
-            raise Unreachable("no controller yet")
-        return post(self.url, path, body, seconds=self._request_seconds, token=self._token)
+    def _adopt(self, decision: Decision, policy_state: str) -> None:
+        """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
+        check_decision(decision, policy_state, self._decided.epoch, self._policy, self._bounds)
+        self.policy_state = policy_state
+        self._decided = Directive.of(decision)
+        if not self._dense:
+            self.directive = self._decided
 
-    def _away(self, error: Unreachable) -> None:
-        if self._process is not None and not self._process.alive():
-            self._registered = False
-        if not self._warned and self._closing_until is None:
-            log.warning("controller away (%s); training goes on, reports are kept", error)
-            self._warned = True
-
-    def _look_after_process(self) -> None:
-        if self._process is not None and not self._process.alive():
-            log.warning("the controller ended; starting it again")
-            self._registered = False
+    def _pause(self, seconds: float) -> None:
+        """Wait, whatever is handed in meanwhile. At the end of the training pauses are short, but never none."""
+        if self._closing.is_set() and self._hung and self._process is not None:
+            return  # it is replaced next
+        began = time.monotonic()
+        if self._closing.wait(seconds):
+            rest = min(began + FIRST_SECONDS, self._closing_until) - time.monotonic()
+            time.sleep(max(0.0, rest))

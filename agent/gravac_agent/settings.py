@@ -114,6 +114,13 @@ class AgentSettings(BaseSettings):
         le=1000,
         description="Windows without an answer from the controller before all ranks go dense.",
     )
+    max_cf: float = Field(
+        1000.0,
+        ge=1,
+        le=1e9,
+        description="Largest compression factor that an operator may pin. The agent obeys no decision above it, nor "
+        "above what its policy can choose.",
+    )
     request_seconds: float = Field(
         2.0, gt=0, le=60, description="Total deadline of one request to the controller."
     )

@@ -28,6 +28,10 @@ class PolicyState(Record):
     def _both_or_neither(self) -> Self:
         if (self.override is None) != (self.suspended is None):
             raise ValueError("override and suspended go together: give both or neither")
+        if self.decision.phase == "fallback":
+            raise ValueError(
+                "decision.phase must not be 'fallback': only agents enter it, no policy decides it"
+            )
         return self
 
 
@@ -51,6 +55,10 @@ class Policy(Protocol):
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Decide after one window. Never raises on a valid report."""
+        ...
+
+    def largest_cf(self) -> float:
+        """The largest CF that this policy can choose. An agent refuses a decision above it."""
         ...
 
     def spec(self) -> PolicySpec:

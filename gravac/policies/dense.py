@@ -24,6 +24,10 @@ class DensePolicy(Configured[DenseSettings]):
     State: ClassVar[type[PolicyState]] = DenseState
     Settings: ClassVar[type[PolicySettings]] = DenseSettings
 
+    def largest_cf(self) -> float:
+        """Dense."""
+        return 1.0
+
     def start(self, epoch: int = 0) -> Verdict:
         """Hold at CF 1."""
         decision = Decision(

@@ -29,6 +29,11 @@ class GravacPolicy(Configured[GravacSettings]):
     State: ClassVar[type[PolicyState]] = GravacState
     Settings: ClassVar[type[PolicySettings]] = GravacSettings
 
+    def largest_cf(self) -> float:
+        """The last rung."""
+        settings = self.settings
+        return paper.reachable(settings)[-1] if settings.variant == "paper" else settings.rungs[-1]
+
     def start(self, epoch: int = 0) -> Verdict:
         """Dense, to measure the baseline (paper variant: the first two rungs at once)."""
         settings = self.settings

@@ -9,6 +9,8 @@ from gravac.policies.base import PolicyState
 from gravac.protocol import PolicySpec, Record
 from gravac.validation import first_problem
 
+LARGEST_CF = 1e9
+"""The most that a record can hold (``gravac.fields.CompressionFactor``)."""
 StateT = TypeVar("StateT", bound=PolicyState)
 
 
@@ -32,6 +34,10 @@ class Configured(Generic[SettingsT]):
 
     def __init__(self, **given: object) -> None:
         self.settings = resolve(self.name, self.Settings, given)  # type: ignore[assignment]
+
+    def largest_cf(self) -> float:
+        """The largest CF that this policy can choose: any, unless a subclass says otherwise."""
+        return LARGEST_CF
 
     def spec(self) -> PolicySpec:
         """Name and every setting resolved, as plain JSON values."""

@@ -40,6 +40,10 @@ class StaticPolicy(Configured[StaticSettings]):
     State: ClassVar[type[PolicyState]] = StaticState
     Settings: ClassVar[type[PolicySettings]] = StaticSettings
 
+    def largest_cf(self) -> float:
+        """The CF to hold."""
+        return self.settings.cf
+
     def start(self, epoch: int = 0) -> Verdict:
         """Dense while the baseline is measured, else the CF at once."""
         settings = self.settings

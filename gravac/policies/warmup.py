@@ -64,6 +64,10 @@ class WarmupPolicy(Configured[WarmupSettings]):
     State: ClassVar[type[PolicyState]] = WarmupState
     Settings: ClassVar[type[PolicySettings]] = WarmupSettings
 
+    def largest_cf(self) -> float:
+        """The CF after the ramp; every CF of the ramp is below it."""
+        return self.settings.cf
+
     def start(self, epoch: int = 0) -> Verdict:
         """The first CF of the ramp, or dense while the baseline is measured."""
         cf, phase, left = self._at(0)

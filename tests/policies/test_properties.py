@@ -92,6 +92,7 @@ def test_every_decision_is_sound(line: str, data: st.DataObject) -> None:
         assert after.window == window
         assert {after.cf_minimum, after.cf_candidate} <= factors
         assert after.cf_minimum <= after.cf_candidate
+        assert after.cf_candidate <= policy.largest_cf() <= max(factors)
         assert after.phase != "fallback"
         changed = way_of_sending(after) != way_of_sending(before)
         assert after.epoch == before.epoch + changed

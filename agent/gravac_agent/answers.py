@@ -1,0 +1,93 @@
+"""What a valid answer of a controller is: it parses, fits the job, and its decision stays within the job's bounds."""
+
+import json
+from typing import NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from gravac.policies.base import Policy, PolicyState
+from gravac.protocol import Decision, JobAnswer, JobSpec, Record, WindowAnswer
+from gravac.validation import first_problem
+from gravac_agent.client import NoAnswer
+
+MAX_STATE_CHARACTERS = 200_000
+"""As ``JobSpec.policy_state`` allows: a state that is too long could not be brought back."""
+MAX_NEXT_WINDOW = 2**48
+
+Answer = TypeVar("Answer", JobAnswer, WindowAnswer)
+
+
+class Bounds(NamedTuple):
+    """What a decision may ask for. CFs are elements in / elements kept."""
+
+    policy_cf: float
+    """Largest CF that the job's policy can choose."""
+    pinned_cf: float
+    """Largest CF that an operator may pin."""
+
+
+def read_answer(model: type[Answer], body: bytes) -> Answer:
+    """Parse an answer. Raises NoAnswer naming what is wrong."""
+    try:
+        return model.model_validate_json(body)
+    except (ValidationError, ValueError) as error:
+        raise NoAnswer(f"the answer is not a {model.__name__}: {_why(error)}") from None
+
+
+def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
+    """Check that the answer is about this job. Raises NoAnswer."""
+    if answer.job != spec.job:
+        raise NoAnswer(f"the answer is about job {answer.job!r}, not {spec.job!r}")
+    if not spec.first_window <= answer.next_window <= MAX_NEXT_WINDOW:
+        raise NoAnswer(
+            f"next_window {answer.next_window} is outside {spec.first_window} to {MAX_NEXT_WINDOW}"
+        )
+
+
+def check_decision(decision: Decision, policy_state: str, epoch: int, policy: Policy, bounds: Bounds) -> None:
+    """Check a decision, and the policy's state that came with it, before the ranks obey the one and keep the other.
+
+    Args:
+        decision: the decision that the controller wants in force.
+        policy_state: JSON of the policy's state, which goes into checkpoints.
+        epoch: of the newest decision known; epochs never go back.
+        policy: the job's policy, which says what its states are.
+        bounds: the largest CFs allowed.
+
+    Raises:
+        NoAnswer: naming the field, its value and what is allowed.
+    """
+    if decision.phase == "fallback":
+        raise NoAnswer("a decision of phase 'fallback', which only agents enter")
+    if decision.epoch < epoch:
+        raise NoAnswer(f"a decision of epoch {decision.epoch} after one of epoch {epoch}")
+    largest = max(bounds) if decision.rule == "pinned" else bounds.policy_cf
+    for name in ("cf_minimum", "cf_candidate"):
+        cf = getattr(decision, name)
+        if cf > largest:
+            raise NoAnswer(f"a decision with {name} {cf:g}, above the job's bound of {largest:g}")
+    state = read_state(policy, policy_state)
+    if state.decision != decision:
+        raise NoAnswer("a policy_state that belongs to another decision")
+
+
+def read_state(policy: Policy, policy_state: str) -> PolicyState:
+    """Parse a policy's state. Raises NoAnswer when it is not one of this policy."""
+    if len(policy_state) > MAX_STATE_CHARACTERS:
+        raise NoAnswer(f"a policy_state of {len(policy_state)} characters, {MAX_STATE_CHARACTERS} at most")
+    try:
+        return policy.State.model_validate_json(policy_state)
+    except (ValidationError, ValueError) as error:
+        raise NoAnswer(f"policy_state is not a state of policy {policy.name!r}: {_why(error)}") from None
+
+
+def check_echo(body: bytes, field: str, sent: Record | str) -> None:
+    """Check that the answer to an event or an end repeats the event or the job's name. Raises NoAnswer."""
+    expected = sent if isinstance(sent, str) else sent.model_dump(mode="json")
+    if json.loads(body).get(field) != expected:
+        raise NoAnswer(f"the answer does not repeat the {field} that was sent")
+
+
+def _why(error: Exception) -> str:
+    text = first_problem(error) if isinstance(error, ValidationError) else str(error)
+    return "".join(char if char.isprintable() else "?" for char in text[:300])

@@ -1,0 +1,85 @@
+"""One run at a time under a job's name: a file lock that the kernel drops when its holder dies."""
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from gravac_agent.errors import SetupError
+
+LOCK_NAME = ".agent.lock"
+
+
+class JobLock:
+    """Holds ``<data_dir>/<job>/.agent.lock`` from the start of an agent on rank 0 to its end.
+
+    A record lock, not flock: a data loader's worker, forked from the trainer, must not keep it after the trainer died.
+    """
+
+    _held: ClassVar[set[Path]] = (
+        set()
+    )  # a record lock is its process's: it does not keep our own threads apart
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path, self._fd = path, fd
+
+    @classmethod
+    def acquire(cls, data_dir: Path, job: str) -> "JobLock | None":
+        """Take the lock. None where the folder cannot be written or has no locks: then there is no journal either.
+
+        Raises:
+            SetupError: naming the run that has this job's name.
+        """
+        path = data_dir.absolute() / job / LOCK_NAME
+        if path in cls._held:
+            raise SetupError(
+                f"job={job!r} has an open Agent in this process already: give this one another job name"
+            )
+        fd = -1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            holder = _read(fd) if fd >= 0 and isinstance(error, BlockingIOError) else None
+            if fd >= 0:
+                os.close(fd)
+            if holder is None:
+                return None
+            raise SetupError(
+                f"job={job!r} is the name of a run that goes on now ({holder}): give this run another job name, "
+                "or stop that one first"
+            ) from None
+        except OSError:
+            if fd >= 0:
+                os.close(fd)
+            return None
+        with contextlib.suppress(OSError):
+            note = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps(note).encode(), 0)
+        cls._held.add(path)
+        return cls(path, fd)
+
+    def release(self) -> None:
+        """Give the name back; safe to repeat. The file stays, since removing it would race with the next run."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._held.discard(self._path)
+
+
+def _read(fd: int) -> str:
+    try:
+        note = json.loads(os.pread(fd, 4096, 0))
+        return f"process {int(note['pid'])} on {str(note['host'])[:64]!r}, since {str(note['since'])[:32]}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

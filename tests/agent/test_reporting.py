@@ -1,0 +1,407 @@
+"""Rank 0's desk and what it meets: liars, squatters, answers that break off. Nothing is lost and nobody is obeyed."""
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent.lies import LIES
+from agent.peer import Handler, Peer, eventually, serving
+from policies.builders import Cluster, job_spec
+
+from gravac.policies import StaticPolicy
+from gravac.protocol import Decision, End, Event, WindowReport
+from gravac.replay import check
+from gravac.trace import read
+from gravac_agent.client import Connection, NoAnswer, Refused
+from gravac_agent.launcher import ControllerProcess
+from gravac_agent.remote import RemoteDesk
+
+TOKEN = "a-token-of-the-job-0123456789abcdef"
+SPEC = job_spec(StaticPolicy(cf=10).spec())
+DECISION = StaticPolicy(cf=10).start().decision
+MOST_REQUESTS_A_SECOND = 5
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pause is the real one, which bounds the requests a second; later ones are no longer."""
+    monkeypatch.setattr("gravac_agent.backoff.MAX_SECONDS", 1.0)
+
+
+def desk(peer: Peer, token: str | None = TOKEN, seconds: float = 2.0) -> RemoteDesk:
+    return RemoteDesk(
+        peer.spec, process=None, url=peer.url, token=token, request_seconds=seconds, fallback_windows=3
+    )
+
+
+def report(window: int, decision: Decision = DECISION) -> WindowReport:
+    return Cluster().report(window, decision)
+
+
+def end(windows: int) -> End:
+    return End(incarnation=SPEC.incarnation, windows=windows, steps=50 * windows, message="finished")
+
+
+def journaled(path: Path) -> list[int]:
+    return [line.record.window for line in read(path) if isinstance(line.record, WindowReport)]
+
+
+def test_no_lie_is_obeyed_and_no_window_lost(caplog: pytest.LogCaptureFixture) -> None:
+    """Every kind at once, a desk and a server each: dense after three windows, few requests, one clear line."""
+    with contextlib.ExitStack() as stack:
+        peers = {kind: stack.enter_context(serving(SPEC, TOKEN)) for kind in LIES}
+        desks = {kind: desk(peer, seconds=1.0) for kind, peer in peers.items()}
+        for kind, one in desks.items():
+            assert one.wait_ready(60), kind
+            one.put(report(0))
+        for kind, peer in peers.items():
+            eventually(lambda peer=peer: peer.windows == [0])
+            assert desks[kind].directive.cf_candidate == 10.0
+            peer.lie = LIES[kind]
+        for kind, one in desks.items():
+            for window in range(1, 5):
+                one.put(report(window))
+            assert one.directive.phase == "fallback", kind
+            assert one.directive.cf_candidate == one.directive.cf_minimum == 1.0
+        eventually(lambda: all(len(peer.lied) >= 5 for kind, peer in peers.items() if kind not in SLOW))
+        for kind, one in desks.items():
+            assert one.directive.phase == "fallback", kind
+            assert one.directive.cf_candidate == 1.0, kind
+            assert peers[kind].windows == [0], kind
+            assert peers[kind].busiest_second() <= MOST_REQUESTS_A_SECOND, kind
+        lines = [record.getMessage() for record in caplog.records if "no valid answer" in record.getMessage()]
+        for kind, peer in peers.items():
+            said = [line for line in lines if peer.url in line]
+            assert 1 <= len(said) <= 4, (kind, said)
+            peer.lie = None
+        assert all(line.isprintable() for line in lines)
+        for status in (200, 302, 401, 403, 409, 422, 503):
+            assert any(f"answered {status}" in line for line in lines), status
+        for kind, peer in peers.items():
+            eventually(lambda peer=peer: peer.windows == [0, 1, 2, 3, 4])
+            one = desks[kind]
+            eventually(lambda one=one: one.directive.phase == "hold")
+            assert one.directive.cf_candidate == 10.0, kind
+            one.close(end(5))
+            assert [(found.windows, found.message) for found in peer.ends] == [(5, "finished")], kind
+            assert [event.kind for event in peer.events] == ["fallback", "recovered"], kind
+
+
+SLOW = {"drips", "silent", "endless head", "endless body"}
+"""Each of these takes the whole deadline of a request."""
+
+
+def test_a_server_that_lies_from_the_first_request_gets_few_requests_and_nothing_else() -> None:
+    """0.1 asked 1,145 times in 1.5 s where a login page answered the registration."""
+    with serving(SPEC, TOKEN) as peer:
+        peer.lie = LIES["200 with HTML"]
+        one = desk(peer)
+        one.note(Event(kind="note", window=None, message="kept"))
+        for window in range(4):
+            one.put(report(window))
+        eventually(lambda: len(peer.lied) >= 6)
+        assert peer.busiest_second() <= MOST_REQUESTS_A_SECOND
+        peer.lie = None
+        eventually(lambda: peer.windows == [0, 1, 2, 3])
+        one.close(end(4))
+        assert [event.kind for event in peer.events] == ["note", "fallback", "recovered"]
+
+
+def test_who_does_not_prove_the_token_gets_nothing() -> None:
+    with serving(SPEC, TOKEN) as peer:
+        peer.proves = False
+        one = desk(peer)
+        for window in range(4):
+            one.put(report(window))
+        eventually(lambda: len(peer.asked) >= 3)
+        assert all(asked.startswith("GET /v1/proof?challenge=") for _, asked in peer.asked)
+        assert TOKEN.encode() not in peer.seen
+        assert b"uthorization" not in peer.seen
+        assert not one.wait_ready(0)
+        peer.proves = True
+        eventually(lambda: peer.windows == [0, 1, 2, 3])
+        one.close(end(4))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[ControllerProcess]:
+    process = ControllerProcess(tmp_path, SPEC.job, 0)
+    yield process
+    process.stop()
+
+
+def own_desk(process: ControllerProcess, seconds: float = 2.0) -> RemoteDesk:
+    return RemoteDesk(
+        SPEC, process=process, url=None, token=None, request_seconds=seconds, fallback_windows=3
+    )
+
+
+def test_a_squatter_on_a_dead_controllers_port_learns_nothing(own: ControllerProcess, tmp_path: Path) -> None:
+    """0.1 gave it the token and 80 windows, and obeyed its CF for 19.5 s."""
+    one = own_desk(own)
+    assert one.wait_ready(60)
+    assert own.pid is not None
+    port = own.port
+    os.kill(own.pid, signal.SIGKILL)
+    with _once_free(port) as squatter:
+        squatter.lie = LIES["huge cf"]
+        for window in range(5):
+            one.put(report(window))
+            assert one.directive.cf_candidate in (1.0, 10.0)
+            time.sleep(0.05)
+        eventually(lambda: journaled(tmp_path / SPEC.job / "journal.jsonl") == [0, 1, 2, 3, 4])
+        assert own.token.encode() not in squatter.seen
+        assert b"uthorization" not in squatter.seen
+        assert b"levels" not in squatter.seen
+        assert own.port != port
+        assert one.url == own.url
+        one.close(end(5))
+    assert check(tmp_path / SPEC.job / "journal.jsonl").ok
+
+
+@contextlib.contextmanager
+def _once_free(port: int) -> Iterator[Peer]:
+    for _ in range(200):
+        try:
+            with serving(SPEC, None, port) as squatter:
+                yield squatter
+            return
+        except OSError:
+            time.sleep(0.01)
+    raise AssertionError("the port of a dead controller stays taken")
+
+
+def test_killed_just_before_the_end_nothing_is_lost(own: ControllerProcess, tmp_path: Path) -> None:
+    """0.1 lost the last three windows and the end, and span for 4 s."""
+    one = own_desk(own)
+    assert one.wait_ready(60)
+    assert own.pid is not None
+    os.kill(own.pid, signal.SIGKILL)
+    for window in range(3):
+        one.put(report(window))
+    one.close(end(3))
+    records = [line.record for line in read(tmp_path / SPEC.job / "journal.jsonl")]
+    assert [record.window for record in records if isinstance(record, WindowReport)] == [0, 1, 2]
+    assert isinstance(records[-1], End)
+
+
+@pytest.mark.alone
+def test_a_stopped_controller_is_replaced_at_the_end(own: ControllerProcess, tmp_path: Path) -> None:
+    """0.1 took 11 s to close, and lost what was left. A process that is stopped cannot be ended but by SIGKILL."""
+    one = own_desk(own, seconds=1.0)
+    assert one.wait_ready(60)
+    assert own.pid is not None
+    stopped = own.pid
+    os.kill(stopped, signal.SIGSTOP)
+    one.put(report(0))
+    began = time.monotonic()
+    one.close(end(1))
+    assert time.monotonic() - began < 8.0
+    assert journaled(tmp_path / SPEC.job / "journal.jsonl") == [0]
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped, 0)
+
+
+def test_a_taken_port_is_replaced_by_a_free_one(
+    own: ControllerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own.port = taken.getsockname()[1]
+        url = own.start(60)
+        assert own.port != taken.getsockname()[1]
+        assert f"port {taken.getsockname()[1]} is taken; the live page is at {url} now" in caplog.text
+
+
+def test_what_the_controller_writes_reaches_the_log_without_escapes(tmp_path: Path) -> None:
+    """Its own log may hold anything: an exception's text, a file's name."""
+    folder = tmp_path / "\x1b[31mred\nline"
+    folder.write_text("not a folder")
+    with pytest.raises(OSError, match=r"did not start|File exists|Not a directory") as caught:
+        ControllerProcess(folder, SPEC.job, 0).start(60)
+    data_dir = tmp_path / "runs"
+    (data_dir / SPEC.job).mkdir(parents=True)
+    (data_dir / SPEC.job / "\x1b[31mx").touch()
+    process = ControllerProcess(data_dir, "\x1b[31mno name", 0)
+    with pytest.raises(OSError, match="did not start") as caught:
+        process.start(60)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kept", [0, 1, 60, 200])
+def test_an_answer_that_breaks_off_is_no_answer(kept: int) -> None:
+    """0.1 read the body of a registration as empty where the controller died after the head, and dropped a window."""
+
+    def cut(handler: Handler, body: bytes) -> None:
+        text = handler.truth(body).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+        handler.wfile.write(head.encode() + text[:kept])
+        handler.close_connection = True
+
+    with serving(SPEC, TOKEN) as peer:
+        peer.lie = cut
+        one = desk(peer)
+        for window in range(2):
+            one.put(report(window))
+        eventually(lambda: len(peer.lied) >= 3)
+        peer.lie = None
+        one.put(report(2))
+        eventually(lambda: peer.windows == [0, 1, 2])  # none lost, none taken twice
+        one.close(end(3))
+        assert [found.windows for found in peer.ends] == [3]
+
+
+def test_a_lost_answer_is_asked_for_again_and_counts_once() -> None:
+    lies = itertools.count()
+
+    def lose(handler: Handler, body: bytes) -> None:
+        handler.truth(body)
+        if next(lies) > 2:
+            handler.server.lie = None
+        handler.close_connection = True
+
+    with serving(SPEC, TOKEN) as peer:
+        one = desk(peer)
+        assert one.wait_ready(60)
+        peer.lie = lose
+        one.put(report(0))
+        eventually(lambda: peer.lie is None and peer.windows == [0])
+        one.put(report(1))
+        eventually(lambda: peer.windows == [0, 1])
+        one.close(end(2))
+
+
+def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gravac_agent.remote.MAX_REFUSALS", 3)
+
+    def refuse_first(handler: Handler, body: bytes) -> None:
+        if handler.path.endswith("/windows") and WindowReport.model_validate_json(body).window == 1:
+            return handler.problem(413, "the body is too large")
+        return handler.answer(handler.truth(body))
+
+    with serving(SPEC, TOKEN) as peer:
+        peer.lie = refuse_first
+        one = desk(peer)
+        for window in range(4):
+            one.put(report(window))
+        eventually(lambda: peer.windows == [0, 2, 3])
+        assert "window 1 is dropped, as the controller keeps refusing it" in caplog.text
+        assert "the body is too large" in caplog.text
+        one.close(end(4))
+    assert "lacks 1 windows that were dropped" in caplog.text
+
+
+def test_what_cannot_be_delivered_is_announced(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(SPEC, TOKEN) as peer:
+        one = desk(peer, seconds=0.2)
+        assert one.wait_ready(60)
+        peer.lie = LIES["503"]
+        for window in range(2):
+            one.put(report(window))
+        began = time.monotonic()
+        one.close(end(2))
+        assert time.monotonic() - began < 5.0
+    assert "lacks 2 windows that were never acknowledged" in caplog.text
+
+
+def test_an_older_epoch_is_not_obeyed_and_the_controller_gets_the_newer_state() -> None:
+    with serving(SPEC, TOKEN) as peer:
+        one = desk(peer)
+        assert one.wait_ready(60)
+        newer = StaticPolicy(cf=10).start(epoch=5)
+        peer.fold._state = newer.state
+        one.put(report(0))
+        eventually(lambda: one.directive.epoch == 5)
+        peer.fold._state = StaticPolicy(cf=10).start(epoch=3).state
+        one.put(report(1))
+        eventually(lambda: peer.windows == [0, 1])
+        eventually(lambda: peer.fold.decision.epoch == 5)  # it was brought back at the next registration
+        one.put(report(2))
+        eventually(lambda: peer.windows == [0, 1, 2])
+        assert one.directive.epoch == 5
+        one.close(end(3))
+
+
+def test_a_server_without_keep_alive_is_served_where_no_token_is_at_stake() -> None:
+    with serving(SPEC, None) as peer:
+        peer.lie = lambda handler, body: handler.answer(handler.truth(body), connection="close")
+        one = desk(peer, token=None)
+        for window in range(3):
+            one.put(report(window))
+        eventually(lambda: peer.windows == [0, 1, 2])
+        one.close(end(3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [
+        ("503", Refused, "answered 503: no"),
+        ("422", Refused, "answered 422: \\?\\[31mred"),
+        ("302", NoAnswer, "answered 302 with application/json, which no gravac controller does"),
+        ("200 with HTML", NoAnswer, "answered 200 with text/html"),
+        ("half a body", NoAnswer, "broke off"),
+        ("silent", NoAnswer, "timed out|closed connection"),
+        ("drips", NoAnswer, "."),
+        ("endless head", NoAnswer, "."),
+        ("endless body", NoAnswer, "."),
+    ],
+)
+def test_connection_errors_name_the_reason(kind: str, error: type[Exception], words: str) -> None:
+    with serving(SPEC, None) as peer:
+        peer.lie = LIES[kind]
+        began = time.monotonic()
+        with (
+            pytest.raises(error, match=words) as caught,
+            Connection(peer.url, seconds=0.5, token=None) as connection,
+        ):
+            connection.post("/v1/jobs", SPEC.model_dump_json())
+        assert time.monotonic() - began < 10.0
+        assert str(caught.value).isprintable()
+
+
+def test_retry_after_is_heeded_up_to_a_minute() -> None:
+    with serving(SPEC, None) as peer:
+        for header, seconds in (("7", 7.0), ("1e9", 60.0), ("-3", 0.0), ("soon", 0.0)):
+            text = '{"status":429,"detail":"no"}'
+            peer.lie = lambda handler, body, header=header, text=text: handler.answer(
+                text, 429, "application/problem+json", retry_after=header
+            )
+            with (
+                pytest.raises(Refused) as caught,
+                Connection(peer.url, seconds=5, token=None) as connection,
+            ):
+                connection.post("/v1/jobs", "{}")
+            assert caught.value.retry_after == seconds
+
+
+def test_a_broken_connection_is_never_opened_again() -> None:
+    """Another program may answer by then, which has proved nothing."""
+    with serving(SPEC, TOKEN) as peer, Connection(peer.url, seconds=5, token=TOKEN) as connection:
+        connection.post("/v1/jobs", SPEC.model_dump_json())
+        peer.lie = lambda handler, body: handler.answer("{}", connection="close")
+        connection.post("/v1/jobs", "{}")
+        assert connection.closed
+        peer.lie, asked = None, len(peer.asked)
+        with pytest.raises(NoAnswer):
+            connection.post("/v1/jobs", "{}")
+        assert len(peer.asked) == asked
+
+
+def test_the_log_says_what_is_wrong_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with serving(SPEC, "another-token-of-somebody-0123456") as peer:
+        one = desk(peer)
+        eventually(lambda: len(peer.asked) >= 3)
+        one.close(end(0))
+    lines = [record.getMessage() for record in caplog.records if "no valid answer" in record.getMessage()]
+    assert len(lines) == 1
+    assert "does not prove that it knows the token" in lines[0]
+    assert peer.url in lines[0]
