@@ -17,20 +17,17 @@ FRESH_CLOSE_SECONDS = 25.0
 """Longest ``close`` where a controller has to be started, which takes seconds on a busy machine."""
 MOST_LINES_A_SECOND = 20
 """Of the training's log."""
-_NUMBERS = r"windows? (\d+)(?:(?: to |-|–| through )(\d+))?"
-_GONE = r"(?:dropped|lost|not reported|unreported|undelivered|not delivered|giving up on)"
-_DROPPED = re.compile(rf"{_NUMBERS}\b.*{_GONE}|{_GONE}.*?{_NUMBERS}")
+_DROPPED = re.compile(r"window (\d+) is dropped")
+_LACKS = re.compile(r"the journal of job \S+ lacks (.*)")
+_COUNT = re.compile(r"(\d+) windows")
 _STAMP = re.compile(r"(?m)^(\d+) [A-Z]+ ")
 _ESCAPES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def announced(log: str) -> set[int]:
-    """Windows that the agent's log says were dropped, in the count of that start of the trainer."""
-    found: set[int] = set()
-    for match in _DROPPED.finditer(log):
-        first, last = (match[1], match[2]) if match[1] else (match[3], match[4])
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+def announced(log: str) -> tuple[set[int], int]:
+    """What the agent's log says that the journal lacks: windows by number, and how many more."""
+    lacks = " ".join(_LACKS.findall(log))
+    return {int(number) for number in _DROPPED.findall(log)}, sum(map(int, _COUNT.findall(lacks)))
 
 
 def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
@@ -70,39 +67,40 @@ def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]
     if training.killed == 0:  # may take with it what it had not sent
         last = max((report.window for report in handed if report.first_step in stepped), default=-1)
         missing = [report for report in missing if report.window < last]
-    dropped = announced(training.log())
+    dropped, more = announced(training.log())
     unsaid = [report.window for report in missing if not {report.window, report.window + offset} & dropped]
-    silent = [number for number in unsaid if number + offset not in gaps]
-    given_up = [number for number in unsaid if number + offset in gaps]
-    if given_up:
-        found.append(
-            f"given up: {name} ({training.outcome}): windows {given_up} of {len(handed)} left the agent's queue "
-            "undelivered, which only the gap in the journal says: nothing here fills that queue"
+    if len(unsaid) > more:
+        where = (
+            "only the gap in the journal says so"
+            if {one + offset for one in unsaid} <= gaps
+            else "nobody said so"
         )
-    if silent:
         found.append(
-            f"lost: {name} ({training.outcome}): windows {silent} of {len(handed)} were handed in, are in no journal, "
-            "and nobody said so"
+            f"lost: {name} ({training.outcome}): windows {spans(unsaid)} of {len(handed)} were handed in and are in no "
+            f"journal; the log announces {more}, {where}"
         )
     return found
 
 
+def spans(numbers: list[int]) -> str:
+    """Numbers in few words."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
+
+
 def ended(training: Training, books: Iterable[Journal]) -> list[str]:
-    """An orderly end is in the journal, unless the log says that it is not."""
+    """An orderly end is in the journal, unless the log says that something is not."""
     if training.outcome != "finished":
         return []
     starts = [note["incarnation"] for note in training.notes(0) if "incarnation" in note]
-    if (
-        starts
-        and not any(starts[0] in book.ends for book in books)
-        and "end" not in _announcements(training.log())
-    ):
+    if starts and not any(starts[0] in book.ends for book in books) and not _LACKS.search(training.log()):
         return [f"end: {training.life.name} ended in order, and no journal says so"]
     return []
-
-
-def _announcements(log: str) -> str:
-    return " ".join(line for line in log.splitlines() if "WARNING" in line and _DROPPED.search(line.lower()))
 
 
 def equal(training: Training) -> list[str]:

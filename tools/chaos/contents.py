@@ -71,7 +71,9 @@ def with_proofs(*proofs: Any) -> Any:
     return changed(change)
 
 
-def decision_lie(name: str, change: Any, ambiguous: bool = False, scope: Literal["jobs"] | None = None) -> Lie:
+def decision_lie(
+    name: str, change: Any, ambiguous: bool = False, scope: Literal["jobs"] | None = None
+) -> Lie:
     return Lie(name, changed(change), keeps=True, scratch=False, ambiguous=ambiguous, scope=scope)
 
 
