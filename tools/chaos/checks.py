@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gravac.protocol import WindowReport
 from tools.chaos.journals import Journal
 from tools.chaos.scene import Scene
-from tools.chaos.training import Training, whole_lines
+from tools.chaos.training import Remains, whole_lines
 from tools.chaos.witness import Witness
 
 STEP_SECONDS = 2.0
@@ -30,7 +30,7 @@ def announced(log: str) -> tuple[set[int], int]:
     return {int(number) for number in _DROPPED.findall(log)}, sum(map(int, _COUNT.findall(lacks)))
 
 
-def windows(training: Training, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
+def windows(training: Remains, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
     """Every window handed in is journaled once, or announced. ``acknowledged``: first steps of those that were."""
     handed = [WindowReport.model_validate_json(line) for line in whole_lines(training.life.handed)]
     if not handed:
@@ -93,7 +93,7 @@ def spans(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in found)
 
 
-def ended(training: Training, books: Iterable[Journal]) -> list[str]:
+def ended(training: Remains, books: Iterable[Journal]) -> list[str]:
     """An orderly end is in the journal, unless the log says that something is not."""
     if training.outcome != "finished":
         return []
@@ -103,7 +103,7 @@ def ended(training: Training, books: Iterable[Journal]) -> list[str]:
     return []
 
 
-def equal(training: Training) -> list[str]:
+def equal(training: Remains) -> list[str]:
     """All ranks have the same parameters, all along and at the end."""
     seen: dict[int, set[str]] = {}
     for rank in range(training.life.world):
@@ -116,7 +116,7 @@ def equal(training: Training) -> list[str]:
     return []
 
 
-def times(training: Training, witness: Witness) -> list[str]:
+def times(training: Remains, witness: Witness) -> list[str]:
     """Steps and the end took no longer than they may, and the training ended."""
     found = []
     name = training.life.name
@@ -142,7 +142,7 @@ def times(training: Training, witness: Witness) -> list[str]:
     return found
 
 
-def log(training: Training) -> list[str]:
+def log(training: Remains) -> list[str]:
     """The training's log holds no control characters, no traceback of ours and no flood."""
     found = []
     for rank in range(training.life.world):
@@ -169,7 +169,7 @@ def peers(scene: Scene) -> list[str]:
     return found
 
 
-def obeyed(training: Training) -> list[str]:
+def obeyed(training: Remains) -> list[str]:
     """The ranks sent no CF beyond the bounds of their policy."""
     beyond = sorted(cf for cf in training.cfs if cf > 1000.0)
     return [f"bounds: {training.life.name} sent at CF {beyond}"] if beyond else []

@@ -10,7 +10,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,29 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.protocol import WindowReport
 from gravac_agent import Agent
+from tools.chaos.life import Life
 
 FINGERPRINT_STEPS = 20
 STEP_SECONDS = 0.01
 WIDTH, LAYERS = 48, 6
-
-
-@dataclass(frozen=True)
-class Life:
-    """Where and how one training runs. ``name``: of its files in ``folder``."""
-
-    folder: Path
-    name: str
-    world: int
-    options: dict[str, Any]
-    environment: dict[str, str]
-
-    def file(self, rank: int, kind: str) -> Path:
-        return self.folder / f"{self.name}.rank{rank}.{kind}"
-
-    @property
-    def handed(self) -> Path:
-        """Every window that rank 0 handed to its desk, a line each."""
-        return self.file(0, "windows")
 
 
 def main(life: Life, rank: int, orders: Connection | None) -> None:

@@ -12,8 +12,8 @@ from typing import Literal
 from tools.chaos.controllers import Served, alive, children, send, token_of
 from tools.chaos.disk import Disk
 from tools.chaos.liars import Talk
+from tools.chaos.life import Life
 from tools.chaos.proxy import Proxy, Trouble
-from tools.chaos.rank import Life
 from tools.chaos.squatter import Squatter
 from tools.chaos.training import Training
 from tools.chaos.watch import Watch

@@ -7,11 +7,12 @@ import os
 import signal
 import threading
 import time
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tools.chaos.rank import Life, main
+from tools.chaos.life import Life, run
 
 START_SECONDS = 120.0
 """Until the first step, on a machine with other work to do."""
@@ -24,24 +25,46 @@ CONTEXT = multiprocessing.get_context("forkserver")
 def prepare() -> None:
     """Start the process that ranks are forked from."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile all of torch that it imports
     CONTEXT.set_forkserver_preload(["tools.chaos.rank"])
 
 
-class Training:
-    """One life. ``outcome``: None while it runs, then finished, error, killed, or hung."""
+@dataclass
+class Remains:
+    """What is left of a life, for the checks: its files, and how it ended.
+
+    Attributes:
+        life: where its files are.
+        outcome: None while it runs, then finished, killed, or what went wrong.
+        killed: the rank that was killed.
+        fresh_controller: whether a controller had to be started while it closed.
+        cfs: all that rank 0 sent at.
+    """
+
+    life: Life
+    outcome: str | None = None
+    killed: int | None = None
+    fresh_controller: bool = False
+    cfs: set[float] = field(default_factory=set)
+
+    def notes(self, rank: int) -> list[dict[str, Any]]:
+        """What the rank wrote down."""
+        return lines(self.life.file(rank, "notes"))
+
+    def log(self, rank: int = 0) -> str:
+        path = self.life.file(rank, "log")
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+class Training(Remains):
+    """One life, from its start."""
 
     def __init__(self, life: Life) -> None:
-        self.life = life
-        self.killed: int | None = None
-        self.stopping_since: float | None = None
+        super().__init__(life)
         self.status: dict[str, Any] = {}
-        self.cfs: set[float] = set()
-        self.outcome: str | None = None
-        self.fresh_controller = False
-        """A controller had to be started while it closed."""
         self._orders, theirs = CONTEXT.Pipe()
         self.processes = [
-            CONTEXT.Process(target=main, args=(life, rank, None if rank else theirs), daemon=True)
+            CONTEXT.Process(target=run, args=(life, rank, None if rank else theirs), daemon=True)
             for rank in range(life.world)
         ]
         for process in self.processes:
@@ -72,7 +95,6 @@ class Training:
 
     def stop(self) -> None:
         """Ask it to end in order."""
-        self.stopping_since = time.monotonic()
         with contextlib.suppress(OSError):
             self._orders.send("stop")
 
@@ -93,13 +115,6 @@ class Training:
             self.outcome = "killed"
         else:
             self.outcome = "finished" if codes == [0, 0] else f"failed: exit codes {codes}"
-
-    def notes(self, rank: int) -> list[dict[str, Any]]:
-        """What the rank wrote down."""
-        return lines(self.life.file(rank, "notes"))
-
-    def log(self, rank: int = 0) -> str:
-        return self.life.file(rank, "log").read_text(errors="replace")
 
     def _listen(self, orders: Connection) -> None:
         try:
