@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.chaos import checks, events
 from tools.chaos.journals import journals, latest
 from tools.chaos.scene import Mode, Scene
-from tools.chaos.training import Training, lines
+from tools.chaos.training import Training, lines, whole_lines
 from tools.chaos.witness import Witness
 
 RECOVERY_SECONDS = 60.0
@@ -32,6 +32,9 @@ class Outcome:
     story: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     windows: int = 0
+    handed: int = 0
+    announced: int = 0
+    """Windows that the agents' logs said were lost."""
     resent: int = 0
     lives: int = 0
     longest_step: float = 0.0
@@ -47,7 +50,9 @@ def run(
     """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
     mode = mode or ("own" if number % 2 else "served")
-    scene, outcome = Scene(folder, mode, number, chance), Outcome(mode)
+    deck = list(range(len(events.LIES)))
+    random.Random(seed).shuffle(deck)
+    scene, outcome = Scene(folder, mode, number, chance, deck), Outcome(mode)
     try:
         live(scene, outcome, wanted)
         for left in scene.close():
@@ -174,6 +179,9 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
         wrong += checks.log(training)
         wrong += checks.obeyed(training)
         measure(training, outcome)
+        outcome.handed += len(whole_lines(training.life.handed))
+        numbers, more = checks.announced(training.log())
+        outcome.announced += len(numbers) + more
     wrong += checks.peers(scene)
     outcome.wrong += wrong
     outcome.lives = len(scene.trainings)

@@ -17,6 +17,9 @@ STOP_SECONDS = (0.2, 4.0)
 SCOPES: tuple[Scope, ...] = ("all", "all", "all", "windows", "windows", "jobs", "events", "proof")
 
 
+DECISIONS: tuple[Scope, ...] = ("all", "windows", "windows", "jobs")
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of event. ``ends``: the training is over after it."""
@@ -43,11 +46,12 @@ def kill(scene: Scene) -> str | None:
 
 def kill_and_squat(scene: Scene) -> str | None:
     """SIGKILL of the agent's own controller; another program has its port at once."""
+    scene.calm(always=True)
     pid, port = scene.controller(), scene.port()
     if pid is None or port is None or any(ill.what == "squatter" for ill in scene.ills):
         return None
     silent = scene.chance.random() < 0.25
-    lie = None if silent else scene.chance.choice(LIES)
+    lie = None if silent else scene.next_lie(LIES)
     squatter = Squatter(lie, scene.talk)
     scene.watches.append(squatter.watch)
     if not send(pid, signal.SIGKILL):
@@ -78,6 +82,7 @@ def full_disk(scene: Scene) -> str | None:
 
 def cut(scene: Scene) -> str | None:
     """The next few connections end somewhere in a request's answer."""
+    scene.calm()
     where, scope = scene.chance.choice(CUTS), scene.chance.choice(SCOPES)
     times = scene.chance.choice((1, 1, 2, 5))
     scene.trouble(Trouble(scope, cut=where, times=times), seconds=scene.chance.uniform(0.5, 3.0))
@@ -89,6 +94,7 @@ def kill_in_answer(scene: Scene) -> str | None:
     served = scene.served
     if served is None or served.pid is None:
         return None
+    scene.calm()
     where = scene.chance.choice(CUTS[1:])
     after = scene.chance.uniform(0.0, 2.0)
 
@@ -103,8 +109,9 @@ def kill_in_answer(scene: Scene) -> str | None:
 
 def lie(scene: Scene) -> str | None:
     """The man in the middle answers with a lie for a while."""
-    told = scene.chance.choice(LIES)
-    scope = scene.chance.choice(SCOPES) if told.scope is None else told.scope
+    scene.calm()
+    told = scene.next_lie(LIES)
+    scope = scene.chance.choice(SCOPES if told.scratch else DECISIONS) if told.scope is None else told.scope
     trouble = Trouble(scope, lie=told)
     scene.trouble(trouble, seconds=scene.chance.uniform(0.3, 4.0))
     return f"lie: {told.name} ({scope})"
@@ -135,6 +142,11 @@ def kill_before_end(scene: Scene) -> str | None:
 
 def ill_at_end(scene: Scene) -> str | None:
     """The training ends in order while something is wrong."""
+    if scene.served is not None and not scene.ills:
+        scope: Scope = scene.chance.choice(("end", "windows", "all"))
+        where, told = scene.chance.choice(CUTS), scene.next_lie(framing.LIES)
+        trouble = Trouble(scope, cut=where, times=scene.chance.choice((1, 2, 9)))
+        scene.trouble(trouble if scene.chance.random() < 0.5 else Trouble(scope, lie=told), seconds=3.0)
     if not scene.training.status or not scene.ills:
         return None
     what = " and ".join(sorted({ill.what for ill in scene.ills}))

@@ -40,18 +40,30 @@ class Trouble:
     times: int = 1 << 30
     then: Callable[[], None] | None = None
     """Done once, in the middle of the first cut: kill the controller, for example."""
+    knocks: int = 0
+    """So many windows go unanswered first, after which an agent registers again."""
     watch: Watch = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        if self.scope == "jobs":
+            self.knocks = 1
         strict = self.lie is not None and not self.lie.ambiguous and self.scope in ("all", "windows")
         name = self.cut or (self.lie.name if self.lie else "")
         self.watch = Watch(f"the man in the middle ({name}, to {self.scope})", strict)
 
+    def knocking(self, request: Message) -> bool:
+        """Whether this request goes unanswered so that another one follows."""
+        with self._lock:
+            if self.knocks == 0 or scope_of(request.path) != "windows":
+                return False
+            self.knocks -= 1
+            return True
+
     def takes(self, request: Message) -> bool:
         """Whether this request meets it; counts."""
         if self.scope not in ("all", scope_of(request.path)):
-            return False
+            return self.knocking(request)
         if self.lie is not None and not self.lie.about(request):
             return False
         with self._lock:
@@ -132,6 +144,8 @@ class Proxy:
         """Do it; returns the connection to the controller, and whether the one to the agent goes on."""
         reply: Message | None = None
         lie = trouble.lie
+        if trouble.scope not in ("all", scope_of(request.path)):
+            return upstream, False
         delivered = trouble.cut != "request lost" if lie is None else lie.delivered(self._chance)
         if delivered:
             upstream, reply = self._forward(upstream, request)

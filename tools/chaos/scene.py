@@ -11,7 +11,7 @@ from typing import Literal
 
 from tools.chaos.controllers import Served, alive, children, send, token_of
 from tools.chaos.disk import Disk
-from tools.chaos.liars import Talk
+from tools.chaos.liars import Lie, Talk
 from tools.chaos.life import Life
 from tools.chaos.proxy import Proxy, Trouble
 from tools.chaos.squatter import Squatter
@@ -21,6 +21,8 @@ from tools.chaos.watch import Watch
 Mode = Literal["own", "served"]
 """Whose controller: the agent starts its own; or one that we serve, behind a proxy."""
 REQUEST_SECONDS = 1.0
+CALM_SECONDS = 15.0
+"""Longer than an agent's longest pause between attempts, or a controller's start."""
 POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
 
 
@@ -36,11 +38,12 @@ class Ill:
 class Scene:
     """One episode's things. ``close`` frees them all."""
 
-    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random) -> None:
+    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random, deck: list[int]) -> None:
         self.folder, self.mode, self.chance = folder, mode, chance
         folder.mkdir(parents=True)
         self.disk = Disk(folder / "disk")
         self.data_dir = self.disk.folder / "runs"
+        self._number, self._lies, self._deck = number, 0, deck
         self.job, self.policy = f"job{number}", chance.choice(POLICIES)
         self.talk = Talk(self.job, self.policy, random.Random(chance.random()))
         self.elsewhere = Squatter(None, self.talk, name="where redirects lead")
@@ -99,6 +102,25 @@ class Scene:
     def ill(self, what: str, seconds: float, cure: Callable[[], None]) -> None:
         """Something is wrong from now on, for so long."""
         self.ills.append(Ill(what, time.monotonic() + seconds, cure))
+
+    def next_lie(self, lies: tuple[Lie, ...]) -> Lie:
+        """Each kind in its turn, in an order that the seed gives."""
+        self._lies += 1
+        return lies[self._deck[(self._number * 5 + self._lies) % len(self._deck)] % len(lies)]
+
+    def calm(self, always: bool = False) -> None:
+        """Wait a little, mostly, until windows are answered: to trouble something that works."""
+        if not always and self.chance.random() < 0.4:
+            return
+        known = self.proxy and len(self.proxy.acknowledged)
+        until = time.monotonic() + CALM_SECONDS
+        while time.monotonic() < until and self.training.running:
+            if self.proxy is not None and known is not None:
+                if len(self.proxy.acknowledged) >= known + 2:
+                    return
+            elif self.training.status.get("url") and self.training.status["phase"] != "fallback":
+                return
+            self.pause(0.02)
 
     def pause(self, seconds: float) -> None:
         """Wait, and cure what has lasted long enough."""

@@ -25,7 +25,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 def prepare() -> None:
     """Start the process that ranks are forked from."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile all of torch that it imports
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # every process would compile all of torch that it imports
     CONTEXT.set_forkserver_preload(["tools.chaos.rank"])
 
 
