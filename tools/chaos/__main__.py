@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tools.chaos import training
 from tools.chaos.episode import Outcome, run
+from tools.chaos.events import LIES
 from tools.chaos.witness import Witness
 
 EVENTS_AN_EPISODE = 10
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, default=1e9, help="begin no episode after so long [no limit]"
     )
     parser.add_argument("--mode", choices=("own", "served"), help="only episodes of this kind [both in turn]")
+    parser.add_argument("--lies", default="", metavar="TEXT", help="only lies whose name has this in it")
     parser.add_argument("--folder", type=Path, help="where to keep what failed [a temporary folder]")
     parser.add_argument("--stop", action="store_true", help="end after the first episode that failed")
     parser.add_argument("--json", type=Path, help="write the summary here, too")
@@ -37,6 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     folder: Path = given.folder or Path(tempfile.mkdtemp(prefix="gravac-chaos-"))
     folder = folder.absolute()
     training.prepare()
+    lies = tuple(lie for lie in LIES if given.lies in lie.name)
+    if not lies:
+        parser.error(f"--lies {given.lies!r} is in none of: " + ", ".join(lie.name for lie in LIES))
     witness, began, number = Witness(), time.monotonic(), given.first
     outcomes: list[Outcome] = []
     try:
@@ -44,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             place = folder / f"seed{given.seed}-episode{number}"
             shutil.rmtree(place, ignore_errors=True)
             wanted = min(given.per_episode, given.events - done)
-            outcome = run(place, given.seed, number, wanted, witness, given.mode)
+            outcome = run(place, given.seed, number, wanted, witness, lies, given.mode)
             outcomes.append(outcome)
             tell(number, outcome, given, place)
             if not outcome.wrong:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from tools.chaos import checks, events
 from tools.chaos.journals import journals, latest
+from tools.chaos.liars import Lie
 from tools.chaos.scene import Mode, Scene
 from tools.chaos.training import Training, lines, whole_lines
 from tools.chaos.witness import Witness
 
-RECOVERY_SECONDS = 60.0
+RECOVERY_SECONDS = 90.0
 """Until the agent must follow its controller again after the last event: longer than its longest pause between
 attempts, and long enough to start a controller on a busy machine."""
 QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
@@ -45,12 +46,18 @@ class Outcome:
 
 
 def run(
-    folder: Path, seed: int, number: int, wanted: int, witness: Witness, mode: Mode | None = None
+    folder: Path,
+    seed: int,
+    number: int,
+    wanted: int,
+    witness: Witness,
+    lies: tuple[Lie, ...],
+    mode: Mode | None = None,
 ) -> Outcome:
     """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
     mode = mode or ("own" if number % 2 else "served")
-    deck = list(range(len(events.LIES)))
+    deck = list(lies)
     random.Random(seed).shuffle(deck)
     scene, outcome = Scene(folder, mode, number, chance, deck), Outcome(mode)
     try:

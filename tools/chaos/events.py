@@ -51,7 +51,7 @@ def kill_and_squat(scene: Scene) -> str | None:
     if pid is None or port is None or any(ill.what == "squatter" for ill in scene.ills):
         return None
     silent = scene.chance.random() < 0.25
-    lie = None if silent else scene.next_lie(LIES)
+    lie = None if silent else scene.next_lie()
     squatter = Squatter(lie, scene.talk)
     scene.watches.append(squatter.watch)
     if not send(pid, signal.SIGKILL):
@@ -110,7 +110,7 @@ def kill_in_answer(scene: Scene) -> str | None:
 def lie(scene: Scene) -> str | None:
     """The man in the middle answers with a lie for a while."""
     scene.calm()
-    told = scene.next_lie(LIES)
+    told = scene.next_lie()
     scope = scene.chance.choice(SCOPES if told.scratch else DECISIONS) if told.scope is None else told.scope
     trouble = Trouble(scope, lie=told)
     scene.trouble(trouble, seconds=scene.chance.uniform(0.3, 4.0))
@@ -144,7 +144,7 @@ def ill_at_end(scene: Scene) -> str | None:
     """The training ends in order while something is wrong."""
     if scene.served is not None and not scene.ills:
         scope: Scope = scene.chance.choice(("end", "windows", "all"))
-        where, told = scene.chance.choice(CUTS), scene.next_lie(framing.LIES)
+        where, told = scene.chance.choice(CUTS), scene.next_lie()
         trouble = Trouble(scope, cut=where, times=scene.chance.choice((1, 2, 9)))
         scene.trouble(trouble if scene.chance.random() < 0.5 else Trouble(scope, lie=told), seconds=3.0)
     if not scene.training.status or not scene.ills:

@@ -38,7 +38,7 @@ class Ill:
 class Scene:
     """One episode's things. ``close`` frees them all."""
 
-    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random, deck: list[int]) -> None:
+    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random, deck: list[Lie]) -> None:
         self.folder, self.mode, self.chance = folder, mode, chance
         folder.mkdir(parents=True)
         self.disk = Disk(folder / "disk")
@@ -103,10 +103,10 @@ class Scene:
         """Something is wrong from now on, for so long."""
         self.ills.append(Ill(what, time.monotonic() + seconds, cure))
 
-    def next_lie(self, lies: tuple[Lie, ...]) -> Lie:
+    def next_lie(self) -> Lie:
         """Each kind in its turn, in an order that the seed gives."""
         self._lies += 1
-        return lies[self._deck[(self._number * 5 + self._lies) % len(self._deck)] % len(lies)]
+        return self._deck[(self._number * 5 + self._lies) % len(self._deck)]
 
     def calm(self, always: bool = False) -> None:
         """Wait a little, mostly, until windows are answered: to trouble something that works."""
