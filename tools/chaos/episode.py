@@ -94,6 +94,11 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
             outcome.wrong.append(f"failed: {scene.training.life.name} ended by itself")
             break
         kind = events.draw(scene)
+        if kind.ends and scene.chance.random() < 0.5:
+            recover(
+                scene, outcome
+            )  # else a life that was lost would pass for one that ended during an outage
+            tell("recovered")
         what = kind.happen(scene)
         if what is None:
             refused += 1
@@ -108,7 +113,7 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
             if done < wanted:
                 begin(scene, tell, outcome)
     if scene.training.outcome is None:
-        scene.cure_all()
+        scene.pause(scene.chance.uniform(*QUICK))
         recover(scene, outcome)
         tell("recovered")
         scene.controller()  # notes its token
@@ -145,6 +150,7 @@ def end(scene: Scene, tell: Tell) -> None:
 
 def recover(scene: Scene, outcome: Outcome) -> None:
     """Nothing is wrong any more: wait until the ranks do again what the controller decides."""
+    scene.cure_all()
     training = scene.training
     if not training.wait_started():
         outcome.wrong.append(f"failed: {training.life.name} did not start")

@@ -110,7 +110,7 @@ class Scene:
 
     def calm(self, always: bool = False) -> None:
         """Wait a little, mostly, until windows are answered: to trouble something that works."""
-        if not always and self.chance.random() < 0.4:
+        if not self.trainings or (not always and self.chance.random() < 0.4):
             return
         known = self.proxy and len(self.proxy.acknowledged)
         until = time.monotonic() + CALM_SECONDS
