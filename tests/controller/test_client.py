@@ -1,10 +1,12 @@
 """The Python client against a real controller: every method, every kind of failure."""
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from controller.builders import Trainer, spec
@@ -13,7 +15,15 @@ from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
 from gravac.replay import check
-from gravac_controller.client import Client, NoController, NotAController, Refused, running
+from gravac_controller.client import (
+    Client,
+    ControllerError,
+    NoController,
+    NotAController,
+    Refused,
+    Seen,
+    running,
+)
 from gravac_controller.client.wire import base_of
 from gravac_controller.messages import EndView, Snapshot, WindowDelta
 
@@ -237,3 +247,62 @@ def test_running_controllers_are_found_by_their_folder(
         note.write_text(nonsense)
         assert [client.url for client in running(folder)] == [two.url]
     assert list(running(tmp_path / "nowhere")) == []
+
+
+class Imitator(BaseHTTPRequestHandler):
+    """Says what a dead controller said, which anybody could read, and keeps what it is sent."""
+
+    protocol_version = "HTTP/1.1"
+    instance = ""
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append(f"{self.requestline}\n{self.headers}")
+        answers = {
+            "/healthz": {"status": "ok", "instance": self.instance},
+            "/v1/jobs": {"items": [], "next": None},
+        }
+        body = json.dumps(answers.get(self.path, {"proofs": ["0" * 64]})).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_GET
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_token_is_sent_only_to_a_controller_that_knows_it(start: Callable[..., Controller]) -> None:
+    """0.1 sent it to a program on a dead controller's port that repeated the public ``instance``."""
+    dead = start("--job", "one", env={"GRAVAC_TOKEN": AGENT})
+    folder, Imitator.instance = dead.data_dir, dead.announced["instance"]
+    dead.kill()
+    with ThreadingHTTPServer(("127.0.0.1", dead.port), Imitator) as server:
+        server.block_on_close = False
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            (client,) = running(folder, AGENT)
+            with client:
+                assert list(client.jobs()) == []
+                assert list(client.events("one")) == []
+                with pytest.raises(ControllerError):
+                    client.order("one", "dense", actor="alice", seen=Seen(view=None, tag="0"))  # type: ignore[arg-type]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert sum("/v1/proof" in request for request in Imitator.seen) >= 2  # on each new connection
+    assert any(request.startswith("PUT") for request in Imitator.seen)
+    assert not any(AGENT in request or "uthorization" in request for request in Imitator.seen)
+
+
+def test_a_token_that_the_controller_does_not_know_is_not_sent_and_the_error_says_so(
+    controller: Controller,
+) -> None:
+    with (
+        Client(controller.url, "another-token-0123456789abcdef") as client,
+        pytest.raises(Refused, match=r"401.*your token was not sent"),
+    ):
+        list(client.jobs())

@@ -10,11 +10,14 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from gravac import proof
 from gravac_controller.client.errors import NoController, NotAController, Refused
-from gravac_controller.views import Problem
+from gravac_controller.views import Problem, ProofView
 
 MOST_BYTES = 64_000_000
 """Of one answer, but for streams and traces."""
+MOST_PROOF_BYTES = 4096
+NOT_SENT = "your token was not sent, as what answers there does not prove that it knows it"
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,26 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True)
+class Connected:
+    """A connection, and whether the other side has proved on it that it knows the token."""
+
+    http: http.client.HTTPConnection
+    proved: bool
+
+
 class Wire:
-    """Not for several threads at once. ``seconds``: longest wait for any piece of an answer."""
+    """Not for several threads at once. ``seconds``: longest wait for any piece of an answer.
+
+    A token is sent only on a connection on which the other side has proved that it knows it (``gravac.proof``);
+    to anything else requests go without it.
+    """
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
         """Raises ValueError for what is not an http or https address."""
         self.url, self._seconds = base_of(url), seconds
         self.token = token
-        self._kept: http.client.HTTPConnection | None = None
+        self._kept: Connected | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
@@ -41,7 +56,8 @@ class Wire:
         """One request and its whole answer. Raises NoController, NotAController, Refused."""
         again = self._kept is not None  # the server may have closed a kept connection in the meantime
         try:
-            response = self._send(self._connection(), method, path, body, headers or {})
+            connected = self._connection()
+            response = self._send(connected, method, path, body, headers or {})
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not again or isinstance(error, TimeoutError):
@@ -57,7 +73,7 @@ class Wire:
             raise NotAController(f"{self.url}{path} answered more than {MOST_BYTES} bytes")
         if response.will_close:
             self.close()
-        self.check(response, data)
+        self.check(response, data, connected.proved)
         found = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, found, data)
 
@@ -66,15 +82,16 @@ class Wire:
         self, path: str, headers: Mapping[str, str], seconds: float
     ) -> Generator[http.client.HTTPResponse, None, None]:
         """An answer to be read piece by piece, on a connection of its own. Raises as ``ask``."""
-        with contextlib.closing(self._new(seconds)) as connection:
+        with contextlib.ExitStack() as stack:
             try:
-                response = self._send(connection, "GET", path, None, headers)
+                connected = self._connect(seconds)
+                stack.callback(connected.http.close)
+                response = stack.enter_context(self._send(connected, "GET", path, None, headers))
                 if response.status >= 400:
-                    self.check(response, response.read(MOST_BYTES))
+                    self.check(response, response.read(MOST_BYTES), connected.proved)
             except (OSError, http.client.HTTPException) as error:
                 raise self._nobody(error) from None
-            with response:
-                yield response
+            yield response
 
     def piece(self, response: http.client.HTTPResponse, size: int) -> bytes:
         """The next bytes of an answer that ``open`` gave; empty at its end. Raises NoController when it breaks off."""
@@ -83,12 +100,15 @@ class Wire:
         except (OSError, http.client.HTTPException) as error:
             raise self._nobody(error) from None
 
-    def check(self, response: http.client.HTTPResponse, body: bytes) -> None:
+    def check(self, response: http.client.HTTPResponse, body: bytes, proved: bool) -> None:
         """Raises Refused or NotAController for an answer of 400 or more."""
         if response.status < 400:
             return
         try:
-            raise Refused(response.status, Problem.model_validate_json(body))
+            problem = Problem.model_validate_json(body)
+            if response.status == 401 and self.token is not None and not proved:
+                problem = problem.model_copy(update={"detail": f"{problem.detail}; {NOT_SENT}"})
+            raise Refused(response.status, problem)
         except ValidationError:
             text = body[:200].decode(errors="replace")
             raise NotAController(f"{self.url} answered {response.status}: {text}") from None
@@ -96,7 +116,7 @@ class Wire:
     def close(self) -> None:
         """Give the connection up; the next request makes another."""
         if self._kept is not None:
-            self._kept.close()
+            self._kept.http.close()
             self._kept = None
 
     def __enter__(self) -> Self:
@@ -105,34 +125,60 @@ class Wire:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> Connected:
         if self._kept is None:
-            self._kept = self._new(self._seconds)
+            self._kept = self._connect(self._seconds)
         return self._kept
 
-    def _new(self, seconds: float) -> http.client.HTTPConnection:
+    def _connect(self, seconds: float) -> Connected:
+        """Open a connection and, where there is a token to send, ask for the proof that it is known there."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=seconds)
+        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        try:
+            connection.connect()
+            connection.auto_open = 0  # what answers on another connection has proved nothing
+            proved = self.token is not None and _proves(connection, self.token)
+            if connection.sock is None:  # closed after that answer
+                connection.connect()
+                proved = False
+        except BaseException:
+            connection.close()
+            raise
+        return Connected(connection, proved)
 
     def _send(
         self,
-        connection: http.client.HTTPConnection,
+        connected: Connected,
         method: str,
         path: str,
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
         given = dict(headers)
-        if self.token is not None:
+        if self.token is not None and connected.proved:
             given["Authorization"] = f"Bearer {self.token}"
         if body is not None:
             given["Content-Type"] = "application/json"
-        connection.request(method, path, body, given)
-        return connection.getresponse()
+        connected.http.request(method, path, body, given)
+        return connected.http.getresponse()
 
     def _nobody(self, error: Exception) -> NoController:
         return NoController(f"no controller answers at {self.url} ({error or type(error).__name__})")
+
+
+def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
+    """Raises OSError or HTTPException when there is no whole answer."""
+    challenge = proof.new_challenge()
+    connection.request("GET", f"{proof.PATH}?challenge={challenge}")
+    with connection.getresponse() as response:
+        body = response.read(MOST_PROOF_BYTES)
+        if response.length:
+            raise http.client.IncompleteRead(body)
+    try:
+        return proof.proves(token, challenge, ProofView.model_validate_json(body).proofs)
+    except ValidationError:
+        return False
 
 
 def base_of(text: str) -> str:
