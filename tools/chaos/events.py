@@ -48,7 +48,7 @@ def kill_and_squat(scene: Scene) -> str | None:
     """SIGKILL of the agent's own controller; another program has its port at once."""
     scene.calm(always=True)
     pid, port = scene.controller(), scene.port()
-    if pid is None or port is None or any(ill.what == "squatter" for ill in scene.ills):
+    if pid is None or port is None or port in scene.squatted:
         return None
     silent = scene.chance.random() < 0.25
     lie = None if silent else scene.next_lie()
@@ -58,7 +58,9 @@ def kill_and_squat(scene: Scene) -> str | None:
         return None
     if not squatter.bind(port):
         return "kill (a squatter came too late)"
-    scene.ill("squatter", scene.chance.uniform(0.5, 5.0), squatter.close)
+    scene.squatted.add(port)
+    stays = scene.chance.choice((scene.chance.uniform(0.5, 5.0), 1e6))
+    scene.ill("squatter", stays, squatter.close)
     return f"squatter: {'silent' if lie is None else lie.name}"
 
 

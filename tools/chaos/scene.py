@@ -54,6 +54,8 @@ class Scene:
         self.tokens: set[str] = set()
         self.trainings: list[Training] = []
         self.ills: list[Ill] = []
+        self.squatted: set[int] = set()
+        """Ports that squatters have, or had."""
         self.proxy: Proxy | None = None
         self.served: Served | None = None
         part_bytes = {"GRAVAC_CONTROLLER_JOURNAL_PART_BYTES": "65536"} if chance.random() < 0.5 else {}
@@ -112,13 +114,13 @@ class Scene:
         """Wait a little, mostly, until windows are answered: to trouble something that works."""
         if not self.trainings or (not always and self.chance.random() < 0.4):
             return
-        known = self.proxy and len(self.proxy.acknowledged)
+        known = 0 if self.proxy is None else len(self.proxy.acknowledged)
         until = time.monotonic() + CALM_SECONDS
         while time.monotonic() < until and self.training.running:
-            if self.proxy is not None and known is not None:
-                if len(self.proxy.acknowledged) >= known + 2:
-                    return
-            elif self.training.status.get("url") and self.training.status["phase"] != "fallback":
+            if self.proxy is not None and len(self.proxy.acknowledged) >= known + 2:
+                return
+            status = self.training.status
+            if self.proxy is None and status.get("url") and status["phase"] != "fallback":
                 return
             self.pause(0.02)
 
@@ -133,8 +135,8 @@ class Scene:
             time.sleep(min(0.02, until - now))
 
     def cure_all(self) -> None:
-        """Nothing is wrong any more, and the controller runs."""
-        self._cure(list(self.ills))
+        """Nothing is wrong any more that an agent must wait for: it can do without its old port."""
+        self._cure([ill for ill in self.ills if ill.what != "squatter"])
         if self.served is not None:
             self.served.wait()
 
