@@ -157,13 +157,13 @@ def recover(scene: Scene, outcome: Outcome) -> None:
         return
     incarnation = next((note["incarnation"] for note in training.notes(0) if "incarnation" in note), "")
     handed = lines(training.life.handed)
-    target = handed[-1]["first_step"] if handed else 0
+    target = handed[-1]["last_step"] + 1 if handed else 0  # of the next window, which nobody has handed in yet
     until, why = time.monotonic() + RECOVERY_SECONDS, ""
     while training.running:
         newest, epochs = latest(scene.data_dir, incarnation)
         status = training.status
         if newest < target:
-            why = f"the journal ends at step {newest}, step {target} was reported before"
+            why = f"the journal ends at step {newest}, and not with a window from step {target} on"
         elif status["phase"] == "fallback":
             why = "the ranks are still dense"
         elif status["epoch"] not in epochs:
