@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from gravac.protocol import WindowReport
 from tools.chaos.journals import Journal
@@ -12,6 +13,8 @@ from tools.chaos.witness import Witness
 
 STEP_SECONDS = 2.0
 """Longest step, but for what the machine itself was late."""
+BUSY = 4.0
+"""Processes that want each core, from which on all bounds on time grow in proportion."""
 CLOSE_SECONDS = 8.0
 FRESH_CLOSE_SECONDS = 25.0
 """Longest ``close`` where a controller has to be started, which takes seconds on a busy machine."""
@@ -122,15 +125,17 @@ def times(training: Remains, witness: Witness) -> list[str]:
     name = training.life.name
     for rank in range(training.life.world):
         notes = training.notes(rank)
-        for seconds, step, began in [note["longest"] for note in notes if "longest" in note][-1:]:
+        for note in [note for note in notes if "longest" in note][-1:]:
+            seconds, step, began = note["longest"]
             late = witness.late(began, began + seconds)
-            if seconds - late > STEP_SECONDS:
+            if seconds - late > STEP_SECONDS * patience(note):
                 found.append(
                     f"slow: {name}: step {step} of rank {rank} took {seconds:.2f} s "
                     f"(the machine was late by {late:.2f} s)"
                 )
         for note in notes:
             bound = FRESH_CLOSE_SECONDS if training.fresh_controller else CLOSE_SECONDS
+            bound *= patience(note)
             if note.get("closing", 0.0) > bound:
                 found.append(
                     f"slow: {name}: rank {rank} closed in {note['closing']:.1f} s, more than {bound:g} s"
@@ -140,6 +145,11 @@ def times(training: Remains, witness: Witness) -> list[str]:
     if training.outcome not in ("finished", "killed"):
         found.append(f"failed: {name}: {training.outcome}")
     return found
+
+
+def patience(note: dict[str, Any]) -> float:
+    """How many times longer things may take on a machine as busy as that."""
+    return max(1.0, note.get("busy", 0.0) / BUSY)
 
 
 def log(training: Remains) -> list[str]:

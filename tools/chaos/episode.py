@@ -15,7 +15,7 @@ from tools.chaos.scene import Mode, Scene
 from tools.chaos.training import Training, lines, whole_lines
 from tools.chaos.witness import Witness
 
-RECOVERY_SECONDS = 90.0
+RECOVERY_SECONDS = 120.0
 """Until the agent must follow its controller again after the last event: longer than its longest pause between
 attempts, and long enough to start a controller on a busy machine."""
 QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
@@ -157,7 +157,9 @@ def recover(scene: Scene, outcome: Outcome) -> None:
         return
     incarnation = next((note["incarnation"] for note in training.notes(0) if "incarnation" in note), "")
     handed = lines(training.life.handed)
-    target = handed[-1]["last_step"] + 1 if handed else 0  # of the next window, which nobody has handed in yet
+    target = (
+        handed[-1]["last_step"] + 1 if handed else 0
+    )  # of the next window, which nobody has handed in yet
     until, why = time.monotonic() + RECOVERY_SECONDS, ""
     while training.running:
         newest, epochs = latest(scene.data_dir, incarnation)

@@ -87,7 +87,7 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
                 seconds = time.monotonic() - begun
                 if step > 2 and seconds > longest[0]:  # DDP makes its buckets anew in the first ones
                     longest = (seconds, step, began_at)
-                    note(longest=longest)
+                    note(longest=longest, busy=busy())
                 step += 1
                 if step % FINGERPRINT_STEPS == 0:
                     note(step=step, fingerprint=fingerprint(module))
@@ -103,7 +103,12 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
     except BaseException as error:
         note(end="error", error=f"{type(error).__name__}: {error}"[:1000], steps=step)
         raise
-    note(end="finished", steps=step, closing=closing)
+    note(end="finished", steps=step, closing=closing, busy=busy())
+
+
+def busy() -> float:
+    """How many processes want each core."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def _incarnation(agent: Agent) -> str:
