@@ -3,6 +3,7 @@
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the summary here, too")
     parser.add_argument("--verbose", action="store_true", help="tell each event")
     given = parser.parse_args(arguments)
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # unmounts, ends what was started
     folder: Path = given.folder or Path(tempfile.mkdtemp(prefix="gravac-chaos-"))
     folder = folder.absolute()
     training.prepare()
