@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,11 @@ from pathlib import Path
 import pytest
 from ranks.harness import RunRanks
 
-from gravac.protocol import WindowReport
+from gravac.protocol import End, WindowReport
 from gravac.replay import check
 from gravac.trace import read
+from gravac_agent import SetupError
+from gravac_agent.joblock import JobLock
 
 pytestmark = pytest.mark.distributed
 
@@ -43,8 +47,56 @@ def test_a_trainer_started_again_goes_on_in_its_journal(run_ranks: RunRanks, tmp
     windows = [line.record for line in read(journal) if isinstance(line.record, WindowReport)]
     assert [window.window for window in windows] == list(range(10))
     assert len({window.incarnation for window in windows}) == 2
+    ends = [line.record for line in read(journal) if isinstance(line.record, End)]
+    assert [end.windows for end in ends] == [5, 10]  # of the whole job
     result = check(journal)
     assert result.ok, result.differences
+
+
+def test_the_name_of_a_live_run_is_refused_on_all_ranks(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """0.1 let a second run go on without a controller and append itself to the first one's journal in the end."""
+    lock = JobLock.acquire(tmp_path, "live")
+    assert lock is not None
+    try:
+        one, two = run_ranks("names_taken", 2, job="live")
+    finally:
+        lock.release()
+    assert one["messages"] == two["messages"]
+    for message in one["messages"]:
+        assert f"job='live' is the name of a run that goes on now (process {os.getpid()} on" in message
+        assert "give this run another job name" in message
+    assert not (tmp_path / "live" / "journal.jsonl").exists()
+    assert len(set(one["names"])) == 3
+    for name in one["names"]:
+        assert check(tmp_path / name / "journal.jsonl").ok
+
+
+def test_a_name_is_free_again_when_its_run_is_over_or_dead(tmp_path: Path) -> None:
+    lock = JobLock.acquire(tmp_path, "live")
+    assert lock is not None
+    with pytest.raises(SetupError, match="has an open Agent in this process already"):
+        JobLock.acquire(tmp_path, "live")
+    lock.release()
+    holds = (
+        "import pathlib, sys; from gravac_agent.joblock import JobLock\n"
+        "lock = JobLock.acquire(pathlib.Path(sys.argv[1]), 'live'); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holds, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"held\n"
+        with pytest.raises(SetupError, match=f"process {run.pid} on"):
+            JobLock.acquire(tmp_path, "live")
+        run.kill()
+        run.wait()
+    again = JobLock.acquire(tmp_path, "live")
+    assert again is not None
+    again.release()
+    again.release()
+    blocked = tmp_path / "file"
+    blocked.touch()
+    assert JobLock.acquire(blocked, "live") is None  # no folder, so no journal that two could write
 
 
 @pytest.fixture

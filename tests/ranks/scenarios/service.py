@@ -14,7 +14,7 @@ from ranks.scenarios.model import batch, fingerprint, train, wrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac_agent import Agent
+from gravac_agent import Agent, SetupError
 
 
 def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: str = "own") -> dict[str, Any]:
@@ -85,7 +85,7 @@ def controller_dies(
             time.sleep(0.01)
         if desk is not None:
             until = time.monotonic() + 60
-            while desk._pending and time.monotonic() < until:  # type: ignore[attr-defined]
+            while desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                 time.sleep(0.05)
         dist.barrier()
         last = desk._process.pid if desk is not None else None  # type: ignore[attr-defined]
@@ -168,6 +168,27 @@ def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"parameters": fingerprint(module), "epochs": epochs}
 
 
+def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
+    """The name of a live run, with a controller and without, and then names made by the agent."""
+    messages, names = [], []
+    for controller in ("auto", None):
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        try:
+            with Agent(module, optimizer, data_dir=folder, job=job, controller=controller):
+                messages.append("began")
+        except SetupError as error:
+            messages.append(str(error))
+    for _ in range(3):  # within one second, most likely
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10") as agent:
+            train(module, optimizer, rank, range(3))
+            assert agent.state is not None
+            names.append(agent.state.job)
+    return {"messages": messages, "names": names if rank == 0 else None}
+
+
 def steered(
     rank: int, world: int, folder: str, token: str, orders: dict[str, dict[str, Any]], steps: int
 ) -> dict[str, Any]:
@@ -186,7 +207,7 @@ def steered(
                 _order(agent.url or "", token, orders[str(step)])
             if step % 10 == 5:  # the decision on the last window is there before this one is over
                 until = time.monotonic() + 60
-                while desk is not None and desk._pending and time.monotonic() < until:  # type: ignore[attr-defined]
+                while desk is not None and desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                     time.sleep(0.01)
                 dist.barrier()
             train(module, optimizer, rank, range(step, step + 1))
