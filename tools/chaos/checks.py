@@ -140,6 +140,10 @@ def times(training: Remains, witness: Witness) -> list[str]:
                 found.append(
                     f"slow: {name}: rank {rank} closed in {note['closing']:.1f} s, more than {bound:g} s"
                 )
+            if note.get("left"):
+                found.append(
+                    f"orphan: {name}: rank {rank} closed and left controllers {note['left']} running"
+                )
             if note.get("end") == "error" and training.outcome != "killed":
                 found.append(f"failed: {name}: rank {rank}: {note['error']}")
     if training.outcome not in ("finished", "killed"):
@@ -149,7 +153,7 @@ def times(training: Remains, witness: Witness) -> list[str]:
 
 def patience(note: dict[str, Any]) -> float:
     """How many times longer things may take on a machine as busy as that."""
-    return max(1.0, note.get("busy", 0.0) / BUSY)
+    return max(1.0, float(note.get("busy", 0.0)) / BUSY)
 
 
 def log(training: Remains) -> list[str]:

@@ -1,4 +1,4 @@
-"""Controller processes: those that agents start, found by their parent, and one of our own behind the proxy."""
+"""A controller of our own behind the proxy: killed, stopped and started again."""
 
 import contextlib
 import json
@@ -12,48 +12,8 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tools.chaos.processes import send
 from tools.chaos.proxy import Proxy
-
-
-def children(parent: int) -> list[int]:
-    """Controllers that this process started and that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                after = (entry / "stat").read_text().rpartition(")")[2].split()
-                ours = int(after[1]) == parent and after[0] != "Z"
-                if ours and b"gravac_controller" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-    return found
-
-
-def alive(pid: int) -> bool:
-    try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def token_of(pid: int) -> str | None:
-    """The token in a process's environment."""
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name == b"GRAVAC_TOKEN":
-                return value.decode()
-    return None
-
-
-def send(pid: int | None, number: int) -> bool:
-    """A signal; False when there is no such process."""
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class Served:

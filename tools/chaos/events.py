@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tools.chaos import contents, framing
-from tools.chaos.controllers import send
 from tools.chaos.liars import Lie
+from tools.chaos.processes import send
 from tools.chaos.proxy import CUTS, Scope, Trouble
 from tools.chaos.scene import Mode, Scene
 from tools.chaos.squatter import Squatter

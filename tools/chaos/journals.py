@@ -37,7 +37,7 @@ def examined(path: Path) -> Journal:
     """Read one: each window once, numbers without unexplained gaps, decisions that follow and keep to the bounds."""
     found = Journal(path)
     where = f"journal of {path.parent.name}"
-    expected, epoch = 0, 0
+    expected, epoch, recovered = 0, 0, False
     try:
         for line in read(path):
             record = line.record
@@ -62,6 +62,13 @@ def examined(path: Path) -> Journal:
                 epoch = record.epoch
             elif isinstance(record, Event):
                 found.events.append(record)
+                if record.kind == "recovered" and recovered:
+                    found.wrong.append(
+                        f"doubled: {where}: line {line.number} repeats that the controller is back"
+                    )
+                recovered = record.kind == "recovered" or (
+                    recovered and record.kind not in ("fallback", "restarted")
+                )
                 if record.kind == "gap" and (numbers := _RANGE.search(record.message)):
                     found.gaps.append(range(int(numbers[1]), int(numbers[2]) + 1))
                     expected = (

@@ -23,9 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.protocol import WindowReport
 from gravac_agent import Agent
 from tools.chaos.life import Life
+from tools.chaos.processes import children
 
 FINGERPRINT_STEPS = 20
 STEP_SECONDS = 0.01
+SETTLE_SECONDS = 0.3
+"""After the agent's end, before we look for controllers that it left behind."""
 WIDTH, LAYERS = 48, 6
 
 
@@ -100,6 +103,8 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
             note(step=step, fingerprint=fingerprint(module))
             begun = time.monotonic()
         closing = time.monotonic() - begun
+        time.sleep(SETTLE_SECONDS)
+        note(left=children(os.getpid()))
     except BaseException as error:
         note(end="error", error=f"{type(error).__name__}: {error}"[:1000], steps=step)
         raise

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tools.chaos.controllers import Served, alive, children, send, token_of
+from tools.chaos.controllers import Served
 from tools.chaos.disk import Disk
 from tools.chaos.liars import Lie, Talk
 from tools.chaos.life import Life
+from tools.chaos.processes import children, of_folder, send, token_of
 from tools.chaos.proxy import Proxy, Trouble
 from tools.chaos.squatter import Squatter
 from tools.chaos.training import Training
@@ -168,23 +169,11 @@ class Scene:
             self.proxy.close()
         self.elsewhere.close()
         until = time.monotonic() + 15
-        while (left := self._of_ours()) and time.monotonic() < until:
+        while (left := of_folder(self.data_dir)) and time.monotonic() < until:
             time.sleep(0.1)
         for pid in left:
             send(pid, signal.SIGKILL)
         return left
-
-    def _of_ours(self) -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and alive(int(entry.name)):
-                try:
-                    command = (entry / "cmdline").read_bytes()
-                except OSError:
-                    continue
-                if b"gravac_controller" in command and str(self.data_dir).encode() in command:
-                    found.append(int(entry.name))
-        return found
 
     def _cure(self, ills: list[Ill]) -> None:
         for ill in ills:
