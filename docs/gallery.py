@@ -33,8 +33,7 @@ def at_start(story: Story) -> None:
 
 
 def exploring(story: Story) -> None:
-    while story.decision.cf_candidate != 40:
-        story.play()
+    story.play_until(lambda decision: decision.cf_candidate == 40, "CF 40")
     story.play()
 
 

@@ -78,6 +78,8 @@ def main() -> None:
             for inputs, targets in loader:
                 loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
                 loss.backward()
+                # As in plain DDP: clips the mean that was exchanged. What it cuts off a compressed mean is lost, not
+                # kept in the error memory (docs/memories.md, "Clipping").
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()

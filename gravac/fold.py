@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gravac import steering
 from gravac.orders import Override
-from gravac.policies import build
+from gravac.policies import aligned, build
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer, WindowReport
 from gravac.validation import first_problem
@@ -134,7 +134,8 @@ class JobFold:
             had, got = getattr(self.spec, field), getattr(spec, field)
             if had != got:
                 raise ValueError(f"{field}: job {spec.job!r} runs {had!r}, got {got!r}; use another job name")
-        if spec.policy != self.spec.policy and build(spec.policy).spec() != self.policy.spec():
+        policy = aligned(spec.policy, self.spec.policy)
+        if policy != self.spec.policy and build(policy).spec() != self.policy.spec():
             raise ValueError(
                 f"policy: job {spec.job!r} runs {_one_line(self.policy.spec().model_dump_json())}, got "
                 f"{_one_line(spec.policy.model_dump_json())}; use another job name to change it"
@@ -143,7 +144,7 @@ class JobFold:
         if brought is not None and brought.decision.epoch > self.decision.epoch:
             self._state = brought
         self.next_window = max(self.next_window, spec.first_window)
-        self.spec = spec
+        self.spec = spec.model_copy(update={"policy": policy})
 
     def forget(self) -> None:
         """Windows before the next one were folded where this fold cannot see: one that is resent is a duplicate."""

@@ -129,8 +129,7 @@ def other_policy(
     if policy is None:
         name, given = recorded.name, recorded.settings
     elif isinstance(policy, str):
-        name, _, rest = policy.strip().partition(":")
-        given = policies.parse_settings(rest, f"policy {policy!r}: ")
+        return policies.parse(policy, changes)
     elif not changes:
         return policy
     else:

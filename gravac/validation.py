@@ -3,6 +3,14 @@
 from pydantic import ValidationError
 
 _VALUE_CHARACTERS = 80
+_PREFIXES = ("Value error, ", "Assertion failed, ")
+
+
+def plain(message: str) -> str:
+    """pydantic's message of a validator of ours, as we wrote it: without pydantic's own first words."""
+    for prefix in _PREFIXES:
+        message = message.removeprefix(prefix)
+    return message
 
 
 def first_problem(error: ValidationError) -> str:
@@ -12,10 +20,10 @@ def first_problem(error: ValidationError) -> str:
     field = ".".join(str(part) for part in problem["loc"]) or "record"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     if problem["type"] == "value_error" and not problem["loc"]:
-        return f"{problem['msg'].removeprefix('Value error, ')}{more}"
+        return f"{plain(problem['msg'])}{more}"
     if problem["type"] == "missing":
         return f"{field}: is missing{more}"
-    return f"{field}: {_lower(problem['msg'])} (got {_short(problem['input'])}){more}"
+    return f"{field}: {_lower(plain(problem['msg']))} (got {_short(problem['input'])}){more}"
 
 
 def _lower(message: str) -> str:

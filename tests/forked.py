@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ZYGOTE = Path(__file__).parent / "zygote.py"
+START_SECONDS = 600.0
+"""Longer than a process takes to start, all imports included: with 24 others on two cores torch alone took minutes."""
 
 
 def surroundings(**more: str) -> dict[str, str]:
@@ -21,6 +23,13 @@ def surroundings(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     kept.pop("PYTHONHASHSEED", None)
     return kept | more
+
+
+def first_line(output: IO[bytes], seconds: float = START_SECONDS) -> bytes:
+    """The first line of a process's output, empty when it ended without one. Raises TimeoutError when none comes."""
+    if not select.select([output], [], [], seconds)[0]:
+        raise TimeoutError(f"a process that was to announce itself has not within {seconds} s")
+    return output.readline()
 
 
 class Forked:

@@ -198,3 +198,37 @@ def test_every_route_is_on_the_rest_page(controller: Controller) -> None:
             if method in ("post", "put"):
                 lines = [line for line in lines if " -d " in line and ("-X PUT" in line) == (method == "put")]
             assert lines, f"{method} {path} has no command in docs/api.md"
+
+
+def test_the_documented_token_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    """And no other document makes one that others can read."""
+    makes = [line for page in PAGES for line in commands(page) if re.search(r"> *\S*token", line)]
+    assert makes
+    for number, line in enumerate(makes):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        command = line.replace("python -c", f"{shlex.quote(sys.executable)} -c")
+        subprocess.run(["bash", "-c", f"umask 022; {command}"], cwd=folder, check=True)
+        (made,) = folder.iterdir()
+        assert made.stat().st_mode & 0o077 == 0, line
+        assert len(made.read_text().strip()) >= 32
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("gravac", "agent", "controller"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def test_what_to_install_works_where_it_is_read() -> None:
+    """Messages are read where gravac is installed, and from any folder; `.[extra]` works in a clone only."""
+    for path in sources():
+        assert not re.search(r"""pip install ['"]?\.\[""", path.read_text()), path
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            if re.search(r"""pip install ['"]?\.""", line):
+                assert "in a clone" in line, f"{page.name}: {line}"
+
+
+def test_no_source_names_a_document_that_is_not_here() -> None:
+    for path in (*sources(), *PAGES):
+        assert not re.search(r"\bDESIGN\b|\breference/\w+\.md", path.read_text()), path

@@ -48,7 +48,10 @@ class WarmPython:
 
 def _attend(asking: socket.socket) -> None:
     with asking:
-        process = _start(asking)
+        try:
+            process = _start(asking)
+        except EOFError:  # torchrun ended it before it had asked
+            return
         with contextlib.suppress(OSError):  # it has gone
             asking.sendall(b"%d\n" % process.pid)
             while process.poll() is None:
@@ -61,20 +64,25 @@ def _attend(asking: socket.socket) -> None:
 
 
 def _start(asking: socket.socket) -> Forked:
-    """What ``python [-u] -m MODULE …`` or ``python [-u] FILE …`` would be."""
+    """What ``python [-u] -m MODULE …`` or ``python [-u] FILE …`` would be. Raises EOFError when it ends too early."""
     head, files, _, _ = socket.recv_fds(asking, 4, 3)
-    body = b""
-    while len(body) < int.from_bytes(head, "big"):
-        body += asking.recv(1 << 16)
-    request: dict[str, Any] = json.loads(body)
+    with contextlib.ExitStack() as after:
+        for file in files:
+            after.callback(os.close, file)
+        body = b""
+        while not head or len(body) < int.from_bytes(head, "big"):
+            piece = asking.recv(1 << 16)
+            if not piece:
+                raise EOFError
+            body += piece
+        return _run(json.loads(body), files)
+
+
+def _run(request: dict[str, Any], files: list[int]) -> Forked:
     words = [word for number, word in enumerate(request["words"]) if (number, word) != (0, "-u")]
     what = "module" if words[0] == "-m" else "script"
     name, *argv = words[1:] if what == "module" else words
     zygote = zygotes()[min(int(request["environment"].get("RANK", "0")), 1)]
     files_of = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
     environment, cwd = request["environment"], request["cwd"]
-    try:
-        return zygote.start(**files_of, environment=environment, argv=tuple(argv), cwd=cwd, **{what: name})
-    finally:
-        for file in files:
-            os.close(file)
+    return zygote.start(**files_of, environment=environment, argv=tuple(argv), cwd=cwd, **{what: name})

@@ -42,7 +42,10 @@ def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
         wanted = int.from_bytes(head + stream.read(4 - len(head)), "big")
         body = b""
         while len(body) < wanted:
-            body += stream.read(wanted - len(body))
+            piece = stream.read(wanted - len(body))
+            if not piece:  # whoever asked has gone in the middle of it
+                return None
+            body += piece
     return json.loads(body), files
 
 

@@ -27,6 +27,7 @@ from gravac_agent.rates import Rates, Scaler
 from gravac_agent.regroup import Regrouper
 from gravac_agent.settings import AgentSettings, load
 from gravac_agent.state import AgentState, state_of
+from gravac_agent.story import Story
 from gravac_agent.switch import switch
 
 log = logging.getLogger("gravac.agent")
@@ -128,6 +129,7 @@ class Agent:
             self._optimizer.register_step_pre_hook(self._before_optimizer),
             self._optimizer.register_step_post_hook(self._after_optimizer),
         ]
+        self._story = Story(self._parts, self.settings)
         return self
 
     def __exit__(
@@ -167,6 +169,7 @@ class Agent:
                         message=message,
                     )
                 )
+            self._story.end(clean)
 
     def log(self, *, loss: float | Tensor | None = None, samples: int | None = None) -> None:
         """Tell the agent the loss of the step just done (drawn beside the CF), and how many samples a step of this rank

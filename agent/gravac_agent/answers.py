@@ -12,7 +12,8 @@ from gravac_agent.client import NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
 """As ``JobSpec.policy_state`` allows: a state that is too long could not be brought back."""
-MAX_NEXT_WINDOW = 2**48
+MAX_NEXT_WINDOW = MAX_EPOCH = 2**48
+"""Far above any job, and far enough below the largest number that a record holds."""
 
 Answer = TypeVar("Answer", JobAnswer, WindowAnswer)
 
@@ -44,13 +45,16 @@ def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
         )
 
 
-def check_decision(decision: Decision, policy_state: str, epoch: int, policy: Policy, bounds: Bounds) -> None:
+def check_decision(
+    decision: Decision, policy_state: str, latest: Decision | None, policy: Policy, bounds: Bounds
+) -> None:
     """Check a decision, and the policy's state that came with it, before the ranks obey the one and keep the other.
 
     Args:
         decision: the decision that the controller wants in force.
         policy_state: JSON of the policy's state, which goes into checkpoints.
-        epoch: of the newest decision known; epochs never go back.
+        latest: the newest decision that was obeyed; None before the first. Epochs never go back, and grow by at most
+            one a window.
         policy: the job's policy, which says what its states are.
         bounds: the largest CFs allowed.
 
@@ -59,8 +63,14 @@ def check_decision(decision: Decision, policy_state: str, epoch: int, policy: Po
     """
     if decision.phase == "fallback":
         raise NoAnswer("a decision of phase 'fallback', which only agents enter")
-    if decision.epoch < epoch:
-        raise NoAnswer(f"a decision of epoch {decision.epoch} after one of epoch {epoch}")
+    if decision.epoch > MAX_EPOCH:
+        raise NoAnswer(f"a decision of epoch {decision.epoch}, {MAX_EPOCH} at most")
+    if latest is not None:
+        grown, windows = decision.epoch - latest.epoch, max(0, decision.window - latest.window)
+        if not 0 <= grown <= windows:
+            raise NoAnswer(
+                f"a decision of epoch {decision.epoch}, {windows} windows after one of epoch {latest.epoch}"
+            )
     largest = max(bounds) if decision.rule == "pinned" else bounds.policy_cf
     for name in ("cf_minimum", "cf_candidate"):
         cf = getattr(decision, name)

@@ -69,6 +69,7 @@ def assemble(
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
         raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
     wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
+    wire.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     try:
         kernels.use(settings.kernels)
         kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
@@ -180,9 +181,12 @@ def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: J
     if settings.controller == "none":
         return LocalDesk(spec, settings.data_dir, policy, lock)
     own = settings.controller == "auto"
+    steerable = settings.steering == "owner"
     return RemoteDesk(
         spec,
-        process=ControllerProcess(settings.data_dir, spec.job, settings.page_port) if own else None,
+        process=ControllerProcess(settings.data_dir, spec.job, settings.page_port, steerable)
+        if own
+        else None,
         url=None if own else settings.controller,
         token=settings.token,
         request_seconds=settings.request_seconds,

@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gravac import derived
 from gravac.fold import JobFold
 from gravac.follow import Follower
 from gravac.policies.base import Policy
 from gravac.protocol import End, Event, JobSpec, WindowReport
-from gravac.trace import TraceWriter
+from gravac.trace import Line, TraceWriter
 from gravac_agent.errors import SetupError
 from gravac_agent.joblock import JobLock
 from gravac_agent.plan import Directive
@@ -51,19 +52,17 @@ class Desk(Protocol):
         ...
 
 
-Numbered = TypeVar("Numbered", bound=WindowReport | Event | End)
+Numbered = TypeVar("Numbered", WindowReport, Event, WindowReport | Event | End)
 
 
 def renumbered(record: Numbered, offset: int) -> Numbered:
-    """Return the record in the job's own count of windows: a trainer started again counts from 0, its job goes on."""
-    field = "windows" if isinstance(record, End) else "window"
-    number = getattr(record, field)
-    return record if number is None or not offset else _with(record, **{field: number + offset})
+    """Return the record in the job's own count of windows: a trainer started again counts from 0, its job goes on.
 
-
-def _with(record: Numbered, **fields: int) -> Numbered:
-    changed: Numbered = record.model_copy(update=fields)  # type: ignore[assignment]
-    return changed
+    An end stays as it is: who journals it counts the whole job.
+    """
+    if isinstance(record, End) or not offset or record.window is None:
+        return record
+    return record.model_copy(update={"window": record.window + offset})
 
 
 class LocalDesk:
@@ -78,7 +77,7 @@ class LocalDesk:
     ) -> None:
         self._lock = lock
         self._fold = JobFold(spec, policy)
-        self._offset = 0
+        self._offset = self._steps = 0  # _steps: of all windows in the journal
         self.url: str | None = None
         self.trace_path: Path | None = data_dir / spec.job / "journal.jsonl"
         self._writer: TraceWriter | None = None
@@ -91,7 +90,13 @@ class LocalDesk:
 
     def _open(self, path: Path, spec: JobSpec) -> None:
         follower = Follower(adopt=True)
-        self._writer = TraceWriter(path, now=time.time, visit=follower.push)
+
+        def visit(line: Line) -> None:
+            follower.push(line)
+            if isinstance(line.record, WindowReport):
+                self._steps += derived.steps(line.record)
+
+        self._writer = TraceWriter(path, now=time.time, visit=visit)
         if follower.fold is not None:  # the same job name again: its windows and epochs go on
             follower.fold.resume(spec)
             self._fold = follower.fold
@@ -101,6 +106,7 @@ class LocalDesk:
     def put(self, report: WindowReport) -> None:
         report = renumbered(report, self._offset)
         decision = self._fold.decide(report)
+        self._steps += derived.steps(report)
         self.policy_state = self._fold.policy_state
         self.directive = Directive.of(decision)
         self._write(report, decision)
@@ -126,7 +132,7 @@ class LocalDesk:
         return True
 
     def close(self, end: End) -> None:
-        self._write(renumbered(end, self._offset))
+        self._write(derived.whole_job(end, self._fold.next_window, self._steps))
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -149,7 +149,8 @@ class Engine:
             self._flights.append(flight)
             self._waiting.put(flight)
             if task.last:
-                step.tick = self._codec.pack(step.sums, *self._announce())
+                figures = self.encoder.aggregator.figures()
+                step.tick = self._codec.pack(step.sums, *self._announce(), figures)
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except (
             Exception

@@ -28,8 +28,9 @@ class ControllerProcess:
         port: where it listens; 0: any free port. A port that is taken is replaced by a free one.
     """
 
-    def __init__(self, data_dir: Path, job: str, port: int) -> None:
+    def __init__(self, data_dir: Path, job: str, port: int, owner_may_steer: bool = False) -> None:
         self.data_dir, self.job, self.port = data_dir, job, port
+        self._steering = {"GRAVAC_CONTROLLER_OWNER_MAY_STEER": "true"} if owner_may_steer else {}
         self.token = secrets.token_hex(32)
         self.url: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +104,7 @@ class ControllerProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "GRAVAC_TOKEN": self.token},
+                env={**os.environ, "GRAVAC_TOKEN": self.token, **self._steering},
                 start_new_session=True,  # Ctrl-C reaches the trainer, which then ends the controller in order
             )
         self._process = process

@@ -1,6 +1,7 @@
 """The agent's step loop on one rank: end a step, learn what all ranks know, plan the next, close windows."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -61,6 +62,8 @@ class StepLoop:
         self.following = self.plan
         self._unstable, self._looked_at = unstable, {1.0}
         self._at_this_level = 0
+        self.steps_at: Counter[float] = Counter()
+        """Steps by the CF that they sent."""
         self.dense_bytes = 0
         self.payload_bytes = 0
         self.nonfinite_steps = self.failed_steps = 0
@@ -79,6 +82,8 @@ class StepLoop:
         tick, sums = outcome.tick, outcome.tick.sums
         counts = sums.nonfinite == 0
         if counts:
+            if not sums.failed:
+                self._encoder.aggregator.learn(tick.means)
             self._encoder.commit()
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, sums.compensated_sq)
@@ -104,6 +109,7 @@ class StepLoop:
         self.window.row.agent_cpu += outcome.cpu_seconds
         if counts:
             self.window.survey(outcome.curve)
+        self.steps_at[self.plan.cf] += 1
         self.dense_bytes += outcome.dense_bytes
         self.payload_bytes += outcome.payload_bytes
         if not tick.agreed:

@@ -74,8 +74,8 @@ class RemoteDesk:
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
         self._bounds = Bounds(max(self._policy.largest_cf(), start.cf_candidate), pinned_cf)
-        self._decided = Directive.of(start)
-        self.directive = self._decided
+        self._latest = start if spec.policy_state is not None else None
+        self._decided = self.directive = Directive.of(start)
         self._dense = False  # by agreement, as nobody answers
         self._outbox = Outbox()
         self._lock = threading.Lock()
@@ -126,7 +126,7 @@ class RemoteDesk:
             ) from None
         with self._lock:
             self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
-            self.policy_state = policy_state
+            self.policy_state, self._latest = policy_state, state.decision
             self._decided = self.directive = Directive.of(state.decision)
             largest = max(self._bounds.policy_cf, state.decision.cf_candidate)
             self._bounds = self._bounds._replace(policy_cf=largest)
@@ -250,7 +250,7 @@ class RemoteDesk:
                 self._offset = answer.next_window - first
             self._registered = True
         self._ready.set()
-        log.info("controller at %s decides for job %s", self.url, spec.job)
+        log.debug("controller at %s decides for job %s", self.url, spec.job)
 
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
@@ -284,8 +284,8 @@ class RemoteDesk:
 
     def _adopt(self, decision: Decision, policy_state: str) -> None:
         """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
-        check_decision(decision, policy_state, self._decided.epoch, self._policy, self._bounds)
-        self.policy_state = policy_state
+        check_decision(decision, policy_state, self._latest, self._policy, self._bounds)
+        self.policy_state, self._latest = policy_state, decision
         self._decided = Directive.of(decision)
         if not self._dense:
             self.directive = self._decided

@@ -5,28 +5,49 @@ import warnings
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
 from gravac.detail import MOST_STEPS
+from gravac.fields import Choice
+from gravac.validation import plain
+from gravac.wording import meant
 from gravac_agent import link
 from gravac_agent.errors import SetupError
 
+OTHER_KEYWORDS = ("module", "optimizer", "scaler")
+"""Keywords of ``Agent`` that are no settings."""
+SECRET = ("token",)
+"""Settings whose value no message shows."""
+_RECORDED = TypeAdapter(Choice)
 
-def _known_compressor(name: str) -> str:
-    aggregators.parse(name)
+
+def spelled(text: str) -> str:
+    """A choice by name as records hold it: without blanks. Raises ValueError for what cannot be recorded."""
+    cleaned = "".join(text.split())
+    try:
+        return _RECORDED.validate_python(cleaned) if cleaned else cleaned
+    except ValidationError:
+        raise ValueError(
+            "write a name, or name:setting=value,setting=value, in at most 200 letters, digits and . _ - : = , / +"
+        ) from None
+
+
+def _known_compressor(text: str) -> str:
+    aggregators.parse(name := spelled(text))
     return name
 
 
 def _known_collective(text: str, info: ValidationInfo) -> str:
     # Not there: wrong itself, and said so.
-    aggregators.parse(info.data.get("compressor", "topk"), text)
-    return text
+    aggregators.parse(info.data.get("compressor", "topk"), name := spelled(text))
+    return name
 
 
-def _known_memory(name: str) -> str:
-    memories.build(name)
+def _known_memory(text: str) -> str:
+    memories.build(name := spelled(text))
     return name
 
 
@@ -91,8 +112,8 @@ class AgentSettings(BaseSettings):
     )
     kernels: Literal["auto", "cpu", "reference"] = Field(
         "auto",
-        description="Hot loops. auto: compiled (pip install 'gravac[cpu]') where that works, else plain torch, several "
-        "times slower; results are the same. cpu or reference: that one.",
+        description="Hot loops. auto: compiled where numba works (it comes with the extra `cpu`), else plain torch, "
+        "several times slower; results are the same. cpu or reference: that one.",
     )
     seed: int = Field(0, ge=0, le=2**31, description="Seed of codecs that draw, shared by all ranks.")
     nonfinite: Literal["skip", "propagate"] = Field(
@@ -144,30 +165,71 @@ class AgentSettings(BaseSettings):
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
         "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )
+    log_to_stderr: bool = Field(
+        True,
+        description="Where the program has configured no logging, rank 0 shows its lines (logger gravac.agent) on "
+        "stderr: the page's address at the start, what was sent at the end. False: only warnings are shown, as by any "
+        "library.",
+    )
+    steering: Literal["off", "owner"] = Field(
+        "off",
+        description="Who may steer the job at a controller started by the agent. off: nobody. owner: the owner of the "
+        "data folder, with `gravac pin`, `dense`, `pause` and `resume`.",
+    )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
 
     def described(self) -> dict[str, Any]:
         """For the job's trace: all that does not stand there already, and neither secrets nor places."""
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
-            mode="json", exclude=elsewhere | {"token", "data_dir", "controller", "page_port"}
+            mode="json",
+            exclude=elsewhere | {"token", "data_dir", "controller", "page_port", "steering", "log_to_stderr"},
         )
 
 
 def load(**given: Any) -> AgentSettings:
     """Settings from keyword arguments (None: not given) and the environment.
 
-    Raises SetupError with one line per wrong value. Warns about ``GRAVAC_`` variables nobody reads.
+    Raises SetupError with one sentence per wrong value, naming the keyword or variable it came from. Warns about
+    ``GRAVAC_`` variables that are no settings.
     """
+    known = set(AgentSettings.model_fields)
+    if unknown := sorted(set(given) - known):
+        hints = [f"{name!r}{meant(name, known | set(OTHER_KEYWORDS))}" for name in unknown]
+        raise SetupError(f"Agent has no keyword {', '.join(hints)}; docs/settings.md lists them all")
+    chosen = {name: value for name, value in given.items() if value is not None}
     try:
-        settings = AgentSettings(**{name: value for name, value in given.items() if value is not None})
+        settings = AgentSettings(**chosen)
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}={e['input']!r:.100}: {e['msg']}" for e in error.errors()]
-        raise SetupError("; ".join(lines)) from None
-    known = {f"GRAVAC_{name.upper()}" for name in AgentSettings.model_fields}
+        raise SetupError("; ".join(_wrong(each, chosen) for each in error.errors())) from None
+    if settings.steering != "off" and settings.controller != "auto":
+        raise SetupError(
+            f"steering={settings.steering!r} is for a controller that the agent starts, and "
+            f"controller={settings.controller!r}: start that one with `gravac serve --owner-may-steer` and leave "
+            "steering (GRAVAC_STEERING) out"
+        )
     for name in sorted(os.environ):
-        if name.startswith("GRAVAC_") and name not in known and not name.startswith("GRAVAC_CONTROLLER_"):
-            warnings.warn(
-                f"environment variable {name} is not a setting of gravac; is it misspelt?", stacklevel=3
-            )
+        if name.startswith("GRAVAC_") and not _read_by_us(name):
+            hint = meant(name, [field.upper() for field in known], prefix="GRAVAC_")
+            warnings.warn(f"environment variable {name!r} is not a setting of gravac{hint}", stacklevel=3)
     return settings
+
+
+def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
+    """One wrong value, blamed on the keyword or the variable that it came from."""
+    field, message = ".".join(map(str, error["loc"])), plain(error["msg"])
+    value = "" if field in SECRET else f"={error['input']!r:.100}"
+    if field in chosen:
+        return message if message.startswith(f"{field}=") else f"{field}{value}: {message}"
+    names = [name for name in os.environ if name.upper() == _variable(field)]
+    return f"{names[0] if names else _variable(field)}{value}: {message}"
+
+
+def _variable(field: str) -> str:
+    return f"GRAVAC_{field.upper()}"
+
+
+def _read_by_us(variable: str) -> bool:
+    """Whether an agent reads it, or a controller, which checks the names of its own variables itself."""
+    field = variable.removeprefix("GRAVAC_").lower()
+    return field in AgentSettings.model_fields or variable.startswith("GRAVAC_CONTROLLER_")

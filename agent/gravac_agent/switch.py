@@ -12,14 +12,16 @@ from gravac.memories import convert
 from gravac_agent.agree import same_everywhere
 from gravac_agent.build import Parts
 from gravac_agent.errors import SetupError
+from gravac_agent.settings import spelled
 
 
 def switch(parts: Parts, compressor: str | None, memory: str | None, collective: str | None) -> None:
     """Between steps, on every rank. Raises SetupError for what cannot be, before anything changed, and AgreementError
     on all ranks when they were told different things."""
     encoder, loop = parts.encoder, parts.loop
-    wire = replace(parts.wire, collective=collective or parts.wire.collective)
     try:
+        compressor, memory, collective = (text and spelled(text) for text in (compressor, memory, collective))
+        wire = replace(parts.wire, collective=collective or parts.wire.collective)
         aggregator = (
             wire.build(compressor or encoder.compressor, parts.metered) if compressor or collective else None
         )

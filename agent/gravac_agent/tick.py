@@ -1,9 +1,10 @@
-"""The tick: one small all-reduce a step that makes every rank know the same things (DESIGN §5).
+"""The tick: one small all-reduce a step that makes every rank know the same things .
 
 A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
 fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
@@ -50,6 +51,8 @@ class Tick:
     directive: Directive
     agreed: bool
     """Whether every rank announced the same plan for the next step."""
+    means: tuple[float, ...] = ()
+    """Of the aggregator's figures, over ranks."""
 
 
 @dataclass(slots=True)
@@ -60,7 +63,14 @@ class TickCodec:
     world_size: int
     size: int = field(default=len(NAMES) + 5 + 6, init=False)
 
-    def pack(self, sums: StepSums, directive: Directive, fingerprint: tuple[int, int, int]) -> Tensor:
+    def pack(
+        self,
+        sums: StepSums,
+        directive: Directive,
+        fingerprint: tuple[int, int, int],
+        figures: Sequence[float] = (),
+    ) -> Tensor:
+        """``figures``: the aggregator's, as many on all ranks; they come after the ``size`` numbers of every tick."""
         if self.rank == 0:
             words = (
                 directive.epoch,
@@ -73,13 +83,13 @@ class TickCodec:
             words = (0, 0, 0.0, 0.0, 0.0)
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
-        return torch.tensor([*clean.values(), *words, *fingerprint, *squares], dtype=torch.float64)
+        return torch.tensor([*clean.values(), *words, *fingerprint, *squares, *figures], dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:
         values = vector.tolist()
         count = len(NAMES)
         epoch, phase, minimum, candidate, epsilon = values[count : count + 5]
-        pieces, squares = values[count + 5 : count + 8], values[count + 8 :]
+        pieces, squares = values[count + 5 : count + 8], values[count + 8 : self.size]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.
         agreed = all(
             self.world_size * int(square) == int(piece) ** 2
@@ -89,4 +99,5 @@ class TickCodec:
             StepSums(*values[:count]),
             Directive(int(epoch), PHASES[int(phase)], minimum, candidate, epsilon),
             agreed,
+            tuple(figure / self.world_size for figure in values[self.size :]),
         )

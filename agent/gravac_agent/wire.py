@@ -19,10 +19,12 @@ class Wire:
     collective: str
     link: Link | None
     network: Network | None = None
+    elements: int | None = None
+    """Of the whole model."""
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """The aggregator, without talking. Raises ValueError for what cannot be."""
-        return aggregators.build(compressor, group, self.collective, self.network)
+        return aggregators.build(compressor, group, self.collective, self.network, self.elements)
 
     def settle(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:
         """Find out about the network if that decides anything. All ranks call it; nothing else may use the group."""

@@ -19,6 +19,8 @@ from gravac import proof
 OPEN_PATHS = frozenset({"/healthz", proof.PATH})
 """Answered without a token and at any rate: for those who watch over the process, and for those who check, before they
 show a token, that this controller knows it."""
+STEERING_PATH = "/override"
+"""End of the paths that take an operator's orders."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac_controller.access import CHALLENGE, OPEN_PATHS, ROLE, Access, Role
+from gravac_controller.access import CHALLENGE, OPEN_PATHS, ROLE, STEERING_PATH, Access, Role
 from gravac_controller.headers import HEADERS, KEEPING
 from gravac_controller.hosts import canonical_host, host_of
 from gravac_controller.problems import ApiError, problem_response
 from gravac_controller.rates import Rates
+from gravac_controller.refusals import not_an_operator, steering_is_off
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
@@ -96,6 +97,8 @@ class Guard:
         if not safe and not self._access.shown(headers) and _cross_site(headers, hosts[0]):
             raise ApiError(403, "this request comes from a page of another site", reason="cross_site")
         if role < (Role.VIEWER if safe else Role.AGENT):
+            if not safe and path.endswith(STEERING_PATH):
+                raise not_an_operator() if self._access.control_token else steering_is_off()
             raise _unauthorised(safe)
         self._pace(scope, safe)
         return role

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from gravac.derived import whole_job
 from gravac.fold import JobFold
 from gravac.follow import Difference, Follower
 from gravac.orders import Order, Override
@@ -153,7 +154,7 @@ class Job:
                 raise refusals.wrong_incarnation(end.incarnation)
             if self.live.ended:
                 return
-            await self._write(end)
+            await self._write(whole_job(end, self._known().next_window, self.live.totals.steps))
             self.close()
 
     # -- what operators ask -----------------------------------------------------------------------------------

@@ -1,12 +1,17 @@
 """One controller per data folder: a lock that the kernel drops when its holder dies, and a note of where it answers."""
 
+import contextlib
 import fcntl
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Self
 
 LOCK_NAME = ".controller.lock"
+CONTROL_TOKEN_NAME = ".controller.control-token"
+"""Where a controller leaves its control token for the owner of the folder, if it was started so."""
+PRIVATE = 0o600
 
 
 class DataDirError(Exception):
@@ -45,6 +50,7 @@ class DataDirLock:
             raise DataDirError(f"cannot lock {self.path}: {error.strerror}") from error
         self._fd = fd
         self.note()
+        self._remove_token()  # of a controller that was killed
         return self
 
     def note(self, **facts: str) -> None:
@@ -54,11 +60,79 @@ class DataDirLock:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, line.encode(), 0)
 
+    def leave_token(self, token: str) -> None:
+        """Write the control token down for the folder's owner, and nobody else, until ``release``.
+
+        Raises DataDirError where the file system does not keep it private.
+        """
+        path = self.path.with_name(CONTROL_TOKEN_NAME)
+        self._remove_token()
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+            try:
+                os.fchmod(fd, PRIVATE)
+                private = stat.S_IMODE(os.fstat(fd).st_mode) == PRIVATE
+                if private:
+                    os.write(fd, token.encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise DataDirError(f"cannot write {path}: {error.strerror}") from error
+        if not private:
+            self._remove_token()
+            raise DataDirError(
+                f"{path} cannot be kept from other users on this file system: start without --owner-may-steer and give "
+                "a --control-token-file"
+            )
+
     def release(self) -> None:
         """Give the folder back; the file stays, since removing it would race with the next controller."""
         if self._fd is not None:
+            self._remove_token()
             os.close(self._fd)
             self._fd = None
+
+    def _remove_token(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.with_name(CONTROL_TOKEN_NAME).unlink()
+
+
+def control_token_in(folder: Path) -> str | None:
+    """The control token that the controller of this folder left for its owner; null unless that is us.
+
+    The file must be ours and nobody else's to read, or somebody else could have put it there.
+    """
+    try:
+        fd = os.open(folder / CONTROL_TOKEN_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and found.st_nlink == 1
+        if not ours or found.st_mode & 0o077:
+            return None
+        return os.read(fd, 4096).decode("ascii").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+    finally:
+        os.close(fd)
+
+
+def being_written(journal: Path) -> bool:
+    """Whether a process has the journal open for writing: a controller, or an agent that decides in process."""
+    try:
+        fd = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
 
 
 def read_note(path: Path) -> dict[str, object] | None:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from gravac import __version__
 from gravac_controller.metric_rows import Row, Sample, single
 from gravac_controller.traffic import BOUNDS, TrafficPicture
-from gravac_controller.views import State
+from gravac_controller.views import LiveState, State
 
 REFUSALS = (
     "conflict",
@@ -50,7 +50,7 @@ def _build(picture: ServicePicture) -> Iterator[Sample]:
 
 
 def _jobs(picture: ServicePicture) -> Iterator[Sample]:
-    for state in get_args(State):
+    for state in get_args(LiveState):
         yield (state,), picture.jobs.get(state, 0)
 
 

@@ -23,7 +23,7 @@ from gravac_controller.metric_rows import (
     window_gauge,
 )
 from gravac_controller.metric_speed import SPEED
-from gravac_controller.views import State
+from gravac_controller.views import LiveState
 
 KINDS: tuple[str, ...] = get_args(Event.model_fields["kind"].annotation)
 
@@ -33,7 +33,7 @@ def _job_info(job: JobPicture) -> Iterator[Sample]:
 
 
 def _states(job: JobPicture) -> Iterator[Sample]:
-    for state in get_args(State):
+    for state in get_args(LiveState):
         yield (state,), float(job.state == state)
 
 

@@ -7,7 +7,7 @@ from fastapi import Header, Path, Query
 from gravac import proof
 from gravac.protocol import Phase, Rule
 from gravac_controller import cursor
-from gravac_controller.views import State
+from gravac_controller.views import LiveState
 
 MOST = 2**53
 
@@ -53,7 +53,7 @@ Challenge = Annotated[
         examples=["5f" * 32],
     ),
 ]
-OfState = Annotated[State | None, Query(alias="state", description="Only jobs in this state.")]
+OfState = Annotated[LiveState | None, Query(alias="state", description="Only jobs in this state.")]
 LastEventId = Annotated[
     str | None, Header(description="Id of the last message seen: only what came later is sent.")
 ]

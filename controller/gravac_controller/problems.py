@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from gravac.validation import plain
 from gravac_controller.allow import Allowed
 from gravac_controller.views import Fault, Problem
 
@@ -67,7 +68,7 @@ def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, .
     return tuple(
         Fault(
             field=_printable(".".join(str(part) for part in one["loc"])) or "body",
-            message=_printable(str(one["msg"])),
+            message=_printable(plain(str(one["msg"]))),
         )
         for one in found[:MAX_FAULTS]
     )

@@ -32,6 +32,27 @@ def stale(now: str, seen: str) -> ApiError:
     )
 
 
+def steering_is_off() -> ApiError:
+    """An order to a controller that was started without steering."""
+    return ApiError(
+        403,
+        "steering is off at this controller: start it with --owner-may-steer, or with --control-token-file FILE "
+        "(GRAVAC_CONTROLLER_CONTROL_TOKEN); one that a training starts, with GRAVAC_STEERING=owner",
+        reason="control_off",
+    )
+
+
+def not_an_operator() -> ApiError:
+    """An order without the control token."""
+    return ApiError(
+        401,
+        "steering needs the control token, which the controller was started with (--control-token-file, "
+        "GRAVAC_CONTROLLER_CONTROL_TOKEN): send Authorization: Bearer TOKEN; the agents' GRAVAC_TOKEN does not do",
+        reason="unauthorized",
+        headers={"www-authenticate": "Bearer"},
+    )
+
+
 def unwritable(error: Exception) -> ApiError:
     """The disk refuses. Nothing was taken, so the sender may try again."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

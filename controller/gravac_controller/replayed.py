@@ -22,6 +22,7 @@ from gravac_controller.history import History
 from gravac_controller.job import Job
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
+from gravac_controller.lock import being_written
 from gravac_controller.reader import End
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.thinning import Kept
@@ -45,8 +46,11 @@ class ReplayedLive(LiveJob):
         if waiting is not None and self.ordered is None:
             self.in_force(None if waiting.action == "resume" else waiting)
 
+    interrupted = False
+    """Set at the end of a trace that does not say that the job ended, and that nobody writes any more."""
+
     def state(self) -> State:
-        return "ended" if self.ended else "running"
+        return "ended" if self.ended else "interrupted" if self.interrupted else "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class ReplayedJob(Job):
         """Set once somebody looks, or nobody will."""
         self._stopped = False
         self._reading = threading.Lock()
+        self._source = path
         self._stream = Copied(path, self._copy)
         self._trace = Trace(cast(BinaryIO, self._stream), str(path), verify=True, owned=True)
         # As of the last line read; pages of older windows come from the copy.
@@ -155,6 +160,7 @@ class ReplayedJob(Job):
             self._copied.ends(End(self._trace.part, self._offset))
         if done:
             self.live = self._ahead
+            self.live.interrupted = not being_written(self._source)
         else:
             self.live = self.as_of(last)
             self.live.heat = heat

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
 from gravac.orders import Order
-from gravac_controller import examples, present
+from gravac_controller import examples, present, refusals
 from gravac_controller.access import ROLE, Role
 from gravac_controller.answers import NOT_MODIFIED, tagged
 from gravac_controller.bodies import read_record
@@ -63,19 +63,9 @@ def control_routes(services: Services) -> APIRouter:
 
 def _may_steer(request: Request, enabled: bool) -> None:
     if not enabled:
-        raise ApiError(
-            403,
-            "nothing can be steered over HTTP here: start the controller with --control-token-file or "
-            "GRAVAC_CONTROLLER_CONTROL_TOKEN",
-            reason="control_off",
-        )
+        raise refusals.steering_is_off()
     if request.scope[ROLE] < Role.OPERATOR:
-        raise ApiError(
-            401,
-            "steering needs the control token: send Authorization: Bearer TOKEN (the agents' token does not do)",
-            reason="unauthorized",
-            headers={"www-authenticate": "Bearer"},
-        )
+        raise refusals.not_an_operator()
 
 
 def _seen(if_match: str | None) -> str:

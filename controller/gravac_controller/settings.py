@@ -4,6 +4,7 @@ The agents' token is ``GRAVAC_TOKEN``, shared with them, or a file; tokens are n
 shows them.
 """
 
+import secrets
 from pathlib import Path
 from typing import Self
 
@@ -59,6 +60,11 @@ class ControllerSettings(BaseSettings):
         default=None,
         description="What operators must show to pin a CF, go dense, pause or resume; null: nothing can be steered "
         "over HTTP. Another than the agents' token.",
+    )
+    owner_may_steer: bool = Field(
+        default=False,
+        description="Whether the owner of the data folder may steer: the control token (one is made if none was "
+        "given) is left there in a file that only they can read, for `gravac pin` and its like.",
     )
     look_needs_token: bool | None = Field(
         default=None,
@@ -177,6 +183,12 @@ class ControllerSettings(BaseSettings):
         if self.token is not None and self.token == self.control_token:
             raise ValueError("control_token: must be another than GRAVAC_TOKEN, which every agent holds")
         return self
+
+    def with_control_token(self) -> "ControllerSettings":
+        """The same, with a control token made where the owner may steer and none was given."""
+        if not self.owner_may_steer or self.control_token is not None:
+            return self
+        return self.model_copy(update={"control_token": SecretStr(secrets.token_urlsafe(32))})
 
     def access(self) -> Access:
         """Who may do what, from the tokens and the address."""

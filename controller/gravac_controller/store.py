@@ -38,6 +38,8 @@ class Store:
 
     def announce(self, url: str, instance: str) -> None:
         """Leave word in the folder of where this controller answers, for the command line to find."""
+        if self.settings.owner_may_steer and self.settings.control_token is not None:
+            self._folder_lock.leave_token(self.settings.control_token.get_secret_value())
         self._folder_lock.note(url=url, instance=instance)
 
     def close(self) -> None:

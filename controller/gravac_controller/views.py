@@ -27,9 +27,13 @@ from gravac.protocol import (
 )
 from gravac.risk import Level
 
-State = Literal["running", "stale", "ended"]
+LiveState = Literal["running", "stale", "ended"]
 """running: reports come in. stale: none for more than max(30 s, 5 x the last window).
 ended: the trainer closed its agent."""
+
+State = Literal[LiveState, "interrupted"]
+"""Of a job read from a trace there is one more. interrupted: the trace does not say that the job ended, and no process
+writes it any more: the trainer and its controller were killed, or the trace is a copy."""
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from gravac.aggregators.terngradsum import TernGradSum
 from gravac.collectives import ALONE, AUTO, Communicator, Network, known
 from gravac.compressors import COMPRESSORS, spec
 from gravac.compressors import build as build_compressor
+from gravac.wording import meant
 
 AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
 
@@ -19,11 +20,13 @@ AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSG
 Builder = Callable[[dist.ProcessGroup | Communicator], Aggregator]
 
 
-def parse(text: str, collective: str = AUTO, network: Network | None = None) -> Builder:
+def parse(
+    text: str, collective: str = AUTO, network: Network | None = None, elements: int | None = None
+) -> Builder:
     """What builds the aggregator that ``text`` describes, on a group: ``powersgd:rank=2``, or any codec's text.
 
-    ``collective`` and ``network``: how payloads meet, see ``OneShot``; aggregators of several rounds have their own
-    way. Raises ValueError naming what is known.
+    ``collective`` and ``network``: how payloads meet, ``elements``: of the whole model, see ``OneShot``; aggregators of
+    several rounds have their own way. Raises ValueError naming what is known.
     """
     name, settings = spec.split(text)
     known(collective)
@@ -32,10 +35,12 @@ def parse(text: str, collective: str = AUTO, network: Network | None = None) -> 
         spec.make(kind, text, settings, ALONE)  # says now what is wrong
         return lambda group: spec.make(kind, text, settings, group)
     if name not in COMPRESSORS and "+" not in text:
-        listed = ", ".join(sorted([*COMPRESSORS, *AGGREGATORS]))
-        raise ValueError(f"compressor={name!r} is unknown; choose one of {listed}")
+        every = sorted([*COMPRESSORS, *AGGREGATORS])
+        raise ValueError(
+            f"compressor={name!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
+        )
     OneShot(build_compressor(text), ALONE, collective)
-    return lambda group: OneShot(build_compressor(text), group, collective, network)
+    return lambda group: OneShot(build_compressor(text), group, collective, network, elements)
 
 
 def build(
@@ -43,9 +48,10 @@ def build(
     group: dist.ProcessGroup | Communicator,
     collective: str = AUTO,
     network: Network | None = None,
+    elements: int | None = None,
 ) -> Aggregator:
     """The aggregator that ``text`` describes. Raises ValueError naming what is known."""
-    return parse(text, collective, network)(group)
+    return parse(text, collective, network, elements)(group)
 
 
 __all__ = [

@@ -1,7 +1,8 @@
 """What an aggregator is: every rank's tensor in, their mean out, and what each rank is deemed to have sent."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Protocol
 
 import torch
@@ -100,6 +101,23 @@ class Aggregator(ABC):
         flight.mean_into(mean)
         return mean, flight.codec.decode(flight.payload)
 
+    def figures(self) -> list[float]:
+        """Of this rank's step so far: numbers whose means over ranks ``learn`` needs. How many there are is the same on
+        all ranks and in all steps. The agent's tick carries them."""
+        return []
+
+    def learn(self, means: Sequence[float]) -> None:
+        """Take in the mean over ranks of ``figures``, the same on all, before ``commit``. Left out when preparing
+        failed on any rank, whose figures are then incomplete."""
+        return
+
+    def learn_together(self) -> None:
+        """``figures`` over all ranks, and ``learn`` from them: where no tick carries them. All ranks call it."""
+        figures = torch.tensor(self.figures(), dtype=torch.float64)
+        if figures.numel():
+            self.communicator.sum(figures).wait()
+            self.learn((figures / self.communicator.size).tolist())
+
     def commit(self) -> None:
         """The step counts: what was learnt in it stays."""
         return
@@ -129,3 +147,12 @@ class Aggregator(ABC):
 def shapes_of(tensors: Tensors) -> tuple[tuple[int, ...], ...]:
     """Shapes, vectors where they are unknown."""
     return tensors.shapes or tuple((numel,) for numel in tensors.numels)
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """Of names and bits, whatever their order."""
+    found = sha256()
+    for name, value in sorted(state.items()):
+        found.update(name.encode())
+        found.update(bytes(value.cpu().contiguous().view(torch.uint8).flatten().tolist()))
+    return found.hexdigest()

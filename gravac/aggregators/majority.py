@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors
+from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.aggregators.shortfall import Shortfall
 from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
@@ -22,53 +24,76 @@ class _Flight:
     codec: ScaledSign
     payload: Payload
     votes: Tensor
-    scale: Tensor
+    scales: Tensor
     ranks: int
 
     def mean_into(self, out: Tensor) -> None:
         total = unpack_sums(self.votes, out.numel(), self.ranks) - self.ranks
-        out.copy_(total.sign() * self.scale)
+        out.copy_(total.sign())
+        for piece, scale in zip(self.codec.pieces(out), self.scales, strict=True):
+            piece.mul_(scale)
 
 
 @dataclass(slots=True)
 class _Draft:
-    communicator: Communicator
+    owner: "MajorityVote"
+    codec: ScaledSign
+    bucket: int
     x: Tensor
     key: Key
-    dtype: torch.dtype
+    scales: Tensor  # this rank's own
     abstains: bool
 
     def kept_energy(self, cf: float) -> float:
-        return _CODEC.kept_energy(_CODEC.compress(self.x, cf, self.key, self.dtype), self.x)
+        return self._own() * self.owner.shortfall.expected(self.bucket, cf)
 
     def send(self, cf: float) -> Flight:
-        n, ranks = self.x.numel(), self.communicator.size
+        communicator = self.owner.communicator
+        n, ranks = self.x.numel(), communicator.size
         positive = self.x >= 0
-        scale = self.x.abs().mean(dtype=torch.float64).float().view(1) / ranks
-        self.communicator.sum(scale).wait()
+        scales = self.scales / ranks
+        communicator.sum(scales).wait()
         codes = torch.ones_like(positive, dtype=torch.int32) if self.abstains else 2 * positive.int()
         votes = pack_sums(codes, ranks)
-        work = self.communicator.sum(votes)
-        own = torch.zeros_like(scale) if self.abstains else scale
+        work = communicator.sum(votes)
+        own = torch.zeros_like(scales) if self.abstains else scales
         payload = Payload((own, pack(positive, 1)), None, n, cf, self.key)
-        payload_bytes = votes.nbytes + scale.nbytes
+        payload_bytes = votes.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
-        return _Flight(work, sent_bytes, payload_bytes, _CODEC, payload, votes, scale, ranks)
+        if ranks > 1:
+            self.owner.shortfall.learn(self.bucket, cf, self._own(), self._through(scales))
+        return _Flight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
+    def _own(self) -> float:
+        """Kept energy of the signs by this rank's own scales: Σ n·s² over tensors."""
+        return float((self._sizes() * self.scales.double().square()).sum())
 
-_CODEC = ScaledSign()
+    def _through(self, scales: Tensor) -> float:
+        """The same by the ranks' scales t, ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
+        sizes, mean = self._sizes(), scales.double()
+        energy = float((sizes * mean.square()).sum())
+        return float((sizes * self.scales.double() * mean).sum()) ** 2 / energy if energy > 0.0 else 0.0
+
+    def _sizes(self) -> Tensor:
+        return torch.tensor(self.codec.numels(self.x.numel()), device=self.scales.device)
 
 
 class MajorityVote(Aggregator):
-    """The sign that most ranks have, 0 where they are equally many, times the mean over ranks of ``‖x‖₁ / n``.
+    """The sign that most ranks have, 0 where they are equally many, times the mean over ranks of ``‖x‖₁ / n``, for each
+    tensor its own.
 
     A rank is deemed to have sent its own signs at that scale. The minority's are nowhere: with or without error memory
-    they are lost, as in the paper. ceil(log2(2N + 1)) bits an element for N ranks, and 4 bytes.
+    they are lost, as in the paper. ceil(log2(2N + 1)) bits an element for N ranks, and 4 bytes a tensor.
     """
 
     name = "majority"
     source = "Bernstein et al. 2018, signSGD, algorithm 3; scale: Karimireddy et al. 2019"
     conserves = False
+
+    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
+        super().__init__(group)
+        self.shortfall = Shortfall()
+        self._codec = ScaledSign()
 
     def prepare(
         self,
@@ -79,13 +104,30 @@ class MajorityVote(Aggregator):
         dtype: torch.dtype,
         counted: Known | None = None,
     ) -> _Draft:
-        return _Draft(self.communicator, x, key, dtype, abstains=False)
+        return self._draft(tensors, x, key, abstains=False)
 
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
         x = torch.full((sum(tensors.numels),), value, device=device)
-        return _Draft(self.communicator, x, key, dtype, abstains=value == 0.0)
+        return self._draft(tensors, x, key, abstains=value == 0.0)
+
+    def _draft(self, tensors: Tensors, x: Tensor, key: Key, abstains: bool) -> _Draft:
+        codec = self._codec.fitted(shapes_of(tensors))
+        return _Draft(self, codec, tensors.number, x, key, codec.scales(x), abstains)
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        return 4 * words(sum(tensors.numels), ranks) + 4
+        codec, n = self._codec.fitted(shapes_of(tensors)), sum(tensors.numels)
+        return 4 * words(n, ranks) + 4 * len(codec.numels(n))
+
+    def commit(self) -> None:
+        self.shortfall.commit()
+
+    def rollback(self) -> None:
+        self.shortfall.rollback()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.shortfall.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(self.shortfall.load_state_dict(state))

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
-from gravac.aggregators.shortfall import Shortfall
+from gravac.aggregators.base import Aggregator, Flight, Tensors, digest, shapes_of
+from gravac.aggregators.shortfall import Shortfall, aligned
 from gravac.collectives import AUTO, Collective, Communicator, Load, Network, Ways, check
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.kernels import Known
@@ -37,8 +37,8 @@ class _Draft:
         flight = way.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
         if flight.payload is not payload and self.x is not None:
             chosen = self.codec.kept_energy(payload, self.x)
-            sent = flight.codec, flight.payload
-            self.owner.shortfall.learn(self.tensors.number, cf, chosen, sent, self.x)
+            through = aligned(flight.codec, flight.payload, self.x)
+            self.owner.shortfall.learn(self.tensors.number, cf, chosen, through)
         return flight
 
 
@@ -46,7 +46,8 @@ class OneShot(Aggregator):
     """Compress, exchange, decode. Linear codecs are all-reduced; others meet as ``collective`` says, by default the way
     that is quickest on ``network`` (None: gathered).
 
-    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C).
+    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C). ``elements``: of the whole model,
+    for codecs that look beyond a bucket; None: each tensor is taken for all there is.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class OneShot(Aggregator):
         group: dist.ProcessGroup | Communicator,
         collective: str = AUTO,
         network: Network | None = None,
+        elements: int | None = None,
     ) -> None:
         super().__init__(group)
         check(collective, compressor)
-        self.compressor = compressor
+        self.compressor = compressor if elements is None else compressor.for_model(elements)
         self.ways = Ways(self.communicator, collective, network)
         self.shortfall = Shortfall()
         self.name, self.source = compressor.name, compressor.source
@@ -74,6 +76,7 @@ class OneShot(Aggregator):
         counted: Known | None = None,
     ) -> _Draft:
         codec = self.codec_for(tensors)
+        self.compressor.observe(x, cfs)
         payloads = codec.levels(x, cfs, key, dtype, counted)
         return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
@@ -116,6 +119,12 @@ class OneShot(Aggregator):
     def notes(self) -> list[str]:
         return self.ways.notes()
 
+    def figures(self) -> list[float]:
+        return self.compressor.figures()
+
+    def learn(self, means: Sequence[float]) -> None:
+        self.compressor.learn(means)
+
     def commit(self) -> None:
         self.compressor.commit()
         self.shortfall.commit()
@@ -129,3 +138,8 @@ class OneShot(Aggregator):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.compressor.load_state_dict(self.shortfall.load_state_dict(state))
+
+    def agreed(self) -> str:
+        # What the codec learnt is equal on all ranks; the shortfall is a rank's own.
+        state = self.compressor.state_dict()
+        return digest(state) if state else ""

@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.aggregators.base import Aggregator, Flight, Tensors, digest, shapes_of
+from gravac.aggregators.shortfall import Shortfall
 from gravac.collectives import Communicator, Done, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
@@ -28,6 +29,7 @@ class _Flight:
     left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
     right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
     dense: Tensor
+    through: float  # energy of this rank's matrices in the column space that is used
     codec: Compressor = field(default=_DENSE)
 
     def mean_into(self, out: Tensor) -> None:
@@ -53,14 +55,20 @@ class _Draft:
     x: Tensor
     key: Key
     begun: dict[float, _Begun] = field(default_factory=dict)
+    own: dict[float, float] = field(default_factory=dict)
 
     def kept_energy(self, cf: float) -> float:
-        # On this rank's own column space; the one that will be used lies in that of the ranks' mean.
-        begun = self.begin(cf)
-        kept = energy(begun.plan.gather_dense(self.x)) if begun.plan.dense_numel else 0.0
-        for matrices, first in zip(begun.matrices, begun.first, strict=True):
-            kept += energy((_orthonormal(first).mT @ matrices).flatten())
-        return kept
+        return self.own_energy(cf) * self.owner.shortfall.expected(self.tensors.number, cf)
+
+    def own_energy(self, cf: float) -> float:
+        """What this rank's own column space keeps of its matrices. Made once for each CF."""
+        if cf not in self.own:
+            begun = self.begin(cf)
+            kept = energy(begun.plan.gather_dense(self.x)) if begun.plan.dense_numel else 0.0
+            for matrices, first in zip(begun.matrices, begun.first, strict=True):
+                kept += energy((_orthonormal(first).mT @ matrices).flatten())
+            self.own[cf] = kept
+        return self.own[cf]
 
     def begin(self, cf: float) -> _Begun:
         """Made once for each CF."""
@@ -73,7 +81,10 @@ class _Draft:
         return self.begun[cf]
 
     def send(self, cf: float) -> Flight:
-        return self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
+        flight = self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
+        if self.owner.communicator.size > 1:
+            self.owner.shortfall.learn(self.tensors.number, cf, self.own_energy(cf), flight.through)
+        return flight
 
 
 class PowerSGD(Aggregator):
@@ -101,6 +112,7 @@ class PowerSGD(Aggregator):
                 f"powersgd: saving={saving} must be at least 1, how much smaller a matrix must get"
             )
         self.rank, self.saving = rank, saving
+        self.shortfall = Shortfall()
         self._right: dict[str, Tensor] = {}
         self._drafts: dict[str, Tensor] = {}
 
@@ -140,14 +152,14 @@ class PowerSGD(Aggregator):
         known = self._right.get(name)
         if known is not None and known.shape[0] == group.columns and known.shape[1] >= group.rank:
             return known[:, : group.rank]
-        digest = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
         fresh = torch.randn(group.columns, group.rank, generator=generator)
         if known is not None and known.shape[0] == group.columns:
             fresh[:, : known.shape[1]] = known.cpu()
         return fresh if known is None else fresh.to(known.device)
 
-    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, begun: _Begun) -> Flight:
+    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, begun: _Begun) -> _Flight:
         """Both rounds; the second is in flight on return."""
         ranks, plan, matrices, first = self.communicator.size, begun.plan, begun.matrices, begun.first
         own_dense = plan.gather_dense(x).float()
@@ -157,6 +169,7 @@ class PowerSGD(Aggregator):
         left = [_orthonormal(one.view_as(each)) for one, each in zip(flat, first, strict=True)]
         own = [each.mT @ p for each, p in zip(matrices, left, strict=True)]
 
+        through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
         sent = torch.zeros(x.numel(), device=x.device)
         for group, p, q in zip(plan.groups, left, own, strict=True):
             group.add(p @ q.mT, sent, 1.0)
@@ -174,7 +187,7 @@ class PowerSGD(Aggregator):
         payload_bytes = message.nbytes + second.nbytes
         payload = Payload((sent,), None, x.numel(), cf, key)
         return _Flight(
-            work, ring_bytes(payload_bytes, ranks), payload_bytes, payload, plan, left, right, dense
+            work, ring_bytes(payload_bytes, ranks), payload_bytes, payload, plan, left, right, dense, through
         )
 
     def commit(self) -> None:
@@ -182,14 +195,17 @@ class PowerSGD(Aggregator):
         good = {name: q.clone() for name, q in self._drafts.items() if bool(q.isfinite().all())}
         self._right |= good
         self._drafts.clear()
+        self.shortfall.commit()
 
     def rollback(self) -> None:
         self._drafts.clear()
+        self.shortfall.rollback()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {name: q.clone() for name, q in self._right.items()}
+        return {name: q.clone() for name, q in self._right.items()} | self.shortfall.state_dict()
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        state = self.shortfall.load_state_dict(state)
         for name, q in state.items():
             if not isinstance(q, Tensor) or q.dim() != 2 or not q.is_floating_point():
                 raise ValueError(f"powersgd: factor of {name!r} must be a 2-D float tensor, got {q!r:.80}")
@@ -197,11 +213,7 @@ class PowerSGD(Aggregator):
         self._drafts.clear()
 
     def agreed(self) -> str:
-        digest = sha256()
-        for name, q in sorted(self._right.items()):
-            digest.update(name.encode())
-            digest.update(bytes(q.cpu().contiguous().view(torch.uint8).flatten().tolist()))
-        return digest.hexdigest()
+        return digest(self._right)
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

@@ -10,11 +10,21 @@ from gravac.compressors.base import Compressor, Payload
 _PREFIX = "through/"
 
 
+def aligned(codec: Compressor, payload: Payload, x: Tensor) -> float:
+    """Energy of ``x`` along what a rank is deemed to have sent of it, ⟨C(x), x⟩² / ‖C(x)‖²; not finite if that is
+    not."""
+    energy, inner = codec.energy(payload), codec.inner(payload, x)
+    if not isfinite(energy):
+        return energy
+    return max(0.0, inner) ** 2 / energy if energy > 0.0 else 0.0
+
+
 class Shortfall:
     """By bucket and CF, as of the last step that counted: the gate compares gains before anything is sent.
 
     Under a shared support a rank sends the leader's choice of places, in a reduce-scatter only the largest sums come
-    through: by its own choice alone a rank would take its gain for larger than it is.
+    through, in PowerSGD what lies in the column space of the ranks' mean: by its own choice alone a rank would report
+    a gain larger than it is.
     """
 
     def __init__(self) -> None:
@@ -28,14 +38,9 @@ class Shortfall:
             return 1.0
         return known[min(known, key=lambda at: (abs(log(at / cf)), at))]
 
-    def learn(
-        self, bucket: int, cf: float, chosen: float, sent: tuple[Compressor, Payload], x: Tensor
-    ) -> None:
-        """``chosen``: energy of what was chosen of ``x``. ``sent``: what this rank is deemed to have sent of it."""
-        codec, payload = sent
-        energy, inner = codec.energy(payload), codec.inner(payload, x)
-        if isfinite(energy) and isfinite(inner) and isfinite(chosen) and chosen > 0.0:
-            through = max(0.0, inner) ** 2 / energy if energy > 0.0 else 0.0
+    def learn(self, bucket: int, cf: float, chosen: float, through: float) -> None:
+        """Energy of what a rank chose, and how much of it what it is deemed to have sent really holds."""
+        if isfinite(through) and isfinite(chosen) and chosen > 0.0:
             self._drafts[bucket, cf] = min(1.0, through / chosen)
 
     def commit(self) -> None:

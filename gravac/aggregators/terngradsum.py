@@ -1,13 +1,14 @@
 """TernGrad with one scale for all ranks: ternaries are summed as integers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
+from gravac.aggregators.shortfall import Shortfall, aligned
 from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
@@ -33,27 +34,40 @@ class _Flight:
 
 @dataclass(slots=True)
 class _Draft:
+    owner: "TernGradSum"
     codec: TernGrad
-    communicator: Communicator
+    bucket: int
     x: Tensor
     key: Key
     dtype: torch.dtype
 
+    own: dict[float, float] = field(default_factory=dict)
+
     def kept_energy(self, cf: float) -> float:
-        # By this rank's own scale: the shared one, known only after talking, is at least as large.
-        return self.codec.kept_energy(self.codec.compress(self.x, cf, self.key, self.dtype), self.x)
+        return self.own_energy(cf) * self.owner.shortfall.expected(self.bucket, cf)
+
+    def own_energy(self, cf: float) -> float:
+        """By this rank's own scales: the shared ones, known only after talking, are at least as large."""
+        if cf not in self.own:
+            payload = self.codec.compress(self.x, cf, self.key, self.dtype)
+            self.own[cf] = self.codec.kept_energy(payload, self.x)
+        return self.own[cf]
 
     def send(self, cf: float) -> Flight:
-        x, ranks = self.codec.clipped(self.x), self.communicator.size
+        communicator = self.owner.communicator
+        x, ranks = self.codec.clipped(self.x), communicator.size
         scales = self.codec.scales(x)
         scales = torch.where(scales.isnan(), torch.inf, scales)  # a maximum need not keep a NaN
-        self.communicator.maximum(scales).wait()
+        communicator.maximum(scales).wait()
         codes = self.codec.ternary(x, scales, self.key) + 1
         sums = pack_sums(codes, ranks)
-        work = self.communicator.sum(sums)
+        work = communicator.sum(sums)
         sent = Payload((scales, pack(codes, 2)), None, x.numel(), cf, self.key)
         payload_bytes = sums.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
+        if ranks > 1:
+            through = aligned(self.codec, sent, self.x)
+            self.owner.shortfall.learn(self.bucket, cf, self.own_energy(cf), through)
         return _Flight(work, sent_bytes, payload_bytes, self.codec, sent, sums, scales, ranks)
 
 
@@ -69,6 +83,7 @@ class TernGradSum(Aggregator):
 
     def __init__(self, group: dist.ProcessGroup | Communicator, *, clip: float | None = None) -> None:
         super().__init__(group)
+        self.shortfall = Shortfall()
         self._codec = TernGrad() if clip is None else ClippedTernGrad(clip=clip)
 
     def prepare(
@@ -80,7 +95,7 @@ class TernGradSum(Aggregator):
         dtype: torch.dtype,
         counted: Known | None = None,
     ) -> _Draft:
-        return _Draft(self._codec.fitted(shapes_of(tensors)), self.communicator, x, key, dtype)
+        return _Draft(self, self._codec.fitted(shapes_of(tensors)), tensors.number, x, key, dtype)
 
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
@@ -90,3 +105,15 @@ class TernGradSum(Aggregator):
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         return 4 * words(sum(tensors.numels), ranks) + 4 * len(tensors.numels)
+
+    def commit(self) -> None:
+        self.shortfall.commit()
+
+    def rollback(self) -> None:
+        self.shortfall.rollback()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.shortfall.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(self.shortfall.load_state_dict(state))

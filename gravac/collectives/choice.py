@@ -13,6 +13,7 @@ from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
 from gravac.collectives.shared import SharedSupport
 from gravac.compressors import Compressor, spec
+from gravac.wording import meant
 
 COLLECTIVES: dict[str, type[Collective]] = {
     each.name: each for each in (Gather, AllReduce, ReduceScatter, SharedSupport)
@@ -53,7 +54,10 @@ def known(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective]
     if name == AUTO and not settings:
         return None
     if name not in COLLECTIVES:
-        raise ValueError(f"collective={text!r} is unknown; choose one of {', '.join((AUTO, *COLLECTIVES))}")
+        every = (AUTO, *COLLECTIVES)
+        raise ValueError(
+            f"collective={text!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
+        )
     kind = COLLECTIVES[name]
     spec.make(kind, text, settings, ALONE, what="collective")  # says now what is wrong
     return lambda group: spec.make(kind, text, settings, group, what="collective")

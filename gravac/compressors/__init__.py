@@ -10,7 +10,7 @@ from gravac.compressors.dense import Dense
 from gravac.compressors.dgc import DGC
 from gravac.compressors.elias import EliasQSGD
 from gravac.compressors.halves import BF16, FP16
-from gravac.compressors.hardthreshold import HardThreshold, WarmedThreshold
+from gravac.compressors.hardthreshold import HardThreshold
 from gravac.compressors.integers import Int4, Int8
 from gravac.compressors.natural import Natural
 from gravac.compressors.nuqsgd import NUQSGD
@@ -24,6 +24,8 @@ from gravac.compressors.stack import Stack, TopKInt8
 from gravac.compressors.svd import SVD
 from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.topk import TopK
+from gravac.compressors.warmedthreshold import WarmedThreshold
+from gravac.wording import meant
 
 _MEMBERS: tuple[type[Compressor], ...] = (
     Dense,
@@ -73,7 +75,9 @@ def build(text: str) -> Compressor:
         return Stack(build(selector), build(quantiser))
     name, settings = spec.split(text)
     if name not in COMPRESSORS:
-        raise ValueError(f"compressor={name!r} is unknown; choose one of {', '.join(sorted(COMPRESSORS))}")
+        raise ValueError(
+            f"compressor={name!r} is unknown{meant(name, COMPRESSORS)}; choose one of {', '.join(sorted(COMPRESSORS))}"
+        )
     return spec.make(COMPRESSORS[name], text, settings)
 
 

@@ -155,6 +155,25 @@ class Compressor(ABC):
         """This codec for a flat tensor made of tensors of these shapes, in order. Flat codecs return themselves."""
         return self
 
+    def for_model(self, elements: int) -> "Compressor":
+        """This codec for the buckets of a model of ``elements`` elements. Most do not look beyond a bucket and return
+        themselves."""
+        return self
+
+    def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
+        """Take note of a bucket that is about to be compressed to these CFs, once a bucket and step. Only codecs that
+        learn from the whole model do anything."""
+        return
+
+    def figures(self) -> list[float]:
+        """Of the buckets observed in this step: numbers whose means over ranks ``learn`` needs. How many there are
+        follows from the codec and its settings alone."""
+        return []
+
+    def learn(self, means: Sequence[float]) -> None:
+        """Take in the mean over ranks of ``figures``, before ``commit``: so all ranks learn the same."""
+        return
+
     def commit(self) -> None:
         """The step counts. Codecs that learn keep what they saw in it."""
         return

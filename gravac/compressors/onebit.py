@@ -1,18 +1,19 @@
-"""1-bit SGD: one bit an element and two scales, the means of both signs."""
+"""1-bit SGD: one bit an element and two scales a tensor, the means of both signs."""
 
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Part, Payload
-from gravac.compressors.quantiser import Quantiser
+from gravac.compressors.pertensor import PerTensor, summed
 from gravac.compressors.scaledsign import ScaledSign
 from gravac.kernels import pack, packed_bytes, unpack
 
 
-class OneBit(Quantiser):
-    """Elements >= 0 become their mean, the others theirs: ceil(n/8) + 8 bytes.
+class OneBit(PerTensor):
+    """A tensor's elements >= 0 become their mean, the others theirs: ceil(n/8) bytes and 8 a tensor.
 
-    A projection that never loses more than the scaled sign does, ``‖x - C(x)‖² <= (1 - 1/n) ‖x‖²``.
+    A projection that never loses more than the scaled sign does, ``‖x - C(x)‖² <= (1 - 1/n) ‖x‖²`` with n the largest
+    tensor.
     """
 
     name = "onebit"
@@ -20,19 +21,25 @@ class OneBit(Quantiser):
     traits = ScaledSign.traits
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return Part(torch.float32, 2), Part(torch.uint8, packed_bytes(numel, 1))
+        return Part(torch.float32, 2 * len(self.numels(numel))), Part(torch.uint8, packed_bytes(numel, 1))
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         positive = x >= 0
-        count = torch.stack(((~positive).sum(), positive.sum()))
-        wide = x.double()
-        sums = torch.stack((torch.where(positive, 0.0, wide).sum(), torch.where(positive, wide, 0.0).sum()))
-        means = (sums / count.clamp_min(1)).float()  # a NaN is not >= 0 and makes the lower mean NaN
+        pairs = zip(self.pieces(x), self.pieces(positive), strict=True)
+        means = torch.stack([mean for piece, above in pairs for mean in _means(piece, above)])
         return Payload((means, pack(positive, 1)), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
         means, signs = payload.parts
-        return means[unpack(signs, payload.numel, 1).long()]
+        return self.choose(unpack(signs, payload.numel, 1).bool(), means[1::2], means[::2])
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=1.0 / numel)
+        return Bound(delta=1.0 / max(self.numels(numel)))
+
+
+def _means(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of the elements below zero and of the others, float32; a NaN makes both NaN."""
+    above = positive.count_nonzero()
+    low = summed(x, lambda part: part.clamp_max(0)) / (x.numel() - above).clamp_min(1)
+    high = summed(x, lambda part: part.clamp_min(0)) / above.clamp_min(1)
+    return low.float(), high.float()

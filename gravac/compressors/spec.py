@@ -3,9 +3,15 @@
 import inspect
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from gravac.wording import meant
 
 T = TypeVar("T")
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_NUMBERS = {int, float, type(None)}
 
 
 def split(text: str, what: str = "compressor") -> tuple[str, dict[str, Any]]:
@@ -34,15 +40,26 @@ def make(
     what: str = "compressor",
 ) -> T:
     """``kind`` with these settings as keywords. Raises ValueError naming the setting that it does not have or take."""
-    known = [
-        name for name, each in inspect.signature(kind).parameters.items() if each.kind is each.KEYWORD_ONLY
-    ]
-    for setting in settings:
+    parameters = inspect.signature(kind).parameters
+    known = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    for setting, value in settings.items():
         if setting not in known:
-            raise ValueError(
-                f"{what}={text!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}"
-            )
+            hint, listed = meant(setting, known), ", ".join(known) or "none"
+            raise ValueError(f"{what}={text!r} has no setting {setting!r}{hint}; it has {listed}")
+        if wrong := _misfit(parameters[setting].annotation, value):
+            raise ValueError(f"{what}={text!r}: {setting}={value!r}: {wrong}")
     try:
         return kind(*leading, **settings)
     except TypeError as error:
         raise ValueError(f"{what}={text!r}: {error}") from None
+
+
+def _misfit(annotation: Any, value: object) -> str:
+    """Why ``value`` is not the number that a keyword is annotated as; empty when it is, or where none is wanted."""
+    if not set(get_args(annotation) or (annotation,)) <= _NUMBERS:
+        return ""
+    try:
+        TypeAdapter(annotation, config=_STRICT).validate_python(value)
+    except ValidationError as error:
+        return error.errors()[0]["msg"]
+    return ""

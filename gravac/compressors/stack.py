@@ -1,7 +1,9 @@
 """A selector whose values travel quantised: few elements, few bits each."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,13 +35,22 @@ class Stack(Compressor):
                 f"compressor={selector.name}+{quantiser.name}: {quantiser.name} must be a quantiser of fixed size, "
                 "such as int8, qsgd or natural"
             )
-        self.selector, self.quantiser = selector, quantiser
+        self.selector: Compressor = selector
+        self.quantiser = quantiser
         self.name = f"{selector.name}+{quantiser.name}"
         self.source = f"{selector.source}; {quantiser.source}"
         self.counts = selector.counts
         self.traits: Traits = replace(
             ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantiser.traits.homogeneous
         )
+
+    def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:
+        selector = self.selector.fitted(shapes)
+        if selector is self.selector:
+            return self
+        other = copy(self)
+        other.selector = selector
+        return other
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
         places = self.selector.layout(numel, cf, dtype)

@@ -1,19 +1,18 @@
 """TernGrad: every element becomes -s, 0 or +s, at random with the right mean."""
 
 import math
-from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Part, Payload
-from gravac.compressors.quantiser import ROUNDED, Quantiser
+from gravac.compressors.pertensor import PerTensor
+from gravac.compressors.quantiser import ROUNDED
 from gravac.kernels import noise, pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 
 
-class TernGrad(Quantiser):
+class TernGrad(PerTensor):
     """s = max |x| of each tensor; ``C(x) = s · sign(x) · b`` with P(b = 1) = |x| / s.
 
     ceil(n/4) + 4 bytes a tensor, or ceil(n/5) + 4 in base 3. ``E‖C(x) - x‖² = s‖x‖₁ - ‖x‖²``, at most
@@ -30,18 +29,6 @@ class TernGrad(Quantiser):
             raise ValueError(f"{self.name}: base3={base3!r} must be true or false")
         self.base3 = base3
         self.clip: float | None = None
-        self._numels: tuple[int, ...] = ()
-
-    def fitted(self, shapes: Sequence[tuple[int, ...]]) -> "TernGrad":
-        other = copy(self)
-        other._numels = tuple(math.prod(shape) for shape in shapes)
-        return other
-
-    def numels(self, numel: int) -> tuple[int, ...]:
-        """Sizes of the tensors that have a scale of their own. Raises ValueError if it was fitted to others."""
-        if sum(self._numels) not in (0, numel):
-            raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
-        return self._numels or (numel,)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
         size = trit_bytes(numel) if self.base3 else packed_bytes(numel, 2)
@@ -66,14 +53,14 @@ class TernGrad(Quantiser):
         x = x.float()
         if self.clip is None:
             return x
-        limits = [self.clip * piece.std(correction=0) for piece in x.split(list(self.numels(x.numel())))]
+        limits = [self.clip * piece.std(correction=0) for piece in self.pieces(x)]
         limit = self.spread(torch.stack(limits), x.numel())
         # A constant has no spread; clipping it to zero would lose it.
         return torch.where(limit > 0, x.clamp(-limit, limit), x)
 
     def scales(self, x: Tensor) -> Tensor:
         """Largest magnitude of each tensor, float32."""
-        return torch.stack([piece.abs().amax() for piece in x.split(list(self.numels(x.numel())))])
+        return torch.stack([piece.abs().amax() for piece in self.pieces(x)])
 
     def ternary(self, x: Tensor, scales: Tensor, key: Key) -> Tensor:
         """-1, 0 or 1 for each element, int8; ``scales`` at least the largest magnitudes."""
@@ -81,11 +68,6 @@ class TernGrad(Quantiser):
         chance = torch.where(spread > 0, x.abs() / spread, 0.0)
         on = noise(x.numel(), key.own_seed(), x.device) < chance
         return torch.where(x < 0, -1, 1).to(torch.int8) * on
-
-    def spread(self, scales: Tensor, numel: int) -> Tensor:
-        """Each tensor's scale for each of its elements."""
-        counts = torch.tensor(self.numels(numel), device=scales.device)
-        return torch.repeat_interleave(scales, counts, output_size=numel)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(omega=(math.sqrt(max(self.numels(numel))) - 1.0) / 2.0)

@@ -9,6 +9,7 @@ from gravac.estimators.base import Estimator, FiniteSum, Sample
 from gravac.estimators.importance import Importance
 from gravac.estimators.lsvrg import LSVRG
 from gravac.estimators.uniform import Uniform
+from gravac.wording import meant
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     estimator.name: estimator for estimator in (Uniform, Importance, LSVRG)
@@ -22,7 +23,9 @@ def build(name: str, scores: Tensor, **settings: Any) -> Estimator:
     ValueError naming the known estimators or settings, or for a value out of range.
     """
     if name not in ESTIMATORS:
-        raise ValueError(f"estimator={name!r} is unknown; choose one of {', '.join(sorted(ESTIMATORS))}")
+        raise ValueError(
+            f"estimator={name!r} is unknown{meant(name, ESTIMATORS)}; choose one of {', '.join(sorted(ESTIMATORS))}"
+        )
     known = list(inspect.signature(ESTIMATORS[name].over).parameters)[1:]
     for setting in settings:
         if setting not in known:

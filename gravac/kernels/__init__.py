@@ -1,7 +1,7 @@
 """The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
 
 from gravac.kernels.above import count_above, take_above
-from gravac.kernels.backend import active, compiled, on_gpu, use, warm
+from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
 from gravac.kernels.dealing import deal, home
 from gravac.kernels.draws import distinct
 from gravac.kernels.histogram import Tally, tally
@@ -42,6 +42,7 @@ __all__ = [
     "home",
     "inner",
     "inner_at",
+    "lacking",
     "noise",
     "on_gpu",
     "pack",

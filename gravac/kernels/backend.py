@@ -23,6 +23,7 @@ _GPUS = ("cuda",)
 _chosen: Choice | None = None
 _active: Literal["cpu", "reference"] | None = None
 _gpu: bool | None = None
+_lacking = ""
 
 
 def use(choice: Choice) -> None:
@@ -49,6 +50,11 @@ def active() -> Literal["cpu", "reference"]:
         if _active is None:
             _active = "cpu" if _chosen != "reference" and _load("cpu") else "reference"
     return _active
+
+
+def lacking() -> str:
+    """Why the compiled kernels for the host's memory could not be loaded; empty when they could, or were not tried."""
+    return _lacking
 
 
 def warm() -> Literal["cpu", "reference"]:
@@ -104,6 +110,7 @@ def _decide() -> None:
 
 def _load(name: Literal["cpu", "cuda"]) -> bool:
     """Whatever keeps the compiler from working, training goes on without it, unless it was asked for by name."""
+    global _lacking
     compiler = "numba" if name == "cpu" else "Triton"
     try:
         for module in _KERNELS if name == "cpu" else _GPU_KERNELS:
@@ -113,12 +120,13 @@ def _load(name: Literal["cpu", "cuda"]) -> bool:
             raise ImportError(
                 f"GRAVAC_KERNELS={name!r} needs a working {compiler}: pip install 'gravac[{name}]' ({error})"
             ) from error
-        missing = isinstance(error, ModuleNotFoundError)
-        log.log(
-            logging.INFO if missing else logging.WARNING,
+        # Each rank comes by here: the agent's rank 0 tells it, with the cure.
+        log.info(
             "compiled kernels (%s) not available, using plain torch, which is several times slower: %s",
             compiler,
             error,
         )
+        if name == "cpu":
+            _lacking = str(error)
         return False
     return True

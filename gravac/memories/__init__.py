@@ -12,6 +12,7 @@ from gravac.memories.residual import ResidualMemory
 from gravac.memories.settings import read
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
+from gravac.wording import meant
 
 _MEMBERS: tuple[type[Memory], ...] = (
     NoMemory,
@@ -35,7 +36,9 @@ def build(text: str) -> Memory:
     """
     name, given = read(text)
     if name not in MEMORIES:
-        raise ValueError(f"memory={name!r} is unknown; choose one of {', '.join(sorted(MEMORIES))}")
+        raise ValueError(
+            f"memory={name!r} is unknown{meant(name, MEMORIES)}; choose one of {', '.join(sorted(MEMORIES))}"
+        )
     return MEMORIES[name](**given)
 
 

@@ -99,6 +99,11 @@ class RowSketch:
         return table
 
 
+def fullest(size: float) -> int:
+    """The most elements that any bucket of a sketch of ``size`` floats an element holds, whatever the parameter."""
+    return _ceil(1.0 / size)
+
+
 def _draw(length: int, width: int, seed: int) -> _Hash:
     generator = torch.Generator().manual_seed(seed)  # CPU on purpose: the same hash on ranks of any device
     permutation = torch.randperm(length, generator=generator)

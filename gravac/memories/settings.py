@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from gravac.protocol import Record
 from gravac.validation import first_problem
+from gravac.wording import meant
 
 
 class MemorySettings(Record):
@@ -18,7 +19,10 @@ def resolve(memory: str, model: type[MemorySettings], given: dict[str, Any]) -> 
     unknown = sorted(set(given) - set(model.model_fields))
     if unknown:
         allowed = ", ".join(model.model_fields) or "none"
-        raise ValueError(f"memory={memory!r} has no setting {unknown[0]!r}; its settings are: {allowed}")
+        hint = meant(unknown[0], model.model_fields)
+        raise ValueError(
+            f"memory={memory!r} has no setting {unknown[0]!r}{hint}; its settings are: {allowed}"
+        )
     try:
         # Through JSON, so that text and keywords obey one set of rules.
         return model.model_validate_json(json.dumps(given))

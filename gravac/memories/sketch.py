@@ -2,6 +2,9 @@
 
 Linear form: p = g + (1-β) dec(S),  S' = S + enc(g - sent), with one fixed hash for the whole run. The form as printed,
 "decode, add, encode again", multiplies S by the buckets' loads each step and diverges for every s < 1.
+
+A step that sends all c elements of a bucket multiplies what the bucket holds by 1 - (1-β)c. The fullest buckets hold
+c = ceil(1/s) elements, so β >= 1 - 1/ceil(1/s) keeps the factor from turning negative.
 """
 
 from collections.abc import Collection
@@ -13,23 +16,31 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory, overflown
-from gravac.memories.rowsketch import RowSketch
+from gravac.memories.rowsketch import RowSketch, fullest
 from gravac.memories.settings import MemorySettings
 from gravac.memories.sketchstate import TAG, Geometry, geometry_of, tag, to_dense
+
+
+def least_beta(size: float) -> float:
+    """The smallest β that is stable with a sketch of ``size`` floats an element: 1 - 1/ceil(1/size)."""
+    return 1.0 - 1.0 / fullest(size)
 
 
 class SketchSettings(MemorySettings):
     """How much memory, and how fast it is paid back."""
 
     size: float = Field(
-        0.4, gt=0, le=1, description="s, floats kept per element, above 0 to 1; 0.1 saves 90 % of the memory."
+        0.4,
+        gt=0,
+        le=1,
+        description="s, floats kept per element, above 0 to 1; with a step's draft 8 s bytes an element.",
     )
     beta: float = Field(
-        default_factory=lambda data: 1.0 - data["size"] if "size" in data else 0.0,
+        default_factory=lambda data: least_beta(data["size"]) if "size" in data else 0.0,
         ge=0,
         lt=1,
-        description="β, share of what is owed that is held back each step, 0 to below 1. Default 1 - size, the "
-        "smallest that is stable.",
+        description="β, share of the residual that is held back each step, 0 to below 1. Default 1 - 1/ceil(1/size), "
+        "the smallest that is stable.",
     )
     block: int = Field(
         256,
@@ -65,11 +76,7 @@ class SketchMemory(Memory):
         return float(1.0 - self.settings.beta)
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
-        return None  # the linear form has a condition of its own: size >= 1 - beta
-
-    def load(self, numel: int = 1 << 20) -> int:
-        """Elements in the fullest bucket, for a parameter of that size."""
-        return self._sketcher.load(numel)
+        return None  # the linear form has a condition of its own: beta >= least_beta(size)
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)

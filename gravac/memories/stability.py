@@ -1,19 +1,23 @@
 """Whether an error memory can hold what a codec leaves out, from proven bounds: a warning with the numbers."""
 
+import math
+
 from gravac.compressors.base import Compressor
 from gravac.memories.base import Memory
 from gravac.memories.induced import ratio
 from gravac.memories.none import NoMemory
-from gravac.memories.sketch import SketchMemory
+from gravac.memories.rowsketch import fullest
+from gravac.memories.sketch import SketchMemory, least_beta
 
 _ROUNDING = 1e-9
 
 
 def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 << 20) -> str | None:
-    """A sentence for the log when what is owed may grow without limit; None when not, or when nothing is proven.
+    """A sentence for the log when the residual may grow without limit; None when not, or when nothing is proven.
 
     ``numel``: elements of a typical bucket. Literal memories: (1+θ)(1-δ) must be below 1, θ the noise of the memory and
-    1-δ the largest share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. Sketches: size >= 1-β.
+    1-δ the largest share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. Sketches: (1-β)·ceil(1/size)
+    must be at most 1.
     """
     if isinstance(memory, NoMemory) or cf <= 1.0:
         return None
@@ -40,11 +44,17 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
 
 def _sketch(memory: SketchMemory) -> str | None:
     size, share = float(memory.settings.size), memory.offered_share()
-    if size >= share - _ROUNDING:
+    load = fullest(size)
+    if share * load <= 1.0 + _ROUNDING:
         return None
-    load = memory.load()
+    least_size = 1.0 / int(1.0 / share + _ROUNDING)
     return (
-        f"memory {memory.spec} may grow without limit: size s={size:g} is below 1-β={share:g}. A bucket holds up to "
-        f"{load} elements, and a step that sends them all takes back (1-β)·{load} = {share * load:.3g} times what the "
-        f"bucket owes (2 or more diverges). Use beta={1.0 - size:g} or more, or size={share:g} or more."
+        f"memory {memory.spec} may grow without limit: size={size:g} puts up to {load} elements into a bucket, and a "
+        f"step that sends them all takes back (1-β)·{load} = {share * load:.3g} times what the bucket holds; above 1 "
+        f"that overshoots. Use beta={_up(least_beta(size)):g} or more, or size={_up(least_size):g} or more."
     )
+
+
+def _up(value: float) -> float:
+    """Rounded up to three digits, so that following the advice ends the warning."""
+    return math.ceil(value * 1000 - 1e-6) / 1000

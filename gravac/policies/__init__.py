@@ -1,14 +1,17 @@
 """The decision rules, by name. Adding one: write its file, add its line to ``POLICIES``."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from gravac.policies.base import Policy, PolicyState, Verdict
 from gravac.policies.dense import DensePolicy
 from gravac.policies.gravac import GravacPolicy
+from gravac.policies.settings import PolicySettings
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
+from gravac.wording import meant
 
 POLICIES: dict[str, type[Any]] = {
     "gravac": GravacPolicy,
@@ -26,6 +29,7 @@ __all__ = [
     "StaticPolicy",
     "Verdict",
     "WarmupPolicy",
+    "aligned",
     "build",
     "parse",
     "parse_settings",
@@ -33,24 +37,55 @@ __all__ = [
 
 
 def build(spec: PolicySpec) -> Policy:
-    """The policy a spec describes. Raises ValueError naming policy, setting, value and what is allowed."""
+    """The policy a recorded spec describes. Raises ValueError naming policy, setting, value and what is allowed.
+
+    A spec has every setting resolved: one that it lacks was added later, and means what was done before it.
+    """
     if spec.name not in POLICIES:
-        raise ValueError(f"no policy named {spec.name!r}. Policies are: {', '.join(POLICIES)}.")
-    policy: Policy = POLICIES[spec.name](**spec.settings)
+        raise ValueError(
+            f"no policy named {spec.name!r}{meant(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
+    policy: Policy = POLICIES[spec.name](**{**_before(spec.name), **spec.settings})
     return policy
 
 
-def parse(text: str) -> Policy:
+def aligned(brought: PolicySpec, running: PolicySpec) -> PolicySpec:
+    """The spec that a trainer brings back to a job, which runs by ``running``, in that one's terms.
+
+    A setting that was added later stays as the job has it where only one of the two knows it: so a job survives an
+    upgrade and goes on as it began.
+    """
+    if brought.name != running.name:
+        return brought
+    settings = dict(brought.settings)
+    for name in _before(running.name):
+        if name not in running.settings:
+            settings.pop(name, None)
+        else:
+            settings.setdefault(name, running.settings[name])
+    return PolicySpec(name=brought.name, settings=settings)
+
+
+def _before(name: str) -> Mapping[str, Any]:
+    """What the settings that a recorded spec may lack meant before they were added."""
+    settings: type[PolicySettings] = getattr(POLICIES.get(name), "Settings", PolicySettings)
+    return settings.before
+
+
+def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
     """A policy from one line, as ``GRAVAC_POLICY`` holds: ``name`` or ``name:setting=value,setting=value``.
 
     Examples: ``dense``, ``static:cf=100``, ``gravac:epsilon=0.3,ladder=geometric``; a list is written with
-    slashes, ``gravac:ladder=10/40/160``. Raises ValueError saying what cannot be read.
+    slashes, ``gravac:ladder=10/40/160``. ``changes``: settings that go over those. Raises ValueError saying what cannot
+    be read.
     """
     name, _, rest = text.strip().partition(":")
     given = parse_settings(rest, f"policy {text!r}: ")
     if name not in POLICIES:
-        raise ValueError(f"policy {text!r}: no policy named {name!r}. Policies are: {', '.join(POLICIES)}.")
-    policy: Policy = POLICIES[name](**given)
+        raise ValueError(
+            f"policy {text!r}: no policy named {name!r}{meant(name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+        )
+    policy: Policy = POLICIES[name](**{**given, **(changes or {})})
     return policy
 
 

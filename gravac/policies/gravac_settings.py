@@ -1,6 +1,7 @@
 """Settings and state of the GraVAC policy, shared by its two variants."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +19,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class GravacSettings(PolicySettings):
     """What GraVAC may choose from, and when it calls something better, worse, or no different."""
+
+    before: ClassVar[Mapping[str, Any]] = {"baseline": "any"}
 
     variant: Literal["fixed", "paper"] = Field(
         default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
@@ -70,6 +73,14 @@ class GravacSettings(PolicySettings):
     )
     cooldown_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10, description="Windows to hold, at least, before a drift makes it measure everything again."
+    )
+
+    baseline: Literal["uncompressed", "any"] = Field(
+        default="uncompressed",
+        description=(
+            "Dense steps that count as the dense baseline. uncompressed: only those that compressed nothing; any: also "
+            "those that the gate sent dense after compressing, which are slower. Fixed variant."
+        ),
     )
 
     @model_validator(mode="after")

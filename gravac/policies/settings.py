@@ -1,6 +1,7 @@
 """How a policy gets its settings: a frozen model, checked strictly, resolved in full into the job's spec."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 from gravac.policies.base import PolicyState
 from gravac.protocol import PolicySpec, Record
 from gravac.validation import first_problem
+from gravac.wording import meant
 
 LARGEST_CF = 1e9
 """The most that a record can hold (``gravac.fields.CompressionFactor``)."""
@@ -16,6 +18,10 @@ StateT = TypeVar("StateT", bound=PolicyState)
 
 class PolicySettings(Record):
     """Base of every policy's settings."""
+
+    before: ClassVar[Mapping[str, Any]] = {}
+    """Settings added after journals were first written, and what was done until then: a recorded spec that lacks one
+    means that."""
 
 
 SettingsT = TypeVar("SettingsT", bound=PolicySettings)
@@ -58,7 +64,10 @@ def resolve(policy: str, model: type[PolicySettings], given: dict[str, Any]) -> 
     unknown = sorted(set(given) - set(model.model_fields))
     if unknown:
         allowed = ", ".join(model.model_fields) or "none"
-        raise ValueError(f"policy {policy}: no setting named {unknown[0]!r}. Its settings are: {allowed}.")
+        hint = meant(unknown[0], model.model_fields)
+        raise ValueError(
+            f"policy {policy}: no setting named {unknown[0]!r}{hint}. Its settings are: {allowed}."
+        )
     try:
         # Through JSON, so that a spec read from a trace and keywords typed in Python obey one set of rules.
         return model.model_validate_json(json.dumps(given))

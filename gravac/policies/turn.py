@@ -17,7 +17,7 @@ class Turn:
     """Everything a rule looks at. Answers are made with ``stay`` and ``go``.
 
     ``previous``: the decision in force during the window. ``seen``: what the window measured under it, by CF.
-    ``table``: all candidates, with these measurements in.
+    ``table``: all candidates, with those of these measurements in that count.
     """
 
     settings: GravacSettings
@@ -30,7 +30,14 @@ class Turn:
     def __post_init__(self) -> None:
         self.previous = self.state.decision
         self.seen = measure(self.report, self.previous, self.settings.min_settled)
-        self.table = table.record(self.previous.candidates, self.seen)
+        self.table = table.record(self.previous.candidates, self._counting())
+
+    def _counting(self) -> dict[float, Measurement]:
+        """What enters the table. Dense steps under a compressing decision compressed first: they are no baseline."""
+        compressing = max(self.previous.cf_minimum, self.previous.cf_candidate) > 1.0
+        if not compressing or self.settings.baseline == "any":
+            return self.seen
+        return {cf: measured for cf, measured in self.seen.items() if cf > 1.0}
 
     def gain(self, cf: float) -> float | None:
         """Smoothed gain of ``cf`` at the end of the window."""

@@ -314,12 +314,12 @@ def test_what_cannot_be_delivered_is_announced(caplog: pytest.LogCaptureFixture)
 
 def test_an_older_epoch_is_not_obeyed_and_the_controller_gets_the_newer_state() -> None:
     with serving(SPEC, TOKEN) as peer:
+        peer.fold._state = StaticPolicy(cf=10).start(epoch=5).state
         one = desk(peer)
         assert one.wait_ready(60)
-        newer = StaticPolicy(cf=10).start(epoch=5)
-        peer.fold._state = newer.state
         one.put(report(0))
-        eventually(lambda: one.directive.epoch == 5)
+        eventually(lambda: peer.windows == [0])
+        assert one.directive.epoch == 5
         peer.fold._state = StaticPolicy(cf=10).start(epoch=3).state
         one.put(report(1))
         eventually(lambda: peer.windows == [0, 1])

@@ -89,7 +89,7 @@ def test_wrong_settings_name_field_value_and_rule(wrong: dict[str, object], mess
 
 def test_misspelt_variables_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAVAC_WINDWO", "7")
-    with pytest.warns(UserWarning, match="GRAVAC_WINDWO is not a setting"):
+    with pytest.warns(UserWarning, match="'GRAVAC_WINDWO' is not a setting"):
         load()
 
 

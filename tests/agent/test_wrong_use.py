@@ -1,20 +1,25 @@
 """One clear error for each wrong use, in one real process of a world of one."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from click.testing import CliRunner
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies import DensePolicy
-from gravac.protocol import WindowReport
+from gravac.protocol import End, WindowReport
 from gravac.replay import check
 from gravac.trace import read
 from gravac_agent import Agent, ClosedError, SetupError
+from gravac_agent.settings import load
+from gravac_controller.cli import main
+from gravac_controller.lock import CONTROL_TOKEN_NAME
 
 
 @pytest.fixture
@@ -173,7 +178,33 @@ def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_pa
     assert path is not None
     reports = [line.record for line in read(path) if isinstance(line.record, WindowReport)]
     assert [report.window for report in reports] == [0, 1, 2, 3, 4, 5, 6]
+    ends = [line.record for line in read(path) if isinstance(line.record, End)]
+    assert [(end.windows, end.steps) for end in ends] == [(4, 7), (7, 12)]  # of the whole job
     assert check(path).ok
+
+
+def test_the_owner_of_the_folder_steers_a_training(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with Agent(
+        module, optimizer, data_dir=tmp_path, job="mine", policy="static:cf=2", window=2, steering="owner"
+    ) as agent:
+        assert agent.wait_ready(60)
+        order = ["pin", "mine", "4", "--wait", "0", "--data-dir", str(tmp_path)]
+        found = CliRunner().invoke(main, order)
+        assert found.exit_code == 0, found.output
+        until = time.monotonic() + 60
+        while agent.state is not None and agent.state.cf != 4 and time.monotonic() < until:
+            step(module, optimizer)
+            time.sleep(0.05)  # a real model's step takes longer than an answer
+        assert agent.state is not None
+        assert agent.state.cf == 4
+    assert not (tmp_path / "mine" / CONTROL_TOKEN_NAME).exists()
+
+
+def test_steering_is_for_a_controller_of_ones_own() -> None:
+    for controller in ("none", "http://127.0.0.1:8756"):
+        with pytest.raises(SetupError, match=r"steering='owner' .*gravac serve --owner-may-steer"):
+            load(steering="owner", controller=controller)
 
 
 def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,10 +101,17 @@ class Tab:
 
     def shows(self, selector: str, text: str) -> None:
         """Wait until the first match of ``selector`` begins with this text."""
-        self.until(lambda: self.text(selector).startswith(text), f"{selector} begins with {text!r}")
+        try:
+            self.until(lambda: self.text(selector).startswith(text), f"{selector} begins with {text!r}")
+        except AssertionError as error:
+            error.add_note(f"{selector} is {self.text(selector)!r}")
+            raise
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait until ``holds()``, giving the page time; AssertionError with ``what`` and the page's text if never."""
+        """Wait until ``holds()``, giving the page time; AssertionError with ``what`` and the page's text if never.
+
+        While this waits, the test reports no window: on the page of a running job "stale" follows from the wait.
+        """
         end = time.monotonic() + PATIENCE_SECONDS
         while not holds():
             if time.monotonic() > end:

@@ -6,6 +6,7 @@ Where the windows go is the sink's: over HTTP as an agent would, or into a journ
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -35,6 +36,8 @@ ELEMENTS = 3_482_624
 COMPUTE, COMPRESS, DENSE_NETWORK, DECOMPRESS, WAIT = 0.128, 0.028, 1.206, 0.006, 0.004
 GAINS = {10.0: 0.66, 20.0: 0.58, 40.0: 0.55, 160.0: 0.22, 1000.0: 0.07}
 SAMPLES = 64
+LONG_WINDOW: dict[str, float] = {"seconds": 600.0}
+"""``play(**LONG_WINDOW)``: the job stays fresh for 5 windows, 50 minutes, where a busy machine needs more than 30 s."""
 BATCH_BOUND = 1200
 """Samples a step; shown by the dense steps of the warm-up, when there are at least 2 ranks."""
 
@@ -90,10 +93,14 @@ class Story:
 
     def until(self, phase: str, most: int = 20) -> Decision:
         """Report windows until the decision is in ``phase``."""
+        return self.play_until(lambda decision: decision.phase == phase, phase, most)
+
+    def play_until(self, holds: Callable[[Decision], bool], what: str, most: int = 20) -> Decision:
+        """Report windows until ``holds(decision)``. Raises AssertionError when ``most`` windows were not enough."""
         for _ in range(most):
-            if self.play().phase == phase:
+            if holds(self.play()):
                 return self.decision
-        raise AssertionError(f"no {phase} within {most} windows: {self.decision}")
+        raise AssertionError(f"no {what} within {most} windows: {self.decision}")
 
     def event(self, kind: Literal["note", "nonfinite", "fallback"], message: str) -> None:
         self.sink.tell(self.job, Event(kind=kind, window=self.window, message=message))

@@ -19,7 +19,9 @@ SERIOUS = {"serious", "critical"}
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds and has a fault, on one controller for the whole file."""
     controller = Controller(tmp_path_factory.mktemp("accessible") / "runs")
-    story = Story(Http(controller))
+    story = Story(
+        Http(controller), window_steps=2000
+    )  # long windows: it is not stale, so not grey, after 30 s
     story.until("hold")
     story.play(3)
     story.event("nonfinite", "a gradient was infinite on rank 1")

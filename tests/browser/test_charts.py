@@ -6,7 +6,7 @@ from urllib.parse import parse_qs
 import pytest
 from browser.chromium import READY, OpenPage, Tab
 from browser.sinks import Http
-from browser.story import Story
+from browser.story import LONG_WINDOW, Story
 from controller.process import Controller
 
 pytestmark = pytest.mark.browser
@@ -154,7 +154,7 @@ def test_pause_freezes_and_resume_catches_up(
     tab.wait(READY)
     reason = tab.text("#reason")
     tab.page.locator("#pause").click()
-    story.play(3)
+    story.play(3, **LONG_WINDOW)
     tab.page.wait_for_timeout(1500)
     assert tab.text("#reason") == reason
     drag(tab, "gain", 0.25, 1.0)

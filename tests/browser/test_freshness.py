@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser.chromium import READY, OpenPage, Tab
 from browser.sinks import Disk, Http
-from browser.story import Story
+from browser.story import LONG_WINDOW, Story
 from controller.process import Controller
 
 pytestmark = pytest.mark.browser
@@ -26,7 +26,7 @@ def test_controller_killed_and_back(start: Callable[..., Controller], open_page:
     first = start()
     story = Story(Http(first))
     story.until("hold")
-    story.play()
+    story.play(**LONG_WINDOW)
     tab = open_page(first.url)
     tab.wait(READY)
     assert tab.page.locator("#banner").is_hidden()
@@ -43,7 +43,7 @@ def test_controller_killed_and_back(start: Callable[..., Controller], open_page:
     tab.until(lambda: tab.text("#banner") != banner, "the age ticks")
 
     story.sink = Http(start(port=first.port))
-    story.play(2)
+    story.play(2, **LONG_WINDOW)
     tab.wait("document.body.dataset.status === 'running'")
     tab.wait(f"document.querySelector('#reason').textContent === {story.decision.reason!r}")
     tab.wait(f"{OPACITY} === 1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from browser.chromium import READY, OpenPage, Tab
 from browser.sinks import Disk, Http
-from browser.story import Story
+from browser.story import LONG_WINDOW, Story
 from controller.process import Controller
 from playwright.sync_api import Route
 
@@ -26,7 +26,7 @@ def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
     one, two = Story(Http(controller), job="one"), Story(Http(controller), job="two")
     one.play(2)
     two.until("hold")
-    two.play()
+    two.play(**LONG_WINDOW)
     tab = open_page(f"{controller.url}/#job=one")
     tab.wait(READY)
     assert tab.text("#cf") == "dense"

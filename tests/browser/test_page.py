@@ -3,7 +3,7 @@
 import pytest
 from browser.chromium import READY, OpenPage, Tab
 from browser.sinks import Http
-from browser.story import Story
+from browser.story import LONG_WINDOW, Story
 from controller.process import Controller
 
 pytestmark = pytest.mark.browser
@@ -37,7 +37,7 @@ def test_waits_for_the_first_job_and_then_fills(controller: Controller, open_pag
 def test_shows_the_cf_and_why(controller: Controller, open_page: OpenPage) -> None:
     story = Story(Http(controller))
     story.until("hold")
-    decision = story.play(4)
+    decision = story.play(4, **LONG_WINDOW)
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf") == "40×"
@@ -122,8 +122,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
 
 def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:
     story = Story(Http(controller))
-    while story.decision.cf_candidate != 160:
-        story.play()
+    story.play_until(lambda decision: decision.cf_candidate == 160, "CF 160")
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf-next") == "next: 160×"

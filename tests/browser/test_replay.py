@@ -15,6 +15,7 @@ from browser.sinks import Disk, Http
 from browser.story import Story
 from browser.test_freshness import only_refusals
 from controller.process import PATIENCE_SECONDS, Controller
+from forked import first_line
 
 pytestmark = pytest.mark.browser
 
@@ -32,11 +33,17 @@ class Ui:
         command = [sys.executable, "-m", "gravac_controller", "ui", str(trace), *arguments]
         # A controller's settings must not open this one to others.
         env = os.environ | {"GRAVAC_CONTROLLER_HOST": "0.0.0.0"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+", self.said)
-        assert found, self.said
+        try:
+            self.said = first_line(self.process.stdout).decode()
+            found = re.search(r"http://127\.0\.0\.1:\d+", self.said)
+            assert found, self.said
+        except BaseException:
+            self.process.kill()
+            self.process.wait(PATIENCE_SECONDS)
+            self.process.stdout.close()
+            raise
         self.url = found[0]
 
     def stop(self) -> int:

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from controller.builders import Trainer, spec
 from controller.process import PATIENCE_SECONDS, Controller
+from traces_made import make
 
 from gravac.protocol import Decision, JobAnswer, WindowAnswer
 from gravac_controller.cli import main
@@ -33,9 +34,10 @@ def run(*arguments: str, code: int = 0) -> str:
 class Job:
     """A job that sends windows when told to."""
 
-    def __init__(self, controller: Controller, name: str) -> None:
+    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
         self.controller, self.trainer = controller, Trainer(name)
-        answer = controller.ask("POST", "/v1/jobs", spec(name))
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
         self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
 
     def windows(self, count: int) -> None:
@@ -121,6 +123,54 @@ def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: 
     assert len(run("top", *folder, "--once").splitlines()) >= 5
     output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
     assert f"no controller runs on the journals in {tmp_path}" in output
+    assert "there is no journal there" in output
+
+
+def test_where_no_controller_runs_the_newest_journals_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, name in enumerate(["newest", "second", "third", "fourth", "fifth", "sixth"]):
+        path = tmp_path / "gravac-runs" / name / "journal.jsonl"
+        make(path, windows=3 + age)
+        os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
+    broken = tmp_path / "gravac-runs" / "broken \x1b[2J" / "journal.jsonl"
+    broken.parent.mkdir()
+    broken.write_text("no trace")
+    shown = json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout)["controllers"]
+    names = ["newest", "second", "third", "fourth", "fifth"]
+    assert [one["url"] for one in shown] == [f"gravac-runs/{name}/journal.jsonl" for name in names]
+    assert [one["jobs"][0]["windows"] for one in shown] == [3, 4, 5, 6, 7]
+    output = run("status")
+    assert "the newest journals there; 2 older not shown" in output
+    assert "At gravac-runs/newest/journal.jsonl:" in output
+    assert len([one for one in run("top").splitlines() if "  step " in one]) == 3
+    assert "after window" in run("explain")
+    assert json.loads(run("explain", "--json", "--job", "job").splitlines()[-1])["job"] == "job"
+    assert "no journal of job '../gravac-runs'" in run("top", "--job", "../gravac-runs", code=1)
+    broken.touch()  # now the newest, and still no trace
+    os.utime(broken, (2_100_000_000, 2_100_000_000))
+    output = run("status")
+    assert "is left out: " in output
+    assert "\x1b" not in output
+    assert "At gravac-runs/newest/journal.jsonl:" in output
+
+
+def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
+    """Its journal has no end. Whether it still runs is known by whether a process writes it."""
+    controller = Controller(tmp_path / "runs")
+    Job(controller, "beta").windows(2)
+    folder = tmp_path / "runs" / "beta"
+    states = []
+    for kill in (False, True):
+        if kill:
+            controller.kill()
+        page = tmp_path / "beta.html"
+        run("report", str(folder), "-o", str(page))
+        shown = json.loads(run("status", str(folder), "--json"))["jobs"][0]["state"]
+        states.append((shown, re.findall(r'"state": ?"(\w+)"', page.read_text())[0]))
+    assert states == [("running", "running"), ("interrupted", "interrupted")]
+    assert "interrupted" in run("status", str(folder))
 
 
 def test_explaining_an_operators_order(job: Job) -> None:

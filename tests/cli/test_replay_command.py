@@ -30,6 +30,17 @@ def test_a_good_trace(trace: Path) -> None:
     assert "the same 7 decisions from 6 windows" in output
 
 
+def test_a_folder_is_its_journal(trace: Path) -> None:
+    """As `export`, `report`, `status` and `ui` take it."""
+    for arguments in (["--check"], [], ["--policy", "gravac"]):
+        assert run(trace.parent, *arguments)[1].replace(str(trace.parent), "") == run(trace, *arguments)[
+            1
+        ].replace(str(trace.parent), "")
+    code, output = run(trace.parent.parent)
+    assert code == 2
+    assert "journal.jsonl" in output
+
+
 def test_decisions_are_shown_with_their_reasons(trace: Path) -> None:
     code, output = run(trace)
     assert code == 0

@@ -94,6 +94,13 @@ class Sender(threading.Thread):
         self.retries = 0
 
     def run(self) -> None:
+        """Report windows until asked to stop. What ends it otherwise is kept in ``failure``."""
+        try:
+            self._report()
+        except Exception as error:
+            self.failure = f"{self.job}: {error!r}"
+
+    def _report(self) -> None:
         trainer, decision = Trainer(job=self.job), self._register()
         while not self._stop_asked.is_set() and self.failure is None and decision is not None:
             report = trainer.report(decision)
@@ -172,6 +179,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
             sender.join(PATIENCE_SECONDS)
         if running[0] is not None:
             running[0].stop()
+    assert not any(sender.is_alive() for sender in senders)
     assert [sender.failure for sender in senders] == [None] * len(senders)
     for sender in senders:
         compare(folder, sender.job, sender.acknowledged)
@@ -192,13 +200,18 @@ def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
 
 
 def progress(senders: list[Sender], windows: int) -> None:
-    """Wait until each sender has so many more windows acknowledged; the slowest machine may take its time."""
-    wanted = [len(sender.acknowledged) + windows for sender in senders]
+    """Wait until each sender has so many more windows acknowledged; the slowest machine may take its time.
+
+    Raises AssertionError with the reason when a sender has failed, or when nothing came for too long.
+    """
+    wanted = {sender.job: len(sender.acknowledged) + windows for sender in senders}
     until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until and any(
-        len(sender.acknowledged) < least and sender.failure is None
-        for sender, least in zip(senders, wanted, strict=True)
-    ):
+    while behind := {s.job: len(s.acknowledged) for s in senders if len(s.acknowledged) < wanted[s.job]}:
+        failures = [sender.failure for sender in senders if sender.failure is not None]
+        assert not failures, failures
+        assert time.monotonic() < until, (
+            f"not within {PATIENCE_SECONDS} s: acknowledged {behind}, wanted {wanted}"
+        )
         time.sleep(0.002)
 
 

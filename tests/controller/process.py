@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from forked import Forked, Zygote, surroundings
+from forked import Forked, Zygote, first_line, surroundings
 
 from gravac.protocol import Record
 
@@ -81,7 +81,11 @@ class Controller:
                     stderr=errors,
                 )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        try:
+            line = first_line(self.process.stdout)
+        except TimeoutError as error:
+            self.kill()
+            raise RuntimeError(self.log.read_text()) from error
         if not line:
             self.process.wait(PATIENCE_SECONDS)
             self.close_pipes()

@@ -58,6 +58,24 @@ def test_a_job_from_registration_to_end(app: InProcess) -> None:
     assert trace.windows == 12
 
 
+def test_the_end_of_a_resumed_job_counts_the_whole_job(app: InProcess) -> None:
+    """The checkpoint was taken after three windows, and the first start went on for another."""
+    decision = run(app, Trainer(), register(app).decision, 4)
+    register(app, incarnation="second", first_window=3)
+    run(app, Trainer(incarnation="second", window=4), decision, 4)
+    post(app, "/v1/jobs/job/end", End(incarnation="second", windows=7, steps=350, message="finished"))
+    last = json.loads((app.services.settings.data_dir / "job" / "journal.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["body"]["windows"], last["body"]["steps"]) == ("end", 8, 400)
+    assert check(app.services.settings.data_dir / "job" / "journal.jsonl").ok
+
+
+def test_an_end_may_count_windows_that_never_arrived(app: InProcess) -> None:
+    run(app, Trainer(), register(app).decision, 1)
+    post(app, "/v1/jobs/job/end", End(incarnation="first", windows=3, steps=150, message="finished"))
+    last = json.loads((app.services.settings.data_dir / "job" / "journal.jsonl").read_text().splitlines()[-1])
+    assert (last["body"]["windows"], last["body"]["steps"]) == (3, 150)
+
+
 def test_registering_again_changes_nothing(app: InProcess) -> None:
     first = register(app)
     assert register(app) == first

@@ -1,8 +1,10 @@
 """SIGKILL at random moments while windows stream in: nothing acknowledged is lost, nothing is doubled."""
 
+import threading
 from pathlib import Path
 
-from controller.killing import kill_again_and_again
+import pytest
+from controller.killing import Sender, kill_again_and_again, progress
 
 KILLS = 10
 
@@ -13,3 +15,17 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     assert tally.windows > 3 * KILLS
     assert tally.retries > 0
     assert tally.parts > 3
+
+
+def test_a_sender_that_ends_says_why() -> None:
+    """Of the helper: a thread that ended with an exception looked like a controller that answers nothing for 60 s."""
+
+    class Nonsense:
+        def ask(self, *_: object) -> tuple[int, bytes]:
+            return 200, b"<html>"
+
+    sender = Sender("one", lambda: Nonsense(), threading.Event())
+    sender.start()
+    with pytest.raises(AssertionError, match="Invalid JSON"):
+        progress([sender], 1)
+    sender.join()

@@ -110,6 +110,39 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path, arguments: list[str
     assert "Traceback" not in found.stderr
 
 
+def test_a_token_file_that_others_can_read_is_pointed_out(
+    start: Callable[..., Controller], tmp_path: Path
+) -> None:
+    file = tmp_path / "gravac.token"
+    file.write_text(TOKEN)
+    for mode, warned in ((0o644, True), (0o640, True), (0o600, False)):
+        file.chmod(mode)
+        controller = start("--token-file", str(file))
+        controller.stop()
+        said = controller.log.read_text()
+        assert (f"--token-file {file} can be read by others: chmod 600 {file}" in said) is warned
+        assert TOKEN not in said
+        controller.log.unlink()
+
+
+def test_misspelled_variables_are_pointed_out(start: Callable[..., Controller]) -> None:
+    controller = start(env={"GRAVAC_CONTROLLER_MAX_JOB": "5", "GRAVAC_CONTROLLER": "http://127.0.0.1:1"})
+    controller.stop()
+    warnings = [line for line in controller.log.read_text().splitlines() if "is not a setting" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(
+        "environment variable 'GRAVAC_CONTROLLER_MAX_JOB' is not a setting of the controller "
+        "(did you mean 'GRAVAC_CONTROLLER_MAX_JOBS'"
+    )
+
+
+def test_a_short_token_is_refused_in_our_own_words(tmp_path: Path) -> None:
+    found = serve(tmp_path, GRAVAC_CONTROLLER_CONTROL_TOKEN="short")
+    assert found.returncode == 2
+    assert "GRAVAC_CONTROLLER_CONTROL_TOKEN: needs at least 16 printable ASCII characters" in found.stderr
+    assert "short" not in found.stderr
+
+
 def test_addresses_that_are_not_ours_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = serve(tmp_path, "--host", "192.0.2.1", "--port", "0", GRAVAC_TOKEN=TOKEN)
     assert found.returncode == 2

@@ -76,6 +76,7 @@ def steps(
             owed = x.clone()
             flight.codec.remove(flight.payload, owed)
             done.append(Step(mean, x - owed, flight.payload_bytes, flight.sent_bytes))
+        aggregator.learn_together()
         aggregator.commit()
         found.append(done)
     return found

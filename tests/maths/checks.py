@@ -226,12 +226,18 @@ def check_ladder(codec: Compressor, n: int = 10_000) -> None:
 
 def check_state(codec: Compressor, other: Compressor, x: Tensor, cf: float) -> None:
     """State goes through plain tensors; a step taken back leaves none."""
-    for step in range(4):
+
+    def learn(step: int) -> None:
+        codec.observe(x * (step + 1), (cf,))
         codec.compress(x * (step + 1), cf, KEY._replace(step=step), torch.float32)
+        codec.learn(codec.figures())
+
+    for step in range(4):
+        learn(step)
         before = codec.state_dict()
         codec.rollback()
         assert all(torch.equal(value, before[name]) for name, value in codec.state_dict().items())
-        codec.compress(x * (step + 1), cf, KEY._replace(step=step), torch.float32)
+        learn(step)
         codec.commit()
     state = codec.state_dict()
     assert all(isinstance(value, Tensor) for value in state.values())

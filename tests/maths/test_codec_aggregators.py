@@ -191,7 +191,7 @@ def test_wrong_settings_and_states_are_named() -> None:
     for text, message in (
         ("powersgd:rank=0", "powersgd: rank=0 must be at least 1"),
         ("powersgd:saving=0.5", "powersgd: saving=0.5 must be at least 1"),
-        ("powersgd:ranks=2", "has no setting 'ranks'; it has rank, saving"),
+        ("powersgd:ranks=2", "has no setting 'ranks' (did you mean 'rank'?); it has rank, saving"),
         ("powersgd:rank=two", "compressor='powersgd:rank=two'"),
         ("terngrad-sum:clip=0", "clip=0 must be a positive number"),
         ("zip", "compressor='zip' is unknown; choose one of atomo"),

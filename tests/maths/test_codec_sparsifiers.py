@@ -9,7 +9,6 @@ from maths.checks import KEY, vector
 from gravac.compressors import Key, build
 from gravac.compressors.base import Compressor, kept
 from gravac.compressors.dgc import DGC
-from gravac.compressors.hardthreshold import WarmedThreshold
 from gravac.compressors.redsync import RedSync
 from gravac.compressors.survivors import Survivors, Thresholded
 from gravac.kernels import select_top
@@ -155,39 +154,6 @@ def test_thresholds_never_drop_a_non_finite_element(name: str, bad: float) -> No
     x = vector("gauss", 1000)
     x[321] = bad
     assert 321 in support(build(name), x, 1000.0).tolist()
-
-
-def test_warmed_threshold_learns_and_keeps_what_it_learnt() -> None:
-    codec, levels = WarmedThreshold(steps=3), []
-    for step in range(3):
-        x = vector("gauss", 1000, step) * (step + 1)
-        payload = codec.compress(x, 20.0, KEY._replace(step=step), torch.float32)
-        assert payload.values.numel() == 50
-        levels.append(float(payload.values.abs().min()))
-        codec.commit()
-    level = sum(levels) / 3
-    x = 2 * vector("gauss", 1000, 9)
-    sent = codec.compress(x, 20.0, KEY, torch.float32).values
-    assert float(sent.abs().min()) >= level
-    assert sent.numel() == int((x.abs() >= level).sum())
-    again = WarmedThreshold(steps=3)
-    again.load_state_dict(codec.state_dict())
-    assert torch.equal(
-        again.compress(x, 20.0, KEY, torch.float32).pack(), codec.compress(x, 20.0, KEY, torch.float32).pack()
-    )
-    assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100  # another CF is learnt anew
-    with pytest.raises(ValueError, match=r"hardthreshold-warmup: state of 'a' must be two numbers"):
-        again.load_state_dict({"a": torch.ones(3)})
-
-
-def test_a_step_that_does_not_count_teaches_nothing() -> None:
-    codec = WarmedThreshold(steps=1)
-    codec.compress(vector("gauss", 100), 10.0, KEY, torch.float32)
-    codec.rollback()
-    assert codec.state_dict() == {}
-    codec.compress(torch.full((100,), math.nan), 10.0, KEY, torch.float32)
-    codec.commit()
-    assert codec.state_dict() == {}
 
 
 def test_an_empty_mask_sends_one_zero() -> None:

@@ -67,6 +67,8 @@ def test_numba_is_loaded_when_needed_and_not_missed() -> None:
 def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
     undecided: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
+
     def fail(name: str) -> None:
         raise RuntimeError("no such instruction")
 
@@ -74,6 +76,7 @@ def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
     undecided.setenv("GRAVAC_KERNELS", "auto")
     assert active() == "reference"
     assert "compiled kernels (numba) not available, using plain torch" in caplog.text
+    assert backend.lacking() == "no such instruction"
     with pytest.raises(ImportError, match=r"pip install 'gravac\[cpu\]' \(no such instruction\)"):
         use("cpu")
 

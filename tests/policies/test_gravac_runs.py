@@ -5,8 +5,9 @@ import random
 import pytest
 from policies.builders import GAINS, Cluster, Run, level_sums
 
-from gravac.policies import GravacPolicy
+from gravac.policies import GravacPolicy, build
 from gravac.policies.table import row
+from gravac.protocol import PolicySpec, WindowReport
 
 FLAT = dict.fromkeys(GAINS, 0.5)
 
@@ -261,3 +262,49 @@ def test_a_state_no_run_could_have_starts_over(odd: dict[str, object]) -> None:
     run.state = run.state.model_copy(update={"decision": before.model_copy(update=odd)})
     run.feed(run.cluster.report(before.window + 1, before))
     assert (run.last.rule, run.last.phase, run.last.cf_minimum) == ("reexplore", "warmup", 1.0)
+
+
+def half_dense(run: Run, dense_seconds: float, cf: float, seconds: float) -> WindowReport:
+    """A window in which the gate sent half the steps dense, after compressing."""
+    epoch = run.last.epoch
+    levels = (
+        level_sums(epoch, 1.0, 25, 20, dense_seconds, 1.0),
+        level_sums(epoch, cf, 25, 20, seconds, 0.1),
+    )
+    return run.cluster.report(len(run.decisions) - 1, run.last, levels=levels)
+
+
+def test_dense_steps_that_paid_for_compressing_are_no_baseline() -> None:
+    """A dense step takes 1.1 s, after compressing 1.4 s: 58.2 and 45.7 samples/s. CF 10 gives 52.4 useful ones."""
+    cluster = Cluster(gains={10.0: 0.9, 20.0: 0.05}, network_seconds=1.0)
+    run = Run(GravacPolicy(epsilon=0.1), cluster)
+    run.until(lambda decision: decision.rule == "explore")
+    run.feed(half_dense(run, 1.4, 10.0, 1.1))
+    assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 1.1)
+    assert (run.last.phase, run.last.cf_candidate) == ("hold", 1.0)
+    assert "Staying dense: its 58.2 samples/s" in run.last.reason
+
+
+def test_nor_are_they_while_a_cf_is_held() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster())
+    assert run.settle().cf_candidate == 10.0
+    run.feed(half_dense(run, 1.4, 10.0, 0.2))
+    assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 1.1)
+
+
+def test_a_dense_decision_measures_the_baseline_again() -> None:
+    run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.0018))
+    assert run.settle().cf_candidate == 1.0
+    run.change(compute_seconds=0.09)
+    run.windows()
+    assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 0.0918)
+
+
+def test_a_job_that_began_with_the_older_rule_keeps_it() -> None:
+    """A recorded spec without the setting is of a run that counted every dense step."""
+    settings = {k: v for k, v in GravacPolicy(epsilon=0.1).spec().settings.items() if k != "baseline"}
+    run = Run(build(PolicySpec(name="gravac", settings=settings)), Cluster())
+    assert run.policy == GravacPolicy(epsilon=0.1, baseline="any")
+    run.until(lambda decision: decision.rule == "explore")
+    run.feed(half_dense(run, 1.4, 10.0, 0.2))
+    assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 1.4)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forked import Zygote, surroundings
+from forked import Forked, Zygote, surroundings
 
 from gravac.kernels.backend import _KERNELS as KERNELS
 
@@ -61,26 +61,25 @@ def run_ranks(
         GRAVAC_COLLECTIVE="gather",  # what is measured differs from run to run
     )
     arguments = {"folder": str(tmp_path), **arguments}
-    processes, outputs = [], []
-    for rank in range(world):
-        output = tmp_path / f"rank{rank}.log"
-        outputs.append(output)
-        result = str(tmp_path / f"rank{rank}.json")
-        with output.open("wb") as stream:
-            processes.append(
-                zygotes()[min(rank, 1)].start(
-                    function="ranks.rank:main",
-                    arguments={"scenario": scenario, "arguments": arguments, "result": result},
-                    environment=environment | {"RANK": str(rank)},
-                    stdout=stream,
-                )
-            )
-    until = time.monotonic() + seconds
+    processes: list[Forked] = []
+    outputs = [tmp_path / f"rank{rank}.log" for rank in range(world)]
     try:
+        for rank, output in enumerate(outputs):
+            result = str(tmp_path / f"rank{rank}.json")
+            with output.open("wb") as stream:
+                processes.append(
+                    zygotes()[min(rank, 1)].start(
+                        function="ranks.rank:main",
+                        arguments={"scenario": scenario, "arguments": arguments, "result": result},
+                        environment=environment | {"RANK": str(rank)},
+                        stdout=stream,
+                    )
+                )
+        until = time.monotonic() + seconds
         codes = [process.wait(max(0.1, until - time.monotonic())) for process in processes]
     except subprocess.TimeoutExpired:
         raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
-    finally:
+    finally:  # those that were started, too, when a later one could not be
         for process in processes:
             process.kill()
             process.wait()

@@ -27,14 +27,20 @@ def simulate(
     cfs: Sequence[float],
     layouts: Layouts,
     rate: float,
+    measured: float | None = None,
 ) -> list[Tensor]:
-    """Parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``."""
+    """Parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``.
+
+    ``measured``: CF at which dense steps are compressed too, as the agent does, for codecs that learn from it.
+    """
 
     modules = [make() for _ in range(world)]  # not in the threads, which share the generator that makes them
 
     def each(communicator: Communicator) -> list[Tensor]:
-        aggregator, module = build(compressor, communicator, collective), modules[communicator.rank]
-        return _rank(aggregator, module, batch, memory, cfs, layouts, rate)
+        module = modules[communicator.rank]
+        elements = sum(parameter.numel() for parameter in module.parameters())
+        aggregator = build(compressor, communicator, collective, elements=elements)
+        return _rank(aggregator, module, batch, memory, cfs, layouts, rate, measured)
 
     return SimulatedWorld(world).run(each)[0]
 
@@ -47,6 +53,7 @@ def _rank(
     cfs: Sequence[float],
     layouts: Layouts,
     rate: float,
+    measured: float | None,
 ) -> list[Tensor]:
     communicator, owed = aggregator.communicator, build_memory(memory)
     parameters = dict(module.named_parameters())
@@ -62,19 +69,22 @@ def _rank(
             flat = torch.cat([p.grad.flatten() for p in ours if p.grad is not None])
             p = owed.compensate(bucket, flat, whole=cf == 1.0)
             mean = torch.empty_like(flat)
+            key = Key(0, step, number, communicator.rank)
             if cf == 1.0:
+                if measured is not None:
+                    aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
                 total = p * (1.0 / communicator.size)
                 communicator.sum(total).wait()
                 owed.update(bucket, None, None)  # type: ignore[arg-type]
                 mean.copy_(total)
             else:
-                key = Key(0, step, number, communicator.rank)
                 flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)
                 flight.work.wait()
                 owed.update(bucket, flight.codec, flight.payload)
                 flight.mean_into(mean)
             for one, piece in zip(ours, mean.split(list(bucket.numels)), strict=True):
                 one.grad = piece.view_as(one)
+        aggregator.learn_together()
         owed.commit()
         aggregator.commit()
         with torch.no_grad():

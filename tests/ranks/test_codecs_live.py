@@ -62,3 +62,23 @@ def test_powersgd_runs_500_steps_with_any_number_of_buckets(run_each: RunEach) -
         assert one["saved"] > (4.0 if "rank=4" in case["compressor"] else 7.0), case
         seen.add(one["buckets"])
     assert seen == {1, 2, 8}
+
+
+def test_a_hard_threshold_is_one_for_the_whole_model_and_all_ranks(run_each: RunEach) -> None:
+    """Three ranks, several buckets, layers of unlike magnitude: nothing left anywhere is larger than what was sent."""
+    cases = [{"compressor": name} for name in ("hardthreshold", "hardthreshold-warmup:steps=4")]
+    for case, results in run_each("thresholds", 3, cases):
+        assert results[0]["buckets"] > 3, case
+        assert len({result["learnt"] for result in results}) == 1, case
+        steps = results[0]["found"]
+        assert len(steps) >= 10, case
+        for step in steps:
+            found = [result["found"][step] for result in results]
+            assert max(most for _, most, _ in found) < min(least for least, _, _ in found), (case, step)
+        if case["compressor"] == "hardthreshold":
+            level = 0.5 / math.sqrt(int(results[0]["elements"] / 20))
+            rows = [row for result in results for row in result["found"].values()]
+            assert max(most for _, most, _ in rows) < level <= min(least for least, _, _ in rows)
+        else:
+            sent = sum(row[2] for result in results for row in list(result["found"].values())[-6:])
+            assert 0.8 < sent / (18 * results[0]["elements"] / 20) < 1.25, sent

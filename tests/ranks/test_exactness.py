@@ -28,3 +28,13 @@ def test_a_thousand_steps_with_cf_switched_every_ten(
     assert {1.0, 10.0, 40.0, 160.0, 1000.0} <= set(one["sent"])
     assert math.isfinite(one["loss"])
     assert one["payload_bytes"] < 0.6 * one["dense_bytes"]  # CF 1, 1.5 and 3 are among the seven
+
+
+def test_the_gain_is_of_gradient_and_residual_together(run_ranks: RunRanks) -> None:
+    """Over the raw gradient alone it would be too high: with error feedback p outgrows it."""
+    for result in run_ranks("true_gains", 3):
+        assert result["buckets"] >= 4
+        assert len(result["found"]) >= 12
+        for agents, truth, _ in result["found"]:
+            assert agents == pytest.approx(truth, rel=1e-3)
+        assert result["found"][-1][2] > 1.5  # ‖p‖² over ‖gradient‖²

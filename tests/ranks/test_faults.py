@@ -32,8 +32,12 @@ def test_a_non_finite_gradient_on_one_rank_leaves_no_trace(run_each: RunEach) ->
 
 
 def test_sent_plus_owed_is_what_came_in(run_each: RunEach) -> None:
-    for case, results in run_each("conserved", 3, [{"compressor": name} for name in ("topk", "randomk")]):
+    """Where the script clips what was exchanged: in minus exactly what it cut off. No later step brings that back."""
+    cases: list[dict[str, object]] = [{"compressor": name} for name in ("topk", "randomk", "blockrandomk")]
+    cases.append({"compressor": "topk", "clip": 0.05})
+    for case, results in run_each("conserved", 3, cases):
         for result in results:
+            assert (result["lost"] > 1000 * result["worst"]) == ("clip" in case), case
             assert result["worst"] < 2e-5, case
             assert result["largest_owed"] > 100 * result["worst"], case  # the memory really owes something
             assert result["flushed"] < 2e-6, case

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import ZYGOTE, first_line
 from ranks.harness import RunRanks
 from warm import WarmPython
 
@@ -59,3 +62,30 @@ def test_a_warm_python_is_what_its_rank_is(tmp_path: Path) -> None:
             while Path(f"/proc/{rank}").exists() and time.monotonic() < until:
                 time.sleep(0.02)
             assert not Path(f"/proc/{rank}").exists()
+
+
+def test_a_zygote_ends_when_its_asker_ends_in_mid_request() -> None:
+    """A test run that was killed must not leave a process that reads nothing for ever, at full speed."""
+    control, theirs = socket.socketpair()
+    with theirs:
+        number = theirs.fileno()
+        zygote = subprocess.Popen([sys.executable, str(ZYGOTE), str(number)], pass_fds=[number])
+    try:
+        with control, open(os.devnull, "rb") as file:
+            socket.send_fds(control, [(100).to_bytes(4, "big")], [file.fileno()] * 4)
+            control.sendall(b"{")
+        assert zygote.wait(30) == 0
+    finally:
+        zygote.kill()
+        zygote.wait()
+
+
+def test_a_process_that_does_not_announce_itself_is_not_waited_for_for_ever() -> None:
+    silent = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with silent:
+        assert silent.stdout is not None
+        with pytest.raises(TimeoutError, match="has not within"):
+            first_line(silent.stdout, seconds=0.1)
+        silent.kill()

@@ -14,8 +14,9 @@ Batch = tuple[Tensor, Tensor]
 class Task:
     """One task on one rank. All ranks build the same ``model``; ``batches`` and ``heldout`` are this rank's share.
 
-    The loss is the mean cross-entropy per predicted class, in nats. ``clip_norm``: largest gradient norm given to the
-    optimiser. ``ramp_steps``: steps over which the learning rate grows to its peak; then it falls along a cosine.
+    The loss is the mean cross-entropy per predicted class, in nats. ``clip_norm``: largest norm of the exchanged
+    gradient that the optimizer gets. ``ramp_steps``: steps over which the learning rate grows to its peak; then it
+    falls along a cosine.
     """
 
     name: str

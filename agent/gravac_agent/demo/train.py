@@ -108,6 +108,7 @@ def train(chosen: argparse.Namespace) -> float:
         for step, (inputs, classes) in zip(range(chosen.steps), task.batches, strict=False):
             loss = _loss(model(inputs), classes)
             loss.backward()
+            # As in plain DDP: clips the exchanged mean; what it cuts off is lost (docs/memories.md, "Clipping").
             nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
             optimizer.step()
             schedule.step()

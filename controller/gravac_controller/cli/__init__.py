@@ -11,6 +11,10 @@ COMMANDS = {
     "top": "Watch jobs run: the CF and why, where time goes, ranks, decisions.",
     "status": "Show jobs, one line each, with the reason of the decision in force.",
     "explain": "Say why a compression factor is in force, on what evidence.",
+    "pin": "Have a running job send one compression factor.",
+    "dense": "Have a running job send whole gradients.",
+    "pause": "Have a running job hold what it has settled on.",
+    "resume": "Give the decision back to a job's policy.",
     "codecs": "List everything that can be chosen by name, or tell all of one.",
     "replay": "Decide every window of a trace again and show the decisions.",
     "whatif": "Foretell steps and decisions on another network, with more ranks.",
@@ -21,6 +25,8 @@ COMMANDS = {
 }
 """What the help says of each, in its order. A new command: its module with a click command of the same name, and a line
 here."""
+MODULES = {"pin": "steer", "dense": "steer", "pause": "steer", "resume": "steer"}
+"""Of the commands that share one."""
 
 SEARCHES_FOR_CYCLES = (100_000, 50, 50)
 """As ``gc.set_threshold`` takes them. Reading a long trace makes millions of objects and no cycle: searching for one
@@ -36,7 +42,9 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"gravac_controller.cli.{name}"), name)
+        command: click.Command = getattr(
+            import_module(f"gravac_controller.cli.{MODULES.get(name, name)}"), name
+        )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

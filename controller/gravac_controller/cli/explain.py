@@ -51,7 +51,7 @@ def explain(
     """Say why a compression factor is in force: the rule that fired, its evidence, and how it went since.
 
     EPOCH is the number of a decision; without it, the one in force. SOURCE is a controller's address or a trace file;
-    without it, the controller that runs on the journals in the current folder.
+    without it, the controller that runs on the journals in the current folder (./gravac-runs), else the newest journal.
 
     \b
     Examples:
@@ -59,8 +59,8 @@ def explain(
       gravac explain 3 gravac-runs/my-job/journal.jsonl
     """
     epoch, text = _parse(words)
-    source = one_source(text, data_dir, token_of(token_file))
     try:
+        source = one_source(text, data_dir, token_of(token_file), job)
         chosen = choose(source.jobs(), job, source.where)
         found = _collect(source, chosen, chosen.decision.epoch if epoch is None else epoch)
     except (ControllerError, TraceError) as error:

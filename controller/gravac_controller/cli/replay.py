@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gravac.parts import ACTIVE
 from gravac.replay import Check, Replay, Row
 from gravac.replay import check as check_trace
 from gravac.replay import replay as replay_trace
@@ -25,7 +26,7 @@ class Unreadable(click.ClickException):
 
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--check", is_flag=True, help="Only say whether the trace is whole; exit code 1 if it is not.")
 @click.option(
     "--policy",
@@ -44,7 +45,8 @@ class Unreadable(click.ClickException):
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
     """Decide every window of TRACE again and show the decisions.
 
-    A job's journal is its trace: gravac-runs/JOB/journal.jsonl (also gzipped). The rules that decide are pure, so the
+    A job's journal is its trace: TRACE is gravac-runs/JOB/journal.jsonl (also gzipped), or the folder it is in. The
+    rules that decide are pure, so the
     same windows must give the same decisions. --check proves that: no line was altered since it was written, and
     every decision follows from its window, byte for byte. It names the first window where that is not so.
 
@@ -56,10 +58,12 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
 
     \b
     Examples:
-      gravac replay gravac-runs/demo-lm-20261121-093000/journal.jsonl --check
+      gravac replay gravac-runs/demo-lm-20261121-093000 --check
       gravac replay journal.jsonl --set epsilon=0.4 --set omega=0.02
       gravac replay journal.jsonl --policy static:cf=100
     """
+    if trace.is_dir():
+        trace = trace / ACTIVE
     try:
         if policy is not None or changes:
             if check:

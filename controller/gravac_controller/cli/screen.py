@@ -14,7 +14,7 @@ from gravac_controller.views import DecisionView, JobView, WindowView
 
 BAR = 40
 SLOWEST = 5
-STATE_STYLE = {"running": "green", "stale": "yellow", "ended": "dim"}
+STATE_STYLE = {"running": "green", "stale": "yellow", "ended": "dim", "interrupted": "red"}
 PHASE_STYLE = ("blue", "green", "magenta", "red", "cyan")
 
 

@@ -4,13 +4,16 @@ import json
 import logging
 import os
 import socket
+import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
+from gravac.wording import meant
 from gravac_controller.hosts import is_loopback
 from gravac_controller.listen import ListenError
 from gravac_controller.lock import DataDirError
@@ -18,6 +21,10 @@ from gravac_controller.problems import faults_of
 from gravac_controller.server import UnsafeError, run
 from gravac_controller.services import Services
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
+
+PREFIX = "GRAVAC_CONTROLLER_"
+OTHERS = stat.S_IRGRP | stat.S_IROTH
+"""Who must not be able to read a token."""
 
 
 class CannotStart(click.ClickException):
@@ -53,6 +60,13 @@ class CannotStart(click.ClickException):
     "Without it nothing can be steered.",
 )
 @click.option(
+    "--owner-may-steer",
+    is_flag=True,
+    default=None,
+    help="Let the owner of the data folder steer its jobs from this machine, with `gravac pin`, `dense`, `pause` and "
+    "`resume`: the control token is left there in a file that only they can read.",
+)
+@click.option(
     "--announce",
     is_flag=True,
     help="Print one JSON line on stdout when requests are answered; the rest on stderr.",
@@ -77,7 +91,7 @@ def serve(
     given["control_token"] = _read_token("--control-token-file", control_token_file)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        settings = _settings(given)
+        settings = _settings(given).with_control_token()
         run(
             settings,
             with_parent=with_parent,
@@ -91,6 +105,8 @@ def _read_token(option: str, file: Path | None) -> str | None:
     if file is None:
         return None
     try:
+        if file.stat().st_mode & OTHERS:
+            click.echo(f"warning: {option} {file} can be read by others: chmod 600 {file}", err=True)
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"{option} {file} cannot be read: {error}") from None
@@ -98,11 +114,28 @@ def _read_token(option: str, file: Path | None) -> str | None:
 
 def _settings(given: dict[str, Any]) -> ControllerSettings:
     chosen = {name: value for name, value in given.items() if value is not None and value != ()}
+    for line in misspelled(os.environ):
+        click.echo(line, err=True)
     try:
         return ControllerSettings(**chosen)
     except ValidationError as error:
-        lines = [f"{fault.field}: {fault.message}" for fault in faults_of(error)]
+        lines = [f"{_source(fault.field, chosen)}: {fault.message}" for fault in faults_of(error)]
         raise CannotStart("; ".join(lines)) from None
+
+
+def misspelled(names: Iterable[str]) -> list[str]:
+    """A line for each environment variable that looks like a setting of the controller and is none."""
+    known = [name.upper() for name in ControllerSettings.model_fields]
+    return [
+        f"environment variable {name!r} is not a setting of the controller{meant(name, known, PREFIX)}"
+        for name in sorted(names)
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known
+    ]
+
+
+def _source(field: str, chosen: dict[str, Any]) -> str:
+    """The option or the variable that a value came from."""
+    return field if field in chosen or field.startswith("GRAVAC_") else f"{PREFIX}{field.upper()}"
 
 
 def _tell(url: str, services: Services, announce: bool) -> None:
@@ -118,7 +151,9 @@ def _tell(url: str, services: Services, announce: bool) -> None:
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
     elif not settings.access().open_to_look:
         lines.append("looking needs the token too: in a browser any name, and the token as the password")
-    if settings.control_token is not None:
+    if settings.owner_may_steer:
+        lines.append("the owner of that folder may steer: gravac pin JOB CF, gravac dense|pause|resume JOB")
+    elif settings.control_token is not None:
         lines.append("control is on: whoever has the control token may pin a CF, go dense, pause and resume")
     for job, why in services.store.unreadable.items():
         lines.append(f"job {job} is not served: {why}")

@@ -9,19 +9,22 @@ from typing import Any, Protocol
 import click
 
 from gravac.follow import Follower
-from gravac.parts import Part
+from gravac.parts import ACTIVE, Part
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.trace import TraceError, read
 from gravac_controller.cli.wording import printable
 from gravac_controller.client import Client, ControllerError, running
 from gravac_controller.from_records import decision_view, window_view
 from gravac_controller.live import LiveJob
+from gravac_controller.lock import being_written
 from gravac_controller.present import job_view
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
 from gravac_controller.views import DecisionView, JobView, WindowView
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_FOLDER = Path("gravac-runs")
+NEWEST = 5
+"""How many journals are looked at where no controller runs."""
 
 
 class Nothing(click.ClickException):
@@ -103,9 +106,13 @@ class FromTrace:
         if follower.fold is None or before is None:
             raise TraceError(str(path), None, "holds no job")
         self._live.in_force(follower.fold.override)
+        self._written = being_written(path)
 
     def jobs(self) -> list[JobView]:
-        return [job_view(self._live)]
+        view = job_view(self._live)
+        if view.state != "ended" and not self._written:
+            view = view.model_copy(update={"state": "interrupted"})
+        return [view]
 
     def unreadable(self) -> dict[str, str]:
         return {}
@@ -124,14 +131,15 @@ class FromTrace:
                 yield view
 
 
-def sources(text: str | None, data_dir: Path, token: str | None) -> list[Source]:
+def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEWEST) -> list[Source]:
     """What ``text`` names: a trace, a folder of one, or an address. Null: all controllers that run on ``data_dir``,
-    else the one at the usual port. Raises Nothing."""
+    else the one at the usual port, else the ``most`` newest journals in ``data_dir``. Raises Nothing."""
     if text is None:
-        return [_closing(client) for client in running(data_dir, token)] or [_usual(data_dir, token)]
+        found: list[Source] = [_closing(client) for client in running(data_dir, token)]
+        return found or _usual(token) or _newest(data_dir, most)
     path = Path(text)
     if path.is_dir():
-        path = path / "journal.jsonl"
+        path = path / ACTIVE
     if path.is_file():
         try:
             return [FromTrace(path)]
@@ -143,13 +151,23 @@ def sources(text: str | None, data_dir: Path, token: str | None) -> list[Source]
         raise click.UsageError(f"{error}; or the path of a trace ({printable(text)} is none)") from None
 
 
-def one_source(text: str | None, data_dir: Path, token: str | None) -> Source:
-    """The same where only one will do. Raises Nothing when several controllers run."""
-    found = sources(text, data_dir, token)
-    if len(found) > 1:
-        several = ", ".join(source.where for source in found)
-        raise Nothing(f"several controllers work on {data_dir}: name one of {several}")
-    return found[0]
+def one_source(text: str | None, data_dir: Path, token: str | None, job: str | None = None) -> Source:
+    """The same where only one will do: the one that has ``job``, else the newest journal. Raises Nothing when several
+    controllers run, and ControllerError."""
+    found = sources(text, data_dir, token, most=1 if job is None else NEWEST)
+    if len(found) == 1:
+        return found[0]
+    having = [source for source in found if job is not None and job in {one.job for one in source.jobs()}]
+    if having:
+        return having[0]
+    if isinstance(found[0], FromTrace):
+        assert job is not None  # else there is one
+        path = data_dir / job / ACTIVE
+        if Path(job).name == job and path.is_file():  # older than those
+            return sources(str(path), data_dir, token)[0]
+        raise Nothing(f"there is no journal of job {printable(job)!r} in {data_dir}")
+    several = ", ".join(source.where for source in found)
+    raise Nothing(f"several controllers work on {data_dir}: name one of {several}")
 
 
 def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
@@ -192,16 +210,44 @@ def token_of(file: Path | None) -> str | None:
         raise Nothing(f"--token-file {file} cannot be read: {error}") from None
 
 
-def _usual(data_dir: Path, token: str | None) -> Source:
+def _usual(token: str | None) -> list[Source]:
+    """The controller at the usual port, if there is one."""
     client = Client(DEFAULT_URL, token)
     try:
         client.health()
     except ControllerError:
+        return []
+    return [_closing(client)]
+
+
+def _newest(data_dir: Path, most: int) -> list[Source]:
+    """The journals that were written last, the newest first. Raises Nothing when there is none that can be read."""
+    journals = sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
+    found: list[Source] = []
+    for path in journals:
+        try:
+            found.append(FromTrace(path))
+        except (TraceError, ValueError) as error:
+            click.echo(f"{printable(str(path))} is left out: {printable(str(error))}", err=True)
+        if len(found) == most:
+            break
+    if not found:
         raise Nothing(
-            f"no controller runs on the journals in {data_dir}, and none answers at {DEFAULT_URL}. Name an address, as "
-            "a training prints it when it starts, or a trace file; `gravac serve` starts a controller that stays"
-        ) from None
-    return _closing(client)
+            f"no controller runs on the journals in {data_dir}, none answers at {DEFAULT_URL}, and there is no journal "
+            "there. Name an address, as a training logs it when it starts, or a trace file; `gravac serve` starts a "
+            "controller that stays"
+        )
+    more = len(journals) - len(found)
+    older = f"; {more} older not shown" if more else ""
+    click.echo(f"No controller runs on {data_dir}; the newest journals there{older}:", err=True)
+    return found
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _closing(client: Client) -> Source:

@@ -23,7 +23,8 @@ def status(source: str | None, data_dir: Path, token_file: Path | None, as_json:
     """Show jobs, one line each, with the reason of the decision in force.
 
     SOURCE is a controller's address or a trace file. Without it: every controller that runs on the journals in the
-    current folder (./gravac-runs), else the one at port 8756. The same address in a browser is the live page.
+    current folder (./gravac-runs), else the one at port 8756, else the newest journals there. The same address in a
+    browser is the live page.
 
     \b
     Examples:

@@ -48,8 +48,8 @@ def top(
     """Watch jobs run: the CF and why, step time and where it goes, ranks, decisions.
 
     SOURCE is a controller's address or a trace file; without it, the controller that runs on the journals in the
-    current folder. In a terminal this is a screen that renews itself until Ctrl-C; elsewhere, and with --json, a line
-    for each window and one for each change of mind.
+    current folder (./gravac-runs), else the newest journal. In a terminal this is a screen that renews itself until
+    Ctrl-C; elsewhere, and with --json, a line for each window and one for each change of mind.
 
     \b
     Examples:
@@ -57,13 +57,13 @@ def top(
       gravac top http://127.0.0.1:8756 --job my-job
       gravac top gravac-runs/my-job/journal.jsonl
     """
-    watch = Watch(one_source(source, data_dir, token_of(token_file)), job)
     console = Console(highlight=False)
-    once = once or isinstance(watch.source, FromTrace)
     try:
+        watch = Watch(one_source(source, data_dir, token_of(token_file), job), job)
         watch.look()
     except (ControllerError, TraceError) as error:
         raise Nothing(printable(str(error))) from None
+    once = once or isinstance(watch.source, FromTrace)
     try:
         if console.is_terminal and not as_json:
             _screen(watch, console, every, once)

@@ -5,11 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gravac.protocol import LinkSpec
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which could rewrite a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
+from gravac.wording import printable as printable
 
 
 def near(path: Path | str) -> str:

@@ -12,7 +12,7 @@ answers there), ``NotAController`` (something else does, or another version), ``
 
 from gravac_controller.client.calls import Client, Seen
 from gravac_controller.client.errors import ControllerError, NoController, NotAController, Refused
-from gravac_controller.client.find import running
+from gravac_controller.client.find import left_for_us, running
 from gravac_controller.client.stream import Message
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "NotAController",
     "Refused",
     "Seen",
+    "left_for_us",
     "running",
 ]

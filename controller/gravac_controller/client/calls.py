@@ -21,11 +21,11 @@ from gravac_controller.views import (
     JobList,
     JobSummary,
     JobView,
+    LiveState,
     OverrideView,
     Page,
     RankHeatView,
     RanksView,
-    State,
     UnreadableJob,
     WindowView,
 )
@@ -73,7 +73,7 @@ class Client:
         """Whether it is alive, and which start of it: ``/healthz``."""
         return self._get("/healthz", Health)
 
-    def jobs(self, state: State | None = None) -> Iterator[JobSummary]:
+    def jobs(self, state: LiveState | None = None) -> Iterator[JobSummary]:
         """All jobs by name: ``/v1/jobs``."""
         after: str | None = None
         while True:

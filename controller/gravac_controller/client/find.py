@@ -1,4 +1,4 @@
-"""Finding the controllers that run on this machine: each leaves word in its folder of journals."""
+"""Finding the controllers that run on this machine: each leaves a note in its folder of journals."""
 
 import os
 from collections.abc import Iterator
@@ -6,18 +6,19 @@ from pathlib import Path
 
 from gravac_controller.client.calls import Client
 from gravac_controller.client.errors import ControllerError
-from gravac_controller.lock import LOCK_NAME, read_note
+from gravac_controller.client.wire import base_of
+from gravac_controller.lock import LOCK_NAME, control_token_in, read_note
 
 PROBE_SECONDS = 2.0
 
 
-def running(data_dir: Path, token: str | None = None) -> Iterator[Client]:
+def running(data_dir: Path, token: str | None = None, *, steering: bool = False) -> Iterator[Client]:
     """A client for each controller that works on ``data_dir`` or a job of it; the one started last comes first.
 
     What a dead one left behind is passed over: the address must be answered by the very start that wrote it.
+    ``steering``: where there is no ``token``, with the control token that the controller left for the folder's owner.
     """
-    notes = [data_dir / LOCK_NAME, *data_dir.glob(f"*/{LOCK_NAME}")]
-    for path in sorted((path for path in notes if path.is_file()), key=_age, reverse=True):
+    for path in _notes(data_dir):
         found = read_note(path) or {}
         url, instance = found.get("url"), found.get("instance")
         if not isinstance(url, str):
@@ -28,7 +29,27 @@ def running(data_dir: Path, token: str | None = None) -> Iterator[Client]:
         except (ControllerError, ValueError):
             continue
         if alive:
-            yield Client(url, token if _ours(path) else None)
+            known = token or (control_token_in(path.parent) if steering else None)
+            yield Client(url, known if _ours(path) else None)
+
+
+def left_for_us(data_dir: Path, url: str) -> str | None:
+    """The control token that the controller at ``url`` left for the owner of its folder, which we must be.
+
+    Raises ValueError for what is no address.
+    """
+    wanted = base_of(url)
+    for path in _notes(data_dir):
+        noted = (read_note(path) or {}).get("url")
+        if noted == wanted and _ours(path) and (token := control_token_in(path.parent)) is not None:
+            return token
+    return None
+
+
+def _notes(data_dir: Path) -> list[Path]:
+    """The newest first."""
+    notes = [data_dir / LOCK_NAME, *data_dir.glob(f"*/{LOCK_NAME}")]
+    return sorted((path for path in notes if path.is_file()), key=_age, reverse=True)
 
 
 def _ours(path: Path) -> bool:

@@ -13,6 +13,7 @@ from gravac.protocol import Decision, WindowReport
 from gravac.trace import TraceError, read
 from gravac_controller import present
 from gravac_controller.history import History
+from gravac_controller.lock import being_written
 from gravac_controller.replayed import ReplayedLive
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import DecisionView, JobView, RankHeatView, WindowView
@@ -93,6 +94,7 @@ def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
         sums.add(view)
         history.add(view, decision)
     history.begin(live.decisions[0])
+    live.interrupted = not being_written(journal(path))
     return Told(
         path=str(path),
         view=present.job_view(live),

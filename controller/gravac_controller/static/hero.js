@@ -10,11 +10,12 @@ const tiles = new Facts($("tiles"));
 
 export function showHero(state) {
   const job = state.job, decision = job.decision, report = job.latest?.report ?? null;
-  setText($("hero-title"), job.state === "ended" ? "Last compression factor" : "Compression factor");
+  const over = job.state === "ended" || job.state === "interrupted";
+  setText($("hero-title"), over ? "Last compression factor" : "Compression factor");
   setText($("cf"), cf(job.cf));
   $("cf").classList.toggle("word", job.cf === 1);
   setText($("cf-words"), job.cf === 1 ? "the whole gradient is sent" : `1 in ${digits(job.cf).replace(/\.?0+$/, "")} is sent`);
-  const next = report !== null && decision.epoch !== report.epoch && decision.cf_candidate !== job.cf && job.state !== "ended";
+  const next = report !== null && decision.epoch !== report.epoch && decision.cf_candidate !== job.cf && !over;
   setHidden($("cf-next"), !next);
   setText($("cf-next"), `next: ${cf(decision.cf_candidate)}`);
   $("phase").dataset.phase = job.phase;

@@ -2,7 +2,7 @@
 //
 // The token is typed by the person and lives in this module's memory alone: never in the address, a cookie or storage.
 
-import { order, orderState } from "./api.js";
+import { HttpError, order, orderState } from "./api.js";
 import { $, setHidden, setText } from "./dom.js";
 import { cf, count, known } from "./format.js";
 import { PHASE, say } from "./words.js";
@@ -92,10 +92,14 @@ export class Steer {
     } catch (error) {
       setText($("steer-said"), error.status === 412
         ? "Not taken: the job has moved on since you were asked. Look again, then order anew."
-        : `Not taken: ${error.message}`);
+        : refused(error) ? `Not taken: ${error.message}`
+          : `No answer from the controller (${error.message}). The order may have been taken: check above who decides before you order again.`);
     }
   }
 }
+
+/** Whether the controller itself refused. With no answer, or a proxy's 502 or 504, it may have taken the order. */
+const refused = (error) => error instanceof HttpError && error.status !== 502 && error.status !== 504;
 
 const WHAT = {
   pin: (wanted) => `Pin ${cf(wanted)}, whatever its gain`, dense: () => "Send everything", pause: () => "Pause exploring",

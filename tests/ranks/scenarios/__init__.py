@@ -1,6 +1,14 @@
 """What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
 
-from ranks.scenarios.exactness import conserved, hashed, many_steps, nonfinite, same_as_ddp, switching
+from ranks.scenarios.exactness import (
+    conserved,
+    hashed,
+    many_steps,
+    nonfinite,
+    same_as_ddp,
+    switching,
+    true_gains,
+)
 from ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
 from ranks.scenarios.members import (
     chosen_collectives,
@@ -8,6 +16,7 @@ from ranks.scenarios.members import (
     momentum_in_the_memory,
     switched,
     switched_differently,
+    thresholds,
     unstable_memory,
 )
 from ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
@@ -16,6 +25,7 @@ from ranks.scenarios.service import (
     controller_missing,
     monitored,
     names_taken,
+    narrated,
     resumed,
     same_job_twice,
     steered,
@@ -39,6 +49,7 @@ __all__ = [
     "momentum_in_the_memory",
     "monitored",
     "names_taken",
+    "narrated",
     "net",
     "nonfinite",
     "one_fails",
@@ -52,8 +63,10 @@ __all__ = [
     "switched",
     "switched_differently",
     "switching",
+    "thresholds",
     "train",
     "training_styles",
+    "true_gains",
     "two_groups",
     "unstable_memory",
     "wrapped",

@@ -142,14 +142,31 @@ def nonfinite(
     }
 
 
-def conserved(rank: int, world: int, folder: str, compressor: str, steps: int = 40) -> dict[str, Any]:
-    """P10: the sum of what was applied plus the mean of what is owed is the sum of the mean gradients."""
+def conserved(
+    rank: int, world: int, folder: str, compressor: str, steps: int = 40, clip: float | None = None
+) -> dict[str, Any]:
+    """P10: the sum of what was applied plus the mean of the residuals is the sum of the mean gradients.
+
+    ``clip``: norm to clip the exchanged gradient to, as scripts do between backward and step. What that cuts off is
+    missing from the sum, to the last bit of it.
+    """
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     names = [name for name, _ in module.module.named_parameters()]
     start = [p.detach().double().clone() for p in module.parameters()]
     plain = net()
     expected = [torch.zeros_like(p, dtype=torch.float64) for p in plain.parameters()]
+    cut = [torch.zeros_like(total) for total in expected]
+
+    def cut_off(_: int) -> None:
+        if clip is None:
+            return
+        before = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in module.parameters()]
+        nn.utils.clip_grad_norm_(module.parameters(), clip)
+        for total, was, p in zip(cut, before, module.parameters(), strict=True):
+            if p.grad is not None:
+                total += was.double() - p.grad.double()
+
     with Agent(
         module,
         optimizer,
@@ -168,15 +185,16 @@ def conserved(rank: int, world: int, folder: str, compressor: str, steps: int = 
                 for total, p in zip(expected, plain.parameters(), strict=True):
                     assert p.grad is not None
                     total += p.grad.double() / world
-            train(module, optimizer, rank, range(step, step + 1))
+            train(module, optimizer, rank, range(step, step + 1), cut_off)
         assert agent._parts is not None
         owed = agent._parts.memory.state_dict()
-        worst = share = 0.0
-        for name, p, begun, total in zip(names, module.parameters(), start, expected, strict=True):
+        worst = share = lost = 0.0
+        for name, p, begun, total, gone in zip(names, module.parameters(), start, expected, cut, strict=True):
             residual = owed[name].double().view_as(p)
             dist.all_reduce(residual)
             applied = begun - p.detach().double()
-            worst = max(worst, float((applied + residual / world - total).abs().max()))
+            worst = max(worst, float((applied + residual / world + gone - total).abs().max()))
+            lost = max(lost, float(gone.abs().max()))
             share = max(share, float((residual / world).abs().max()))
     # After the agent closed, the first plain backward hands out what is owed.
     before = [p.detach().double().clone() for p in module.parameters()]
@@ -189,7 +207,53 @@ def conserved(rank: int, world: int, folder: str, compressor: str, steps: int = 
         residual = owed[name].double().view_as(p)
         dist.all_reduce(residual)
         flushed = max(flushed, float((begun - p.detach().double() - residual / world).abs().max()))
-    return {"worst": worst, "largest_owed": share, "flushed": flushed}
+    return {"worst": worst, "largest_owed": share, "flushed": flushed, "lost": lost}
+
+
+def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0) -> dict[str, Any]:
+    """The gain as the agent smooths it beside the same worked out here: of p = gradient + residual, over all ranks.
+
+    Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy.
+    """
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    names = [name for name, _ in module.module.named_parameters()]
+    plain, found = net(), []
+    truth: tuple[float, float] | None = None
+    options: dict[str, Any] = {"policy": f"static:cf={cf}", "collective": "gather"}
+    with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
+        assert agent._parts is not None
+        memory, tracker = agent._parts.memory, agent._parts.loop.tracker
+        for step in range(steps):
+            plain.load_state_dict(module.module.state_dict())
+            plain.zero_grad()
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(plain(x), y).backward()
+            gradients = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
+            before = memory.state_dict()
+            compressed = agent._parts.loop.plan.cf > 1.0
+            train(module, optimizer, rank, range(step, step + 1))
+            after = memory.state_dict()
+            offered = {n: gradients[n].flatten() + before[n] if n in before else gradients[n] for n in names}
+            sums = torch.tensor(
+                [
+                    sum(float(offered[n].double().square().sum()) for n in names),
+                    sum(float(after[n].double().square().sum()) for n in names if n in after),
+                    sum(float(gradients[n].double().square().sum()) for n in names),
+                ],
+                dtype=torch.float64,
+            )
+            dist.all_reduce(sums)
+            whole, left, raw = sums.tolist()
+            if not compressed:  # nothing is in the memory yet: gradient and p are the same
+                truth = tracker.averages.get(cf)
+                continue
+            assert truth is not None
+            kept, average = truth
+            truth = kept + 0.1 * (whole - left - kept), average + 0.1 * (whole - average)
+            found.append((tracker.gain(cf), truth[0] / truth[1], whole / raw))
+        buckets = len(agent._layout)
+    return {"found": found, "buckets": buckets}
 
 
 def many_steps(

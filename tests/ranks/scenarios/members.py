@@ -63,13 +63,48 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
     }
     if rank == 0:
         options = {"compressor": codec, "collective": collective or "gather", "memory": "residual"}
-        options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02}
+        options |= {"cfs": cfs, "layouts": layouts, "rate": 0.02, "measured": 8.0}
         expected = simulate(lambda: net(layers=layers), batch, world=world, **options)
         moved = sum(float((one - begun).square().sum()) for one, begun in zip(expected, start, strict=True))
         pairs = zip(expected, module.parameters(), strict=True)
         off = sum(float((one - ours.detach()).square().sum()) for one, ours in pairs)
         found |= {"off_ratio": math.sqrt(off / moved)}
     return found
+
+
+def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str, Any]:
+    """What a hard threshold sends and leaves in each compressed step, over buckets whose layers differ in magnitude."""
+    torch.manual_seed(0)
+    layers = [(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(6)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in layer), torch.nn.Linear(64, 10))
+    for number, parameter in enumerate(model.parameters()):
+        parameter.register_hook(lambda gradient, factor=4.0 ** (number % 5 - 2): 100.0 * factor * gradient)
+    module = DistributedDataParallel(model, bucket_cap_mb=0.015)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-5)
+    found: dict[int, tuple[float, float, int]] = {}
+    options: dict[str, Any] = {"policy": "static:cf=20", "compressor": compressor, "job": "thresholds"}
+    with Agent(
+        module, optimizer, data_dir=folder, controller=None, window=6, memory="none", **options
+    ) as agent:
+        assert agent._parts is not None
+        loop, aggregator = agent._parts.loop, agent._parts.encoder.aggregator
+        prepare = aggregator.prepare
+
+        def watched(tensors: Any, x: torch.Tensor, cfs: Any, key: Any, *more: Any) -> Any:
+            draft: Any = prepare(tensors, x, cfs, key, *more)
+            if loop.plan.cf > 1.0:
+                sent = draft.codec.decode(draft.payloads[loop.plan.cf]) != 0
+                least, most, count = found.get(key.step, (math.inf, 0.0, 0))
+                least = min([least, *x[sent].abs().tolist()])
+                most = max([most, *x[~sent].abs().tolist()])
+                found[key.step] = least, most, count + int(sent.sum())
+            return draft
+
+        aggregator.prepare = watched  # type: ignore[method-assign]
+        train(module, optimizer, rank, range(14))
+        buckets, learnt = len(agent._layout), aggregator.agreed()
+    elements = sum(parameter.numel() for parameter in model.parameters())
+    return {"found": found, "buckets": buckets, "learnt": learnt, "elements": elements}
 
 
 def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -> dict[str, Any]:

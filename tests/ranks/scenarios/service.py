@@ -1,9 +1,11 @@
 """Jobs and their controllers: checkpoints, deaths, watching, orders."""
 
 import json
+import logging
 import math
 import os
 import signal
+import sys
 import time
 import urllib.request
 from typing import Any
@@ -14,6 +16,7 @@ from ranks.scenarios.model import batch, fingerprint, train, wrapped
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.kernels import backend
 from gravac_agent import Agent, SetupError
 
 
@@ -214,6 +217,32 @@ def steered(
             assert agent.state is not None
             sent.append((agent.state.cf, agent.state.epoch))
     return {"sent": sent, "parameters": fingerprint(module)}
+
+
+def narrated(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Three jobs in a program that has configured no logging, has turned our lines off, and has configured logging."""
+    root, agents = logging.getLogger(), logging.getLogger("gravac.agent")
+    root.handlers.clear()  # as in a program of its own
+    root.setLevel(logging.WARNING)
+    backend._KERNELS = ("none",)  # numba is not there
+    for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None})):
+        if part == 2:
+            logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        print(f"--- {part}", file=sys.stderr, flush=True)
+        with Agent(
+            module, optimizer, data_dir=folder, job=f"told{part}", policy="static:cf=10", window=10, **options
+        ) as agent:
+            agent.wait_ready(60)
+            dist.barrier()
+            train(module, optimizer, rank, range(45))
+            try:
+                raise ValueError("\x1b[2J red")
+            except ValueError:
+                agents.exception("a controller answered %s", "\x1b[31m\nfake: line")
+            url = agent.url
+    return {"url": url, "level": agents.level, "handlers": len(agents.handlers)}
 
 
 def _order(url: str, token: str, order: dict[str, Any]) -> None:
