@@ -1,5 +1,6 @@
 """How late the machine itself was: a process that sleeps, and writes down when it was woken up too late."""
 
+import contextlib
 import multiprocessing
 import time
 from multiprocessing.connection import Connection
@@ -35,8 +36,9 @@ class Witness:
 
     def late(self, began: float, ended: float) -> float:
         """Seconds between these two (Unix) times that it should have been awake."""
-        while self._heard.poll(0):
-            self._spans.append(self._heard.recv())
+        with contextlib.suppress(EOFError, OSError):  # it may have been ended before us
+            while self._heard.poll(0):
+                self._spans.append(self._heard.recv())
         return sum(max(0.0, min(end, ended) - max(begin, began)) for begin, end in self._spans)
 
     @property
