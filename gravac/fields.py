@@ -1,8 +1,9 @@
 """What fields of records hold, and the base of every record: see ``gravac.protocol``, which gives all of it on."""
 
+import math
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 
 class Record(BaseModel):
@@ -11,6 +12,20 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _finite(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Refuse NaN and infinity at any depth: ``allow_inf_nan`` does not reach into ``JsonValue``, which writes null."""
+    for name, value in settings.items():
+        nodes = [value]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, float) and not math.isfinite(node):
+                raise ValueError(f"setting {name!r} holds {node}; JSON has only finite numbers")
+            nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return settings
+
+
+Settings = Annotated[dict[str, JsonValue], AfterValidator(_finite)]
+"""Settings by name, any JSON; no NaN or infinity inside."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
 Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
 """A codec or memory by name, settings behind a colon: ``conef:bits=4``."""

@@ -41,7 +41,7 @@ class JobFold:
         else:
             self._state = self._read_state(spec.policy_state)
         self.start_decision = self._state.decision
-        self._windows: OrderedDict[int, tuple[bytes, Decision]] = OrderedDict()
+        self._windows: OrderedDict[int, bytes] = OrderedDict()  # fingerprints
         self.ordered: Override | None = None
         """The order that the decision on the next window will obey."""
         self.orders_waiting = 0
@@ -78,7 +78,7 @@ class JobFold:
             return "new" if report.window == self.next_window else "gap"
         remembered = self._windows.get(report.window)
         if remembered is not None:
-            return "duplicate" if remembered[0] == _fingerprint(report) else "conflict"
+            return "duplicate" if remembered == _fingerprint(report) else "conflict"
         return "duplicate" if report.window < self._forgotten_below else "conflict"
 
     def decide(self, report: WindowReport, body: bytes = b"") -> Decision:
@@ -93,7 +93,7 @@ class JobFold:
         self._state = verdict.state
         self.ordered, self.orders_waiting = None, 0
         self.next_window = report.window + 1
-        self._windows[report.window] = (_fingerprint(report, body), verdict.decision)
+        self._windows[report.window] = _fingerprint(report, body)
         if len(self._windows) > REMEMBERED_WINDOWS:
             self._forgotten_below = self._windows.popitem(last=False)[0] + 1
         return verdict.decision
@@ -111,10 +111,11 @@ class JobFold:
             policy_state=self.policy_state,
         )
 
-    def decision_after(self, window: int) -> Decision | None:
-        """The decision made after ``window``, while it is remembered."""
-        remembered = self._windows.get(window)
-        return None if remembered is None else remembered[1]
+    def spec_now(self) -> JobSpec:
+        """The job as registered, in the state it is in now: what a new part of its journal begins with."""
+        return self.spec.model_copy(
+            update={"policy_state": self.policy_state, "first_window": self.next_window}
+        )
 
     def resume(self, spec: JobSpec) -> None:
         """Register the job again: the same incarnation found its controller back, or a new one started.

@@ -70,12 +70,22 @@ class Follower:
         self._pending: Row | None = None
         self._in_force: Decision | None = None
         self._gap_announced = False
-        self._part: Literal["", "alone", "further"] = ""
+        self._part: Literal["", "alone", "further"] = (
+            ""  # in the head of a part that nothing, or one, came before
+        )
+        self._head_has_job = False
 
     @property
     def missing(self) -> Decision | None:
         """The decision of the last window when its line is not in the journal (a crash between the two)."""
         return None if self._pending is None else self._pending.replayed
+
+    @property
+    def missing_head(self) -> tuple[TraceRecord, ...]:
+        """What the head of the last part lacks, where its tail was torn: the job, the decision in force."""
+        if self._part != "further" or self.fold is None:
+            return ()
+        return (self.fold.decision,) if self._head_has_job else (self.fold.spec_now(), self.fold.decision)
 
     @property
     def window(self) -> int:
@@ -103,7 +113,7 @@ class Follower:
         if isinstance(record, JobSpec):
             return self._job(record, line)
         if isinstance(record, Part):
-            self._part = "alone" if self.fold is None else "further"
+            self._part, self._head_has_job = "alone" if self.fold is None else "further", False
         elif isinstance(record, Override):
             self._folding().order(record)
         elif isinstance(record, Event) and record.kind == "gap":
@@ -112,6 +122,7 @@ class Follower:
 
     def _job(self, spec: JobSpec, line: Line) -> list[Row | Difference]:
         found = self._undecided(line)
+        self._head_has_job = True
         if self._policy is not None:
             spec = spec.model_copy(update={"policy": self._policy.spec(), "policy_state": None})
         if self.fold is None:
@@ -130,6 +141,7 @@ class Follower:
 
     def _window(self, report: WindowReport, line: Line) -> list[Row | Difference]:
         found = self._undecided(line)
+        self._part = ""  # its head is over, even where a torn tail took the decision out of it
         fold = self._folding()
         judgement = fold.judge(report)
         announced, self._gap_announced = self._gap_announced, False

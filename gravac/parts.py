@@ -23,6 +23,8 @@ COMPRESS_LEVEL = 6
 BUFFER_BYTES = 1 << 16
 """Read ahead: a line has some kB."""
 _CLOSED = re.compile(r"journal\.([0-9]{6,})\.jsonl(?:\.gz)?")
+_BEGINS = b'{"kind":"part",'
+_WHOLE = re.compile(rb',"digest":"[0-9a-f]{16}"\}\Z')
 _HEAD = re.compile(
     rb'\{"kind":"part","schema":[0-9]+,"time":[^,]*,"body":\{"number":([0-9]+),"lines":([0-9]+),"digest":"([0-9a-f]{16})"'
 )
@@ -83,8 +85,10 @@ def whole(path: Path) -> BinaryIO:
 
     What is turned to or compressed meanwhile does no harm. Raises OSError and EOFError, later too.
     """
+    torn = False
     try:
         active = opened(path)
+        torn = not begun(path)
     except (
         FileNotFoundError
     ):  # just turned: the newest full part is where it ends, until the next takes its name
@@ -99,6 +103,8 @@ def whole(path: Path) -> BinaryIO:
         active.close()
         raise
     before, number = closed(path.parent), 1 if head is None else head[0]
+    if before and torn:
+        number = max(before) + 1  # the head of the active part is torn: it goes on where the full ones end
     files = []
     while number - 1 in before:
         number -= 1
@@ -106,18 +112,62 @@ def whole(path: Path) -> BinaryIO:
     return io.BufferedReader(_Chain(files[::-1], active), BUFFER_BYTES)
 
 
+def begun(path: Path) -> bool:
+    """Whether a journal file holds a whole line, or anything but the torn beginning of a part. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1 << 20)
+    except FileNotFoundError:
+        return False
+    torn = not first.endswith(b"\n") and not _WHOLE.search(first)
+    return not (torn and first[: len(_BEGINS)] == _BEGINS[: len(first)])
+
+
 def repair(path: Path) -> None:
-    """Put a journal in order that a crash left between two steps of turning to a new part, or of compressing one."""
+    """Put a journal in order that a crash left between two steps of turning to a new part, or of compressing one.
+
+    Where the active part is missing, or not even its first line is whole, the newest full part is active again.
+    """
     folder = path.parent
-    if not path.exists():
-        plain = [file for file in closed(folder).values() if file.suffix == ".jsonl"]
-        if plain:  # moved away, and the next part was not put in its place
-            plain[-1].rename(path)
+    full = closed(folder)
+    if full and not begun(path):
+        _reopen(full[max(full)], path)
+    if full and path.exists():
+        _drop_twin(path)
     for leftover in (next_path(path), *folder.glob("journal.*.gz.tmp")):
         leftover.unlink(missing_ok=True)
     for file in closed(folder).values():
         if file.suffix == ".gz":
             file.with_suffix("").unlink(missing_ok=True)
+
+
+def _reopen(file: Path, path: Path) -> None:
+    """Make a full part the active one again."""
+    if file.suffix == ".gz":
+        draft = next_path(path)
+        with opened(file) as packed, draft.open("wb") as plain:
+            os.fchmod(plain.fileno(), 0o600)
+            shutil.copyfileobj(packed, plain, 1 << 18)
+            plain.flush()
+            os.fsync(plain.fileno())
+        draft.rename(path)  # a crash here leaves the part twice, which ``repair`` finds
+        sync_folder(path.parent)
+        file.unlink()
+    else:
+        file.rename(path)
+        sync_folder(path.parent)
+
+
+def _drop_twin(path: Path) -> None:
+    """Delete a full part that the active one is a copy of, or a longer one."""
+    twin = closed(path.parent).get(number_of(path))
+    if twin is None:
+        return
+    with opened(twin) as short, opened(path) as long:
+        while piece := short.read(1 << 18):
+            if long.read(len(piece)) != piece:
+                return
+    twin.unlink()
 
 
 def next_path(path: Path) -> Path:

@@ -8,7 +8,7 @@ deterministic, so equal records are equal bytes. Sums are over ranks unless a fi
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from gravac.detail import StepDetail
 from gravac.fields import Bytes as Bytes
@@ -20,6 +20,7 @@ from gravac.fields import Name as Name
 from gravac.fields import Ratio as Ratio
 from gravac.fields import Record as Record
 from gravac.fields import Seconds as Seconds
+from gravac.fields import Settings as Settings
 from gravac.fields import Text as Text
 from gravac.spread import Spread
 
@@ -59,7 +60,7 @@ class PolicySpec(Record):
     """A policy by name with every setting resolved, so that a trace replays without defaults."""
 
     name: Name  # of a rule: gravac, static, dense, warmup
-    settings: dict[str, JsonValue] = Field({})  # by name, as `docs/settings.md` lists them
+    settings: Settings = Field({})  # by name, as `docs/settings.md` lists them
 
 
 class LinkSpec(Record):
@@ -109,7 +110,7 @@ class JobSpec(Record):
     link: LinkSpec | None = None  # emulated network; null: the real one
     first_window: Count = 0  # number of the next window
     policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
-    settings: dict[str, JsonValue] | None = None  # the agent's other settings
+    settings: Settings | None = None  # the agent's other settings
 
 
 class GainSums(Record):

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from gravac import parts
+from gravac.inplace import in_place, restored
 from gravac.parts import Part
-from gravac.protocol import JobSpec
+from gravac.protocol import Event, JobSpec
 from gravac.rawlines import raw_lines
 from gravac.traceline import (
     Known,
@@ -26,6 +27,7 @@ __all__ = ["Line", "Trace", "TraceError", "TraceRecord", "TraceWriter", "encode"
 MAX_TRACE_BYTES = 4 << 30
 """Most bytes read from one trace, after decompression: a bound on what a hostile ``.gz`` can cost."""
 
+_RESTORED = "The journal's file was deleted while it was being written; nothing is lost, it was written back."
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -183,8 +185,12 @@ class TraceWriter:
     def append(self, *records: TraceRecord) -> tuple[Line, ...]:
         """Write the records as one piece and sync; all of them are in the journal on return, or none.
 
-        Raises OSError when the disk refuses (the journal stays as it was), ValueError for a huge record.
+        A file that was deleted meanwhile is written back first, and a note says so. Raises OSError when the disk
+        refuses (the journal stays as it was), ``inplace.Displaced`` when another file is in its place, ValueError for a
+        huge record.
         """
+        if not self.check():
+            records = (Event(kind="note", window=None, message=_RESTORED), *records)
         data, lines = self._encoded(records, self._now())
         try:
             view = memoryview(data)
@@ -198,6 +204,18 @@ class TraceWriter:
         self.size, self.lines = self.size + len(data), self.lines + len(lines)
         return lines
 
+    def check(self) -> bool:
+        """Whether the file at the path is the one that is open; False when it was deleted, and has been written back.
+
+        Raises OSError when it cannot be, ``inplace.Displaced`` when it was replaced or changed.
+        """
+        if in_place(self._file, self.path, self.size):
+            return True
+        fresh = restored(self._file, self.path)
+        os.close(self._file)
+        self._file = fresh
+        return False
+
     def turn(self, *records: TraceRecord, summary: str) -> tuple[Line, ...]:
         """Close this part and go on in the next, which begins with ``records``; returns its lines.
 
@@ -205,6 +223,7 @@ class TraceWriter:
         any moment leaves either this part as it was or the next one begun (``parts.repair``). Raises OSError and
         ValueError: then this part goes on.
         """
+        self.check()
         fresh, time = parts.next_path(self.path), self._now()
         part = Part(number=self.part + 1, lines=self.lines, digest=self.digest, summary=summary)
         data, lines = self._encoded((part, *records), time)

@@ -60,20 +60,11 @@ def test_only_new_windows_and_gaps_can_be_folded(alter: dict[str, object]) -> No
     assert (fold.policy_state, fold.next_window) == (before, 1)
 
 
-def test_a_resent_window_finds_its_decision() -> None:
-    fold = JobFold(SPEC)
-    decisions = [fold.decide(CLUSTER.report(window, fold.decision)) for window in range(3)]
-    assert [fold.decision_after(window) for window in range(3)] == decisions
-    assert fold.decision_after(9) is None
-
-
 def test_memory_is_bounded_and_very_old_windows_are_duplicates() -> None:
     fold = JobFold(job_spec(DensePolicy().spec()))
     run(fold, REMEMBERED_WINDOWS + 10)
     old = CLUSTER.report(0, fold.decision, samples=1)
     assert fold.judge(old) == "duplicate"
-    assert fold.decision_after(0) is None
-    assert fold.decision_after(10) is not None
 
 
 def test_a_fresh_fold_goes_on_from_a_policy_state() -> None:

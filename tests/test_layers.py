@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from gravac_controller.cli import COMMANDS
+from gravac_controller.cli import COMMANDS, MODULES
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {
@@ -113,6 +113,6 @@ def test_the_controller_runs_where_there_is_no_torch() -> None:
     import sys
 
     code = "import sys; sys.modules['torch'] = None; import gravac_controller.app"
-    code += "".join(f"; import gravac_controller.cli.{name}" for name in COMMANDS)
+    code += "".join(f"; import gravac_controller.cli.{MODULES.get(name, name)}" for name in COMMANDS)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

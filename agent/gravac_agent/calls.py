@@ -5,6 +5,14 @@ from gravac_agent.answers import check_echo, check_registration, read_answer
 from gravac_agent.client import Connection
 
 
+def resumed(spec: JobSpec, policy_state: str | None, first_window: int | None) -> JobSpec:
+    """Return the spec with what the agent knows, so that a controller that lost its folder goes on from there."""
+    if policy_state is None:
+        return spec
+    window = spec.first_window if first_window is None else first_window
+    return spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+
+
 def register(connection: Connection, spec: JobSpec) -> JobAnswer:
     """Begin or resume the job. Returns the decision in force and the number of the next window."""
     answer = read_answer(JobAnswer, connection.post("/v1/jobs", spec.model_dump_json()))

@@ -30,9 +30,10 @@ class NoAnswer(Exception):
 class Refused(NoAnswer):
     """The controller answered with an error in its own form (application/problem+json)."""
 
-    def __init__(self, message: str, status: int, retry_after: float = 0.0) -> None:
+    def __init__(self, message: str, status: int, reason: str, retry_after: float = 0.0) -> None:
+        """``reason``: the controller's word for what is wrong, such as ``ended`` or ``job_is_live``."""
         super().__init__(message)
-        self.status, self.retry_after = status, retry_after
+        self.status, self.reason, self.retry_after = status, reason, retry_after
 
 
 class Connection:
@@ -127,7 +128,8 @@ class Connection:
             problem = _json_object(answer)
             if problem is not None and problem.get("status") == response.status:
                 message = _text(f"it answered {response.status}: {_detail(problem)}")
-                raise Refused(message, response.status, _seconds(response.getheader("Retry-After")))
+                wait = _seconds(response.getheader("Retry-After"))
+                raise Refused(message, response.status, str(problem.get("reason")), wait)
         raise NoAnswer(_text(f"it answered {response.status} with {kind}, which no gravac controller does"))
 
     @contextlib.contextmanager

@@ -8,6 +8,7 @@ import secrets
 import select
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class ControllerProcess:
         self.token = secrets.token_hex(32)
         self.url: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock, self._closed = threading.Lock(), False
 
     @property
     def pid(self) -> int | None:
@@ -70,6 +72,12 @@ class ControllerProcess:
         self.port = int(self.url.rsplit(":", 1)[1])
         return self.url
 
+    def close(self) -> None:
+        """End it for good: a start that is under way in another thread fails."""
+        with self._lock:
+            self._closed = True
+        self.stop()
+
     def stop(self, seconds: float = 2.0) -> None:
         """Ask it to end (its standard input closes), then insist. All that it acknowledged is on disk."""
         process, self._process = self._process, None
@@ -97,9 +105,11 @@ class ControllerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
         command += ["--data-dir", str(self.data_dir), "--job", self.job, "--port", str(port)]
-        with log_path.open("ab") as errors:
+        with self._lock, log_path.open("ab") as errors:
+            if self._closed:
+                raise OSError("the agent is closed")
             begin = errors.tell()
-            process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -107,10 +117,9 @@ class ControllerProcess:
                 env={**os.environ, "GRAVAC_TOKEN": self.token, **self._steering},
                 start_new_session=True,  # Ctrl-C reaches the trainer, which then ends the controller in order
             )
-        self._process = process
         try:
             return str(json.loads(_first_line(process, until))["url"])
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             self.kill()
             raise OSError(f"the controller did not start: {_tail(log_path, begin)}") from None
 

@@ -86,8 +86,7 @@ class RemoteDesk:
         self._refusals = 0  # of the record in flight, in a row
         self._backoff = Backoff()
         self._hung = False
-        self._closing = threading.Event()
-        self._closing_until = 0.0
+        self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-desk", daemon=True)
         self._thread.start()
@@ -152,7 +151,7 @@ class RemoteDesk:
         if losses:
             log.error("the journal of job %s lacks %s", self._spec.job, losses)
         if self._process is not None:
-            self._process.stop()
+            self._process.close()
         if self._job_lock is not None:
             self._job_lock.release()
 
@@ -173,7 +172,8 @@ class RemoteDesk:
                 self._backoff.succeeded(self._deliver())
             except NoAnswer as error:
                 starting = self._process is not None and not self._process.alive()
-                pause = self._backoff.failed(f"{self._where()}: {error}", error.retry_after, starting)
+                where = "" if self.url is None else f" at {self.url}"
+                pause = self._backoff.failed(f"{where}: {error}", error.retry_after, starting)
             except Exception as error:  # a fault of ours must not end the thread, nor lose a record
                 log.exception("reporting to the controller failed; training goes on")
                 pause = self._backoff.failed(f": {error!r}")
@@ -200,14 +200,18 @@ class RemoteDesk:
                     self._send(connection, record)
                     delivered = True
         except NoAnswer as error:
+            if (
+                isinstance(error, Refused)
+                and error.reason == "ended"
+                and isinstance(end := self._next(), End)
+            ):
+                self._acknowledged(end)  # it was taken, the answer was lost
+                return True
             self._hung = not isinstance(error, Refused)
             self._registered = False  # it may have forgotten us; to register again changes nothing otherwise
             raise
         self._hung = False
         return delivered
-
-    def _where(self) -> str:
-        return "" if self.url is None else f" at {self.url}"
 
     def _next(self) -> OutboxRecord | None:
         with self._lock:
@@ -233,11 +237,7 @@ class RemoteDesk:
         with self._lock:
             base, first, offset = self._spec, self._outbox.first_window(), self._offset
             state = self.policy_state
-        spec = base
-        if state is not None:  # a controller that lost its folder goes on from here
-            spec = spec.model_copy(update={"policy_state": state})
-            if first is not None:
-                spec = spec.model_copy(update={"first_window": first + (offset or 0)})
+        spec = calls.resumed(base, state, None if first is None else first + (offset or 0))
         answer = calls.register(connection, spec)
         with self._lock:
             if self._spec is not base:
@@ -278,7 +278,8 @@ class RemoteDesk:
                 self._outbox.dropped_windows += 1
             if self._dense and self._outbox.windows == 0 and not dropped:
                 self._dense, self.directive, back = False, self._decided, True
-                self._outbox.add(Event(kind="recovered", window=None, message=BACK))
+                window = record.window if isinstance(record, WindowReport) else None
+                self._outbox.add(Event(kind="recovered", window=window, message=BACK))
         if back:
             log.warning(BACK)
 
@@ -296,5 +297,4 @@ class RemoteDesk:
             return  # it is replaced next
         began = time.monotonic()
         if self._closing.wait(seconds):
-            rest = min(began + FIRST_SECONDS, self._closing_until) - time.monotonic()
-            time.sleep(max(0.0, rest))
+            time.sleep(max(0.0, began + FIRST_SECONDS - time.monotonic()))

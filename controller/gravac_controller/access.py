@@ -23,6 +23,8 @@ STEERING_PATH = "/override"
 """End of the paths that take an operator's orders."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Those that only look."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'
 """For those who only look. Where something is to be changed only Bearer is named: no dialog of the browser helps."""
 

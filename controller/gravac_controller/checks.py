@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator
 
-from gravac.protocol import Event, JobSpec, WindowReport
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from gravac.fold import JobFold
+from gravac.protocol import Event, JobSpec, Name, WindowReport
 from gravac_controller.problems import ApiError
 from gravac_controller.views import Fault
 
@@ -10,11 +14,60 @@ OURS = ("registered", "restarted", "gap", "override")
 """Kinds of events that the controller writes into a journal. A forged gap would hide missing windows."""
 
 
+LARGEST_COUNTER = 2**52
+"""Windows and epochs begin at most here; records hold numbers up to 2^53, so no job counts that far."""
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, a dot not first"
+_NAME = TypeAdapter[str](Name)
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a folder of this name can be a job's."""
+    try:
+        _NAME.validate_python(name)
+    except ValueError:  # also of names that are not text at all
+        return False
+    return True
+
+
 def check_name(name: str) -> None:
     """A job's name becomes a folder's: refuse ".", ".." and hidden names. Raises ApiError 422."""
     if name.startswith("."):
         fault = Fault(field="job", message="a job's name must not begin with a dot")
         raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+
+
+def check_counters(spec: JobSpec) -> None:
+    """Refuse numbers that a job would count beyond the largest that a record holds. Raises ApiError 422."""
+    if spec.first_window > LARGEST_COUNTER:
+        message = f"{spec.first_window} is beyond {LARGEST_COUNTER} (2^52)"
+        raise ApiError(
+            422, f"first_window: {message}", errors=(Fault(field="first_window", message=message),)
+        )
+    if spec.policy_state is not None and (found := _too_large(spec.policy_state)) is not None:
+        message = f"holds the number {found}, beyond {LARGEST_COUNTER} (2^52)"
+        raise ApiError(
+            422, f"policy_state: {message}", errors=(Fault(field="policy_state", message=message),)
+        )
+
+
+def _too_large(text: str) -> int | None:
+    """An integer in this JSON that is too large to count on from; null where there is none, or this is not JSON."""
+    try:
+        nodes = [from_json(text)]
+    except ValueError:
+        return None  # whoever parses it as a state says what is wrong
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, int) and abs(node) > LARGEST_COUNTER:
+            return node if abs(node) <= 2**64 else 2**64
+        nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return None
+
+
+def pin_limit(fold: JobFold) -> float | None:
+    """The largest CF that the job's agents obey when an operator pins it; null where they did not say."""
+    limit = (fold.spec.settings or {}).get("max_cf")
+    return max(float(limit), fold.policy.largest_cf()) if isinstance(limit, int | float) else None
 
 
 def check_same_job(path_job: str, body_job: str) -> None:
@@ -43,6 +96,8 @@ def check_report(report: WindowReport, spec: JobSpec) -> None:
 
 
 def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:
+    if report.window > LARGEST_COUNTER:
+        yield "window", f"{report.window} is beyond {LARGEST_COUNTER} (2^52)"
     if report.last_step < report.first_step:
         yield "last_step", f"{report.last_step} is before first_step {report.first_step}"
         return

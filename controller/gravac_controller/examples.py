@@ -105,6 +105,7 @@ PROBLEM = Problem(
     title="Not Found",
     status=404,
     detail="no such job; GET /v1/jobs lists the jobs, agents register with POST /v1/jobs",
+    reason="unknown_job",
 )
 
 

@@ -13,14 +13,13 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac_controller.access import CHALLENGE, OPEN_PATHS, ROLE, STEERING_PATH, Access, Role
+from gravac_controller.access import CHALLENGE, OPEN_PATHS, ROLE, SAFE_METHODS, STEERING_PATH, Access, Role
 from gravac_controller.headers import HEADERS, KEEPING
 from gravac_controller.hosts import canonical_host, host_of
-from gravac_controller.problems import ApiError, problem_response
+from gravac_controller.problems import ApiError, answer_of, problem_response
 from gravac_controller.rates import Rates
 from gravac_controller.refusals import not_an_operator, steering_is_off
 
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
 logger = logging.getLogger("gravac.controller")
 
@@ -67,7 +66,7 @@ class Guard:
             role = self._check(scope)
         except ApiError as error:
             self._refused(error.reason)
-            answer = problem_response(error.status, error.detail, headers=error.headers)
+            answer = answer_of(error)
             await answer(scope, receive, send_with_headers)
             return
         inner = {**scope, ROLE: role, "method": "GET" if head else scope["method"], "gravac.head": head}
@@ -78,7 +77,7 @@ class Guard:
             if started:
                 raise
             detail = "an error of the controller, not of the request; its log has the details"
-            await problem_response(500, detail)(scope, receive, send_with_headers)
+            await problem_response(500, detail, reason="internal")(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> Role:
         """The role of whoever asks. Raises ApiError 400, 401, 403, 429."""

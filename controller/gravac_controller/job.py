@@ -25,10 +25,12 @@ from gravac.protocol import (
     WindowReport,
 )
 from gravac.trace import Line, TraceRecord
-from gravac_controller import refusals
-from gravac_controller.checks import check_report
+from gravac_controller import refusals, takeover
+from gravac_controller.budget import Budget
+from gravac_controller.checks import check_report, pin_limit
 from gravac_controller.journal import Journal
 from gravac_controller.live import LiveJob
+from gravac_controller.noted import gap, registered
 from gravac_controller.problems import ApiError
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import EventView
@@ -41,11 +43,16 @@ class Job:
     """One job of the store. Requests that change it run one after the other (``_turn``)."""
 
     def __init__(
-        self, folder: Path, settings: ControllerSettings, now: Callable[[], float], writers: Writers
+        self,
+        folder: Path,
+        settings: ControllerSettings,
+        now: Callable[[], float],
+        writers: Writers,
+        budget: Budget,
     ) -> None:
         self.journal = Journal(folder, settings, now)
         self.live = LiveJob(settings)
-        self._name, self._settings, self._writers = folder.name, settings, writers
+        self._name, self._settings, self._writers, self._budget = folder.name, settings, writers, budget
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
         self._tidying: set[asyncio.Task[None]] = set()  # the loop itself keeps no task alive
@@ -54,11 +61,10 @@ class Job:
     # -- opening ----------------------------------------------------------------------------------------------
 
     def load(self) -> bool:
-        """Fold the journal that is there, finishing a window that was cut off before its decision.
+        """Fold the journal that is there, finishing a window, or the head of a part, that was cut off.
 
-        False for an empty journal (the controller died before its first line). Raises TraceError, ValueError.
+        False for an empty journal (the controller died before its first line). Raises OSError, TraceError, ValueError.
         """
-        self.close()
         live = LiveJob(self._settings)
         follower = Follower(adopt=True)
 
@@ -73,13 +79,20 @@ class Job:
         try:
             if fold is not None and fold.spec.job != self._name:
                 raise ValueError(f"the journal is of job {fold.spec.job!r}, the folder is another's")
-            if follower.missing is not None:
-                for line in self.journal.append(follower.missing):
+            cut_off = follower.missing_head if follower.missing is None else (follower.missing,)
+            if cut_off:
+                for line in self.journal.append(*cut_off):
                     live.apply(line.number, line.time, line.record)
         except BaseException:
             self.close()
             raise
-        self._fold, self._out_of_step = fold, False
+        self._out_of_step = False
+        if fold is None and self.begun:
+            logger.warning("%s: the journal is gone, and the job with it", self.journal.path)
+            self._fold = None  # readers see what was known until the job begins anew
+            self.close()
+            return False
+        self._fold = fold
         live.in_force(None if fold is None else fold.override)
         previous, self.live = self.live, live
         previous.notify()
@@ -92,6 +105,10 @@ class Job:
     def begun(self) -> bool:
         """Whether the first registration is in the journal."""
         return self._fold is not None
+
+    def note_memory(self) -> None:
+        """Count what is kept of the job; call it on the event loop."""
+        self._budget.changed(self._name, self.live.recent)
 
     def close(self) -> None:
         """Close the journal; the next write opens it again."""
@@ -106,7 +123,10 @@ class Job:
                 await self._begin(spec)
             else:
                 await self._resume(self._fold, spec)
-            return self._known().job_answer()
+            try:
+                return self._known().job_answer()
+            except ValueError as error:
+                raise refusals.undecidable(spec.policy.name, error) from error
 
     async def window(self, report: WindowReport) -> WindowAnswer:
         """Decide on a window, or repeat the newest answer for one that is known. Raises ApiError 409, 422, 503."""
@@ -117,7 +137,7 @@ class Job:
             if judgement == "duplicate":
                 return fold.answer()
             if judgement == "wrong_incarnation":
-                raise refusals.wrong_incarnation(report.incarnation)
+                raise self._not_registered(report.incarnation)
             if judgement == "conflict":
                 raise ApiError(
                     409,
@@ -129,8 +149,11 @@ class Job:
                 raise refusals.has_ended(report.incarnation)
             records: list[TraceRecord] = []
             if judgement == "gap":
-                records.append(_gap(fold.next_window, report.window))
-            decision = fold.decide(report)
+                records.append(gap(fold.next_window, report.window))
+            try:
+                decision = fold.decide(report)
+            except (ValueError, ArithmeticError) as error:
+                raise refusals.undecidable(fold.spec.policy.name, error) from error
             await self._write(*records, report, decision)
             if self.journal.full:
                 await self._turn_page(fold)
@@ -151,7 +174,7 @@ class Job:
         """Journal the end of the incarnation; again (a retry) changes nothing. Raises ApiError 409, 503."""
         async with self._turn():
             if end.incarnation != self._known().spec.incarnation:
-                raise refusals.wrong_incarnation(end.incarnation)
+                raise self._not_registered(end.incarnation)
             if self.live.ended:
                 return
             await self._write(whole_job(end, self._known().next_window, self.live.totals.steps))
@@ -183,6 +206,9 @@ class Job:
                 raise ApiError(409, "the job has ended: no window follows that could obey", reason="ended")
             if order.action == "resume" and fold.override is None and fold.ordered is None:
                 return
+            limit = pin_limit(fold)
+            if order.cf is not None and limit is not None and order.cf > limit:
+                raise refusals.pin_too_strong(order.cf, limit)
             override = Override(**order.model_dump(), epoch=fold.decision.epoch)
             fold.order(override)
             await self._write(override)
@@ -197,38 +223,20 @@ class Job:
             fold = JobFold(spec)
         except ValueError as error:
             raise ApiError(422, str(error)) from None
-        registered = Event(
-            kind="registered",
-            window=None,
-            message=f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
-            f"{spec.window_steps} steps a window",
-        )
         self._fold = fold
-        await self._write(spec, fold.decision, registered)
+        anew = self.live if self.live.spec is None else LiveJob(self._settings)
+        await self._write(spec, fold.decision, registered(spec), live=anew)
 
     async def _resume(self, fold: JobFold, spec: JobSpec) -> None:
         same = spec.incarnation == fold.spec.incarnation
         if same and self.live.ended:
             raise refusals.has_ended(spec.incarnation)
-        before, next_window = fold.decision, fold.next_window
-        old_spec = fold.spec
-        try:
-            fold.resume(spec)
-        except ValueError as error:
-            raise ApiError(409, str(error), reason="conflict") from None
-        moved = fold.decision != before
-        if same and not moved and fold.next_window == next_window and _bare(spec) == _bare(old_spec):
-            return
-        kind = "the trainer found its controller again" if same else "the trainer started again"
-        records: list[TraceRecord] = [spec, fold.decision]
-        if fold.next_window > next_window:
-            records.append(_gap(next_window, fold.next_window))
-        restarted = Event(
-            kind="restarted",
-            window=None,
-            message=f"{kind}: {spec.world_size} ranks, next window {fold.next_window}",
-        )
-        await self._write(*records, restarted)
+        if not same and self._settings.job is None:  # a controller of its own is held by its agent alone
+            holder, silent = fold.spec.incarnation, self.live.silent_seconds()
+            if (wait := takeover.wait_seconds(self.live)) > 0:
+                raise refusals.job_is_live(spec.incarnation, spec.job, holder, silent, wait)
+        if records := takeover.resume(fold, spec):
+            await self._write(*records)
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -239,41 +247,45 @@ class Job:
                     await anyio.to_thread.run_sync(self.load)
                 except (OSError, ValueError) as error:
                     raise refusals.unwritable(error) from error
+                self.note_memory()
             yield
 
-    async def _write(self, *records: TraceRecord) -> None:
-        """Journal the records, then show them. On failure the journal is read again before the next change."""
+    async def _write(self, *records: TraceRecord, live: LiveJob | None = None) -> None:
+        """Journal the records, then show them (``live``: in place of what is shown).
+
+        On failure the journal is read again before the next change.
+        """
         self._out_of_step = True
         try:
             lines = await self._writers.run(lambda: self.journal.append(*records))
         except (OSError, ValueError) as error:
             raise refusals.unwritable(error) from error
         self._out_of_step = False
+        if live is not None:
+            previous, self.live = self.live, live
+            previous.notify()
         for line in lines:
             self.live.apply(line.number, line.time, line.record)
         self.live.in_force(self._known().override)
+        self.note_memory()
         self.live.notify()
 
     async def _turn_page(self, fold: JobFold) -> None:
         """Go on in a new part of the journal; the full one is compressed in another thread, while windows come in."""
-        changes = {"policy_state": fold.policy_state, "first_window": fold.next_window}
-        spec, summary = fold.spec.model_copy(update=changes), self.live.carried()
+        spec, summary = fold.spec_now(), self.live.carried()
         for line in await anyio.to_thread.run_sync(self.journal.turn, spec, fold.decision, summary):
             self.live.apply(line.number, line.time, line.record)
         task = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
         self._tidying.add(task)
         task.add_done_callback(self._tidying.discard)
 
+    def _not_registered(self, incarnation: str) -> ApiError:
+        spec = self._known().spec
+        if incarnation in self.live.earlier_incarnations:
+            return refusals.superseded(incarnation, spec.job, spec.incarnation)
+        return refusals.wrong_incarnation(incarnation, spec.job)
+
     def _known(self) -> JobFold:
         if self._fold is None:
             raise ApiError(404, "no such job; register it with POST /v1/jobs", reason="unknown_job")
         return self._fold
-
-
-def _gap(expected: int, came: int) -> Event:
-    return Event(kind="gap", window=came, message=f"windows {expected} to {came - 1} never arrived")
-
-
-def _bare(spec: JobSpec) -> JobSpec:
-    """A spec without what changes between two registrations of one start."""
-    return spec.model_copy(update={"policy_state": None, "first_window": 0})

@@ -1,5 +1,6 @@
 """A job's journal as a controller keeps it: part after part, full ones compressed, the oldest dropped in time."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -26,12 +27,20 @@ class Journal:
         self._settings, self._now = settings, now
         self._writer: TraceWriter | None = None
         self._end = End(1, 0)
+        self._left: tuple[int, str] | None = None  # lines and digest when it was last closed
         self._tidying = threading.Lock()
         self._untidy = threading.Event()  # parts may have filled since the last look
 
     def load(self, visit: Callable[[Line], object]) -> None:
-        """Open it, and ``visit`` its lines from the part on that history begins with. Raises TraceError, ValueError."""
+        """Open it, and ``visit`` its lines from the part on that history begins with.
+
+        Raises TraceError, ValueError; ``inplace.Displaced`` while it is open here and another file has its name: what
+        was acknowledged is in the open one.
+        """
+        if self._writer is not None:
+            self._writer.check()
         self.close()
+        self._left = None
         parts.repair(self.path)
         last = ""
         for path in self._recent():
@@ -56,7 +65,7 @@ class Journal:
     def append(self, *records: TraceRecord) -> tuple[Line, ...]:
         """Write and sync; opens the journal where it is closed. Raises OSError, ValueError (see ``TraceWriter``)."""
         if self._writer is None:
-            self._writer = TraceWriter(self.path, self._now)
+            self._writer = self._reopened()
         lines = self._writer.append(*records)
         self._note_end(self._writer)
         return lines
@@ -117,8 +126,19 @@ class Journal:
     def close(self) -> None:
         """Close it; the next write opens it again."""
         if self._writer is not None:
+            self._left = (self._writer.lines, self._writer.digest)
             self._writer.close()
             self._writer = None
+
+    def _reopened(self) -> TraceWriter:
+        """The journal as it was when it was closed. Raises TraceError when somebody changed it since."""
+        writer = TraceWriter(self.path, self._now)
+        if self._left not in (None, (writer.lines, writer.digest)):
+            writer.close()
+            raise TraceError(
+                str(self.path), None, "was changed while no run was using it; it will be read again"
+            )
+        return writer
 
     def _recent(self) -> list[Path]:
         """The full parts that hold the windows kept in memory, or so many as may be read; one at least."""
@@ -126,13 +146,17 @@ class Journal:
             return []
         number, files, size = parts.number_of(self.path), parts.closed(self.path.parent), 0
         recent: list[Path] = []
-        begins = self.reader.first_window(number) if number > 1 else 0
+        begins: int | None = None  # not known where the active part's head is torn
+        with contextlib.suppress(TraceError):
+            begins = self.reader.first_window(number) if number > 1 else 0
         while (number := number - 1) in files:
             size += parts.plain_size(files[number])
             if recent and size > LOAD_BYTES:
                 break
             recent.append(files[number])
-            if begins - self.reader.first_window(number) >= self._settings.history_windows:
+            first = self.reader.first_window(number)
+            begins = first if begins is None else begins
+            if begins - first >= self._settings.history_windows:
                 break
         return recent[::-1]
 

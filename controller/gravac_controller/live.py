@@ -8,7 +8,6 @@ import asyncio
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from time import time as unix_now
 
 from gravac import derived
@@ -19,30 +18,15 @@ from gravac.traceline import TraceRecord
 from gravac_controller.carried import Carried
 from gravac_controller.from_records import decision_view, told, window_view
 from gravac_controller.heat import RankHeat
-from gravac_controller.settings import SNAPSHOT_DECISIONS, ControllerSettings
+from gravac_controller.recent import Moment, Recent
+from gravac_controller.settings import ControllerSettings
 from gravac_controller.views import DecisionView, EventView, LastKnown, State, Totals, WindowView
 
 KEPT_EVENTS = 100
+KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
 BASELINE_MEDIANS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One thing an event stream tells: the journal line it is known by, and what happened."""
-
-    line: int
-    window: WindowView | None = None
-    decision: DecisionView | None = None
-    event: EventView | None = None
-    end: str | None = None
-    time: float = 0.0
-
-    @property
-    def kind(self) -> str:
-        """The name of its message."""
-        return "window" if self.window is not None else "event" if self.event is not None else "end"
 
 
 class LiveJob:
@@ -58,6 +42,8 @@ class LiveJob:
         self.last_report_time: float | None = None
         self.ended = False
         self.end_message = ""
+        self.earlier_incarnations: deque[str] = deque(maxlen=KEPT_INCARNATIONS)
+        """Starts of the trainer that another one has replaced, as far as this part of the journal knows."""
         self.override: Override | None = None
         self.ordered: Override | None = None
         self.latest: WindowView | None = None
@@ -69,13 +55,8 @@ class LiveJob:
         self.events_by_kind: Counter[str] = Counter()
         self.missing_windows = 0
         self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self.windows: deque[WindowView] = deque(maxlen=settings.history_windows)
-        self.decisions: deque[DecisionView] = deque(
-            maxlen=max(settings.history_windows, SNAPSHOT_DECISIONS) + 1
-        )
+        self.recent = Recent(settings)
         self.events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
-        self._moments: deque[Moment] = deque(maxlen=settings.history_windows)
-        self._complete_from = 0
         self._undecided = False
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
@@ -98,10 +79,11 @@ class LiveJob:
                 self._repeating = False
                 if self.decision is None:
                     self.decision, self.decided_time = record, time
-                    self.decisions.append(decision_view(time, record, None))
+                    self.recent.add_decision(decision_view(time, record, None))
             case JobSpec():
                 self._apply_spec(time, record)
             case WindowReport():
+                self._repeating = False  # a torn tail may have taken the decision out of the part's head
                 self._apply_window(time, record)
             case Decision():
                 self._apply_decision(line, time, record)
@@ -112,7 +94,7 @@ class LiveJob:
                 self._apply_event(line, EventView(time=time, event=told(record)))
             case End():
                 self.ended, self.end_message = True, record.message
-                self._remember(Moment(line, end=record.message, time=time))
+                self.recent.remember(Moment(line, end=record.message, time=time))
 
     def carried(self) -> str:
         """What a new part of the journal begins with, so that its reader needs no part before it."""
@@ -147,18 +129,20 @@ class LiveJob:
     def _apply_event(self, line: int, view: EventView) -> None:
         self.events.append(view)
         self.events_by_kind[view.event.kind] += 1
-        self._remember(Moment(line, event=view, time=view.time))
+        self.recent.remember(Moment(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
         if self.spec is None and not self._repeating:
             self.started_time = time
         if self.spec is None or self.spec.incarnation != spec.incarnation:
             self.ended = False
+            if self.spec is not None:
+                self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
-            self.windows.append(self._without_many_ranks(self.latest))
+            self.recent.add_window(self.latest)
         spec, _ = self.known()
         expected = spec.first_window if self.latest is None else self.latest.report.window + 1
         self.missing_windows += max(0, report.window - expected)
@@ -193,25 +177,11 @@ class LiveJob:
         self.decided_time = time
         self.decisions_by_rule[decision.rule] += 1
         view = decision_view(time, decision, before)
-        self.decisions.append(view)
+        self.recent.add_decision(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
             self.ordered = None
-            self._remember(Moment(line, window=self.latest, decision=view, time=time))
-
-    def _remember(self, moment: Moment) -> None:
-        if len(self._moments) == self._moments.maxlen:
-            self._complete_from = self._moments[0].line
-        if moment.window is not None:
-            older = self._moments[-1] if self._moments else None
-            if older is not None and older.window is not None:
-                self._moments[-1] = Moment(
-                    older.line,
-                    window=self._without_many_ranks(older.window),
-                    decision=older.decision,
-                    time=older.time,
-                )
-        self._moments.append(moment)
+            self.recent.remember(Moment(line, window=self.latest, decision=view, time=time))
 
     def _add_up(self, report: WindowReport) -> None:
         old = self.totals
@@ -225,11 +195,6 @@ class LiveJob:
             nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
             failed_steps=old.failed_steps + report.failed_steps,
         )
-
-    def _without_many_ranks(self, view: WindowView) -> WindowView:
-        if len(view.report.ranks) <= self._settings.history_rank_rows:
-            return view
-        return view.model_copy(update={"report": view.report.model_copy(update={"ranks": ()})})
 
     def in_force(self, override: Override | None) -> None:
         """Say which order the fold obeys; null while the policy decides."""
@@ -271,22 +236,31 @@ class LiveJob:
         """Seconds since the last registration or window: each is decided on."""
         return unix_now() - self.decided_time
 
+    @property
+    def window_seconds(self) -> float | None:
+        """Wall time of the last window that the registered start of the trainer reported; null before its first."""
+        if (
+            self.latest is None
+            or self.spec is None
+            or self.latest.report.incarnation != self.spec.incarnation
+        ):
+            return None
+        return self.latest.report.seconds
+
     def all_windows(self) -> Iterator[WindowView]:
         """The windows in memory, oldest first."""
-        yield from self.windows
+        yield from self.recent.windows
         if self.latest is not None:
             yield self.latest
 
+    @property
+    def decisions(self) -> deque[DecisionView]:
+        """The decisions in memory, oldest first."""
+        return self.recent.decisions
+
     def moments_after(self, line: int) -> list[Moment] | None:
         """What happened after journal line ``line``; null when that is no longer (or not yet) known."""
-        if line < self._complete_from or line > self.line:
-            return None
-        recent: list[Moment] = []
-        for moment in reversed(self._moments):
-            if moment.line <= line:
-                break
-            recent.append(moment)
-        return recent[::-1]
+        return None if line > self.line else self.recent.moments_after(line)
 
     @property
     def changed(self) -> asyncio.Event:

@@ -18,6 +18,10 @@ class DataDirError(Exception):
     """The data folder cannot be used; the message says why and what to do."""
 
 
+class DataDirInUse(DataDirError):
+    """Another controller holds the folder; the message names its process and, once it answers, its address."""
+
+
 class DataDirLock:
     """Holds the folder from ``acquire`` to ``release``. Creates the folder if it is missing."""
 
@@ -26,7 +30,7 @@ class DataDirLock:
         self._fd: int | None = None
 
     def acquire(self) -> Self:
-        """Take the lock, or raise DataDirError (naming the other controller's pid when it is taken)."""
+        """Take the lock. Raises DataDirInUse when it is taken, DataDirError when the folder cannot be used."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -39,11 +43,9 @@ class DataDirLock:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            holder = read_note(self.path)
-            pid = "unknown" if holder is None else holder.get("pid", "unknown")
-            raise DataDirError(
-                f"the data folder {self.path.parent} is in use by another controller (pid {pid}); use that one, "
-                "stop it, or give another folder with --data-dir"
+            raise DataDirInUse(
+                f"the data folder {self.path.parent} is in use by another controller ({_holder(self.path)}); use that "
+                "one, stop it, or give another folder with --data-dir"
             ) from None
         except OSError as error:
             os.close(fd)
@@ -133,6 +135,13 @@ def being_written(journal: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def _holder(path: Path) -> str:
+    """The pid and address in the note; its holder may not have written them yet."""
+    note = read_note(path) or {}
+    pid, url = note.get("pid", "unknown"), note.get("url")
+    return f"pid {pid}" + (f" at {url}" if isinstance(url, str) else "")
 
 
 def read_note(path: Path) -> dict[str, object] | None:

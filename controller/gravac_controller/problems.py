@@ -17,16 +17,17 @@ from starlette.responses import Response
 
 from gravac.validation import plain
 from gravac_controller.allow import Allowed
+from gravac_controller.safe_text import printable
 from gravac_controller.views import Fault, Problem
 
 MAX_FAULTS = 20
-MAX_MESSAGE = 300
 
 logger = logging.getLogger("gravac.controller")
 
 
 class ApiError(Exception):
-    """A refusal. ``reason`` is the label in the rejected-reports metric; ``headers`` go on the answer."""
+    """A refusal. ``reason``: one word for programs, also the label in the rejected-reports metric; ``headers`` go on
+    the answer."""
 
     def __init__(
         self,
@@ -43,11 +44,21 @@ class ApiError(Exception):
 
 
 def problem_response(
-    status: int, detail: str, errors: tuple[Fault, ...] = (), headers: Mapping[str, str] | None = None
+    status: int,
+    detail: str,
+    errors: tuple[Fault, ...] = (),
+    headers: Mapping[str, str] | None = None,
+    *,
+    reason: str = "invalid",
 ) -> Response:
-    """The answer for an error: ``status`` says what kind, ``detail`` what to do about it."""
+    """The answer for an error: ``status`` and ``reason`` say what kind, ``detail`` what to do about it."""
     problem = Problem(
-        type="about:blank", title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors
+        type="about:blank",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        reason=reason,
+        errors=errors,
     )
     return Response(
         problem.model_dump_json(),
@@ -59,7 +70,7 @@ def problem_response(
 
 def answer_of(error: ApiError) -> Response:
     """What is answered when a route raises this."""
-    return problem_response(error.status, error.detail, error.errors, error.headers)
+    return problem_response(error.status, error.detail, error.errors, error.headers, reason=error.reason)
 
 
 def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, ...]:
@@ -67,8 +78,8 @@ def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, .
     found: list[Any] = list(error.errors())
     return tuple(
         Fault(
-            field=_printable(".".join(str(part) for part in one["loc"])) or "body",
-            message=_printable(plain(str(one["msg"]))),
+            field=printable(".".join(str(part) for part in one["loc"])) or "body",
+            message=printable(plain(str(one["msg"]))),
         )
         for one in found[:MAX_FAULTS]
     )
@@ -96,25 +107,21 @@ def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> N
     async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         refusal = validation_error(error)
-        return problem_response(refusal.status, refusal.detail, refusal.errors)
+        return answer_of(refusal)
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         details = {
             404: "no such path; the routes are listed in /openapi.json",
-            405: f"this path does not take {_printable(request.method)}; see the Allow header",
+            405: f"this path does not take {printable(request.method)}; see the Allow header",
         }
-        detail = details.get(error.status_code, _printable(str(error.detail)))
+        detail = details.get(error.status_code, printable(str(error.detail)))
         methods = allowed.methods(request.url.path) if error.status_code == 405 else ""
         headers = {"allow": methods} if methods else error.headers
-        return problem_response(error.status_code, detail, headers=headers)
+        reasons = {404: "not_found", 405: "method_not_allowed"}
+        reason = reasons.get(error.status_code, "invalid")
+        return problem_response(error.status_code, detail, headers=headers, reason=reason)
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
-
-
-def _printable(text: str) -> str:
-    """Safe in a terminal, a log line and JSON: no control characters, no lone surrogates, not endless."""
-    clean = "".join(char if char.isprintable() else "?" for char in text[:MAX_MESSAGE])
-    return clean + ("…" if len(text) > MAX_MESSAGE else "")

@@ -28,6 +28,7 @@ from gravac_controller.views import DecisionView, WindowView
 INDEX_EVERY = 100
 PIECE_BYTES = 1 << 16
 _JOB = re.compile(rb'\{"kind":"job",')
+_WINDOW = re.compile(rb'\{"kind":"window",')
 _DECISION = re.compile(rb'\{"kind":"decision",')
 
 
@@ -93,6 +94,8 @@ class JournalReader:
         for line, raw in self._lines(start, end):
             if parts.head_of(raw) is not None:
                 repeats = True
+            elif _WINDOW.match(raw):
+                repeats = False  # also where a torn tail took the decision out of the part's head
             elif _DECISION.match(raw):
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, Decision)

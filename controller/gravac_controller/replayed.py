@@ -17,6 +17,7 @@ from gravac.parts import Part
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.trace import Trace, TraceError
 from gravac.traceline import Line, TraceRecord, decode
+from gravac_controller.budget import Budget
 from gravac_controller.copied import Copied
 from gravac_controller.history import History
 from gravac_controller.job import Job
@@ -89,7 +90,8 @@ class ReplayedJob(Job):
     ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        super().__init__(self._copy.parent, settings, lambda: 0.0, Writers())  # nothing is written
+        writers, budget = Writers(), Budget(settings.history_bytes)  # nothing is written
+        super().__init__(self._copy.parent, settings, lambda: 0.0, writers, budget)
         self.first_window: int | None = None
         self.problem = ""
         self.done = False

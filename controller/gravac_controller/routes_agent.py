@@ -32,7 +32,9 @@ def agent_routes(services: Services) -> APIRouter:
     async def register(request: Request) -> Response:
         """Answers with the decision to begin with and the first window that the controller lacks.
 
-        The same start of the trainer (`incarnation`) may register again; a new one takes the job over.
+        The same start of the trainer (`incarnation`) may register again. A new one takes the job over when the
+        registered one has ended or been silent for 2.5 of its windows (2 to 30 s); until then it is answered 409
+        with reason `job_is_live`. Reports of a start that was replaced are answered 409, reason `superseded`.
         """
         spec = await read_record(request, JobSpec, settings)
         return json_answer(await store.register(spec))

@@ -17,9 +17,10 @@ from starlette.types import ASGIApp
 
 from gravac_controller.app import create_app
 from gravac_controller.collector import Collector
-from gravac_controller.connections import SPARE_CONNECTIONS, bounded
+from gravac_controller.connections import bounded
 from gravac_controller.hosts import is_loopback, own_name
 from gravac_controller.listen import listen, local_url, url_of
+from gravac_controller.room import SPARE_CONNECTIONS
 from gravac_controller.services import Services
 from gravac_controller.settings import ControllerSettings
 
@@ -73,10 +74,11 @@ class Server(uvicorn.Server):
     """uvicorn that says when it answers, ends the event streams first, and returns after a signal."""
 
     def __init__(self, app: ASGIApp, services: Services, started: Callable[[], None]) -> None:
+        settings = services.settings
         super().__init__(
             uvicorn.Config(
                 app,
-                http=bounded(services.settings.max_connections, services.settings.request_seconds),
+                http=bounded(settings.max_connections, settings.head_seconds, settings.access()),
                 ws="none",
                 loop="auto",
                 lifespan="off",

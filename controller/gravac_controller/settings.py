@@ -79,7 +79,13 @@ class ControllerSettings(BaseSettings):
     request_seconds: float = Field(
         default=20.0,
         gt=0,
-        description="Longest time that the head of a request, and then its body, may take to arrive, in seconds.",
+        description="Longest time that the body of a request may take to arrive, in seconds.",
+    )
+    head_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="Longest time that the head of a request may take to arrive, in seconds; then the connection is "
+        "closed.",
     )
     max_jobs: int = Field(default=1000, ge=1, description="Jobs held at once; more are refused with 429.")
     journal_part_bytes: int = Field(
@@ -99,6 +105,12 @@ class ControllerSettings(BaseSettings):
         default=1000,
         ge=SNAPSHOT_WINDOWS,
         description="Windows per job kept in memory; older ones are read from the journal when asked for.",
+    )
+    history_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="About how many bytes of windows and decisions all jobs together keep in memory. Beyond it the job "
+        "not heard of for longest forgets its oldest, which are then read from its journal.",
     )
     history_rank_rows: int = Field(
         default=16,
@@ -121,7 +133,13 @@ class ControllerSettings(BaseSettings):
         description="A job of which nothing was heard for this many seconds leaves /metrics; REST and the page keep "
         "it.",
     )
-    max_connections: int = Field(default=512, ge=1, description="Connections at once; more are answered 503.")
+    max_connections: int = Field(
+        default=512,
+        ge=1,
+        description="Requests and event streams at once. More are answered 503; a report or a request with a token "
+        "takes the place of one without that only looks. Of connections without a whole request 64 more are kept; "
+        "beyond, those silent for longest are closed.",
+    )
     max_streams: int = Field(
         default=256,
         ge=1,

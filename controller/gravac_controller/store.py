@@ -2,22 +2,29 @@
 
 import asyncio
 import logging
+import os
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
-from gravac_controller.checks import check_name
+from gravac_controller.budget import Budget
+from gravac_controller.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.job import Job
 from gravac_controller.lock import DataDirLock
 from gravac_controller.problems import ApiError
+from gravac_controller.safe_text import printable
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.writers import Writers
+
+MOST_REASON = 1000
+"""Characters of the reason why a journal cannot be served."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class Store:
-    """The jobs, by name. ``unreadable``: journals that could not be folded, with the reason."""
+    """The jobs, by name. ``unreadable``: folders whose journals cannot be served, by name as text, with the reason."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -26,15 +33,22 @@ class Store:
         self.jobs: dict[str, Job] = {}
         self.unreadable: dict[str, str] = {}
         self._creating, self._writers = asyncio.Lock(), Writers()
+        self._budget = Budget(settings.history_bytes)
 
     def open(self) -> None:
         """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
         self._folder_lock.acquire()
         for folder in sorted(self.settings.data_dir.iterdir()):
             name = folder.name
-            ours = not name.startswith(".") and self.settings.job in (None, name) and folder.is_dir()
-            if ours and any(folder.glob("journal*.jsonl*")):
-                self._load(name, folder)
+            if name.startswith(".") or self.settings.job not in (None, name):
+                continue
+            try:
+                if folder.is_dir() and _holds_journal(folder):
+                    self._load(name, folder)
+            except OSError as error:
+                self._refuse(name, f"the folder cannot be listed: {error.strerror}")
+        for job in sorted(self.jobs.values(), key=lambda job: job.live.decided_time):
+            job.note_memory()  # again, in the order in which they were heard of
 
     def announce(self, url: str, instance: str) -> None:
         """Leave word in the folder of where this controller answers, for the command line to find."""
@@ -70,6 +84,7 @@ class Store:
     async def register(self, spec: JobSpec) -> JobAnswer:
         """Begin or resume a job. Raises ApiError: 403 not served here, 409, 422, 429 too many jobs, 503."""
         check_name(spec.job)
+        check_counters(spec)
         if self.settings.job not in (None, spec.job):
             raise ApiError(
                 403, f"this controller serves job {self.settings.job!r} only", reason="unknown_job"
@@ -99,16 +114,35 @@ class Store:
         return answer
 
     def _load(self, name: str, folder: Path) -> None:
+        if not is_job_name(name):
+            self._refuse(
+                name, f"the folder's name is not a job's: {NAME_RULE}; rename the folder to serve its journal"
+            )
+            return
         job = self._new(folder)
         try:
             if job.load():
                 self.jobs[name] = job
+                job.note_memory()
         except (OSError, ValueError) as error:
-            self.unreadable[name] = str(error)
-            logger.error("job %s is not served: %s", name, error)
+            self._refuse(name, str(error))
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Note that a folder is not served. Both texts may hold bytes that are not text."""
+        shown, reason = printable(name), printable(why, MOST_REASON)
+        twin = 2
+        while shown in self.unreadable:  # names that differ in what cannot be shown
+            shown, twin = f"{printable(name)} ({twin})", twin + 1
+        self.unreadable[shown] = reason
+        logger.error("job %s is not served: %s", shown, reason)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now, self._writers)
+        return Job(folder, self.settings, _now, self._writers, self._budget)
+
+
+def _holds_journal(folder: Path) -> bool:
+    """Raises OSError where the folder cannot be listed, which ``glob`` keeps to itself."""
+    return any(fnmatch(name, "journal*.jsonl*") for name in os.listdir(folder))
 
 
 def _now() -> float:

@@ -15,9 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from gravac.protocol import Record
 from gravac_controller.job import Job
-from gravac_controller.live import LiveJob, Moment
+from gravac_controller.live import LiveJob
 from gravac_controller.messages import EndView, EventDelta, JobDelta, WindowDelta
 from gravac_controller.present import job_view, snapshot
+from gravac_controller.recent import Moment
 from gravac_controller.settings import ControllerSettings
 
 logger = logging.getLogger("gravac.controller")

@@ -58,9 +58,9 @@ class JobSummary(Record):
 
 
 class UnreadableJob(Record):
-    """A journal that cannot be folded. The job is listed, not served; the other jobs are."""
+    """A folder whose journal cannot be served. It is listed; the other jobs are served."""
 
-    job: Name
+    job: str = Field(description="Name of its folder as plain text: any name that a folder can have.")
     reason: str
 
 
@@ -265,5 +265,8 @@ class Problem(Record):
     type: str
     title: str
     status: int
-    detail: str
+    detail: str = Field(description="What is wrong and what to do about it, for people.")
+    reason: str = Field(
+        default="", description="What is wrong in one word, for programs: `unreadable`, `job_is_live`."
+    )
     errors: tuple[Fault, ...] = ()

@@ -15,6 +15,10 @@ from gravac.protocol import End, Event, JobSpec, WindowReport
 Lie = Callable[["Handler", bytes], None]
 
 
+class Ended(Exception):
+    """The run has ended: it cannot register again."""
+
+
 class Peer(ThreadingHTTPServer):
     """Counts what it is asked and keeps what it is sent. ``token``: what it proves; None: it proves nothing."""
 
@@ -63,12 +67,17 @@ class Handler(BaseHTTPRequestHandler):
             self.server.lied.append(time.monotonic())
             self.server.lie(self, body)
             return
-        with self.server.turn:
-            self.answer(self.truth(body))
+        try:
+            with self.server.turn:
+                self.answer(self.truth(body))
+        except Ended:
+            self.problem(409, "this run has ended", reason="ended")
 
     def truth(self, body: bytes) -> str:
         """What a controller would answer, having taken the record."""
         server = self.server
+        if self.path == "/v1/jobs" and server.ends:
+            raise Ended
         if self.path == "/v1/jobs":
             server.fold.resume(JobSpec.model_validate_json(body))
             return server.fold.job_answer().model_dump_json()
@@ -93,10 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def problem(self, status: int, detail: str = "no") -> None:
-        text = json.dumps(
-            {"type": "about:blank", "title": "x", "status": status, "detail": detail, "errors": []}
-        )
+    def problem(self, status: int, detail: str = "no", reason: str = "invalid") -> None:
+        text = json.dumps({"status": status, "detail": detail, "reason": reason, "errors": []})
         self.answer(text, status, "application/problem+json")
 
     def _note(self, body: bytes) -> None:

@@ -277,6 +277,23 @@ def test_a_lost_answer_is_asked_for_again_and_counts_once() -> None:
         one.close(end(2))
 
 
+def test_an_end_whose_answer_is_lost_is_not_announced_as_lost(caplog: pytest.LogCaptureFixture) -> None:
+    def lose(handler: Handler, body: bytes) -> None:
+        handler.truth(body)
+        handler.server.lie = None
+        handler.close_connection = True
+
+    with serving(SPEC, TOKEN) as peer:
+        one = desk(peer)
+        assert one.wait_ready(60)
+        one.put(report(0))
+        eventually(lambda: peer.windows == [0])
+        peer.lie = lose
+        one.close(end(1))
+        assert [found.windows for found in peer.ends] == [1]
+    assert "lacks" not in caplog.text
+
+
 def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,13 +1,19 @@
 """Bad input: a 4xx with a problem+json that says what is wrong, never a 500, and nothing journaled."""
 
 import json
+import logging
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from controller.builders import Trainer, spec
 from controller.conftest import InProcess
+from controller.process import Controller
+from controller.test_jobs import post, register
 
 from gravac.protocol import JobAnswer
+from gravac_controller.safe_text import SafeFormatter
 
 JSON = {"Content-Type": "application/json"}
 WINDOWS = "/v1/jobs/job/windows"
@@ -28,7 +34,7 @@ def refused(app: InProcess, body: str | bytes, *, status: int = 422, headers: di
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
-    assert set(problem) == {"type", "title", "status", "detail", "errors"}
+    assert set(problem) == {"type", "title", "status", "detail", "reason", "errors"}
     assert problem["status"] == status
     assert problem["detail"]
     assert "NaN" not in response.text
@@ -260,3 +266,110 @@ def test_numbers_at_their_bounds_never_break_an_answer(
             assert answer.status_code == 200, answer.text
             assert not {"NaN", "Infinity"} & set(answer.text.replace(":", ",").split(","))
         assert app.client.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e999"])
+@pytest.mark.parametrize("where", ["settings", "policy"])
+def test_settings_hold_only_finite_numbers(app: InProcess, number: str, where: str) -> None:
+    """``JsonValue`` takes any float and writes null for what is no JSON."""
+    body = json.loads(spec().model_dump_json())
+    place = body if where == "settings" else body["policy"]
+    place["settings"] = {"fine": 1.5, "deep": [{"inside": "HERE"}]}
+    response = app.client.post("/v1/jobs", content=json.dumps(body).replace('"HERE"', number), headers=JSON)
+    assert response.status_code == 422, response.text
+    field = "settings" if where == "settings" else "policy.settings"
+    assert fields(response.json()) == [field]
+    assert "'deep'" in response.json()["detail"]
+    assert not (app.services.settings.data_dir / "job").exists()
+
+
+@pytest.mark.parametrize("first", [2**52 + 1, 2**53 - 1, 2**53])
+def test_a_first_window_near_the_largest_number(app: InProcess, first: int) -> None:
+    response = app.client.post("/v1/jobs", content=spec(first_window=first).model_dump_json(), headers=JSON)
+    assert response.status_code == 422, response.text
+    assert fields(response.json()) == ["first_window"]
+
+
+def test_a_known_job_keeps_its_windows_when_a_huge_one_is_refused(
+    app: InProcess, report: dict[str, Any]
+) -> None:
+    """Over registration, and over a report of a window far ahead."""
+    refused(app, json.dumps(report | {"window": 2**53}))
+    body = spec(first_window=2**53).model_dump_json()
+    assert app.client.post("/v1/jobs", content=body, headers=JSON).status_code == 422
+    assert app.client.post(WINDOWS, content=json.dumps(report), headers=JSON).status_code == 200
+
+
+def test_the_largest_first_window_works(app: InProcess) -> None:
+    decision = register(app, first_window=2**52).decision
+    post(app, WINDOWS, Trainer().report(decision, window=2**52))
+    assert app.client.get("/v1/jobs").json()["items"][0]["windows"] == 1
+
+
+def huge(state: Any, at: str, value: object) -> str:
+    found = json.loads(state)
+    *way, last = at.split(".")
+    node = found
+    for key in way:
+        node = node[key]
+    node[last] = value
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize("at", ["decision.epoch", "decision.window"])
+def test_a_policy_state_with_huge_counters(app: InProcess, at: str) -> None:
+    answer = register(app)
+    state = huge(answer.policy_state, at, 2**53)
+    body = spec("other", policy_state=state).model_dump_json()
+    response = app.client.post("/v1/jobs", content=body, headers=JSON)
+    assert response.status_code == 422, response.text
+    assert fields(response.json()) == ["policy_state"]
+
+
+def test_a_job_that_holds_a_poisoned_state_answers_409(
+    app: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a journal of an older controller may: nothing checked the state then."""
+    monkeypatch.setattr("gravac_controller.checks.LARGEST_COUNTER", 2**53)
+    state = huge(register(app).policy_state, "decision.epoch", 2**53)
+    decision = register(app, job="other", policy_state=state, first_window=2**53).decision
+    report = Trainer("other").report(decision, window=2**53)
+    post(app, "/v1/jobs/other/windows", report)
+    problem = json.loads(post(app, "/v1/jobs", spec("other", first_window=2**53), status=409))
+    assert problem["reason"] == "undecidable"
+    assert "use another job name" in problem["detail"]
+
+
+def test_an_operators_words_stay_one_line_of_the_log() -> None:
+    """Escape sequences, line breaks and what is no text, in a message and in the text of an exception."""
+    words = "\x1b[2J\x1b]0;owned\x07\r\n2026-01-01 ERROR gravac.controller: forged \udcff\u202e"
+    formatter = SafeFormatter("%(levelname)s %(name)s: %(message)s")
+    record = logging.makeLogRecord(
+        {"msg": "order: %s", "args": (words,), "levelname": "WARNING", "name": "x"}
+    )
+    line = formatter.format(record)
+    assert line.isprintable()
+    assert line.startswith("WARNING x: order: \\x1b[2J")
+    try:
+        raise ValueError(words)
+    except ValueError:
+        record = logging.makeLogRecord({"msg": "failed", "exc_info": sys.exc_info(), "name": "x"})
+    first, *others = formatter.format(record).split("\n")
+    assert first.endswith("x: failed")
+    assert others
+    assert all(one.startswith("  ") and one.isprintable() for one in others)
+
+
+def test_a_note_reaches_the_log_escaped(start: Callable[..., Controller]) -> None:
+    token = "an-operators-token-0123456789abc"
+    controller = start(env={"GRAVAC_CONTROLLER_CONTROL_TOKEN": token})
+    controller.ask("POST", "/v1/jobs", spec())
+    note = "\x1b]0;owned\x07\nERROR forged"
+    order = json.dumps({"action": "pin", "cf": 10.0, "actor": "alice", "note": note})
+    headers = {"If-Match": '"0"', "Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    assert controller.ask("PUT", "/v1/jobs/job/override", order, headers).status == 202
+    controller.stop()
+    log = controller.log.read_text()
+    (line,) = (line for line in log.splitlines() if "owned" in line)
+    assert line.isprintable()
+    assert "\\x1b]0;owned\\x07\\nERROR forged" in line

@@ -21,7 +21,20 @@ def post(app: InProcess, path: str, record: Record, status: int = 200) -> str:
     return response.text
 
 
+def silence(app: InProcess, job: str = "job", seconds: float = 60.0) -> None:
+    """As if nothing had been heard of the job for so long."""
+    app.services.store.jobs[job].live.decided_time -= seconds
+
+
 def register(app: InProcess, **changes: object) -> JobAnswer:
+    """Register a start of the trainer. One before it counts as dead: it has been silent for a minute."""
+    known = app.services.store.jobs.get(str(changes.get("job", "job")))
+    if (
+        known is not None
+        and known.begun
+        and known.live.known()[0].incarnation != changes.get("incarnation", "first")
+    ):
+        silence(app, str(changes.get("job", "job")))
     return JobAnswer.model_validate_json(post(app, "/v1/jobs", spec(**changes)))
 
 
@@ -120,8 +133,14 @@ def test_a_zombie_of_an_older_start_is_refused(app: InProcess) -> None:
     again = register(app, incarnation="second")
     assert again.next_window == 2
     assert again.decision == decision
-    post(app, "/v1/jobs/job/windows", old.report(decision), status=409)
-    post(app, "/v1/jobs/job/end", End(incarnation="first", windows=2, steps=100, message=""), status=409)
+    ended = End(incarnation="first", windows=2, steps=100, message="")
+    for path, record in (("windows", old.report(decision)), ("end", ended)):
+        problem = json.loads(post(app, f"/v1/jobs/job/{path}", record, status=409))
+        assert problem["reason"] == "superseded"
+        assert "run 'second' registered later and took it over" in problem["detail"]
+    never = old.report(decision, incarnation="never")
+    problem = json.loads(post(app, "/v1/jobs/job/windows", never, status=409))
+    assert problem["reason"] == "wrong_incarnation"
     run(app, Trainer(incarnation="second", window=2), decision, 1)
     assert check(app.services.settings.data_dir / "job" / "journal.jsonl").ok
 

@@ -52,6 +52,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict
             if window == 70:
                 await job.order(Order(action="resume", actor="alice"), job.override_tag)
             if window == 80:
+                job.live.decided_time -= 60  # the start before it counts as dead
                 again = await job.register(spec(incarnation="second"))
                 trainer, decision = Trainer(incarnation="second", window=trainer.window + 1), again.decision
             decision = (await job.window(trainer.report(decision, nonfinite_steps=int(window == 7)))).decision

@@ -178,8 +178,8 @@ def test_beyond_loopback_with_a_token(start: Callable[..., Controller]) -> None:
 
 def test_two_controllers_cannot_share_a_folder(controller: Controller, tmp_path: Path) -> None:
     found = serve(tmp_path, "--port", "0")
-    assert found.returncode == 2
-    assert f"in use by another controller (pid {controller.process.pid})" in found.stderr
+    assert found.returncode == 3, "a code of its own: an agent acts on it"
+    assert f"in use by another controller (pid {controller.process.pid} at {controller.url})" in found.stderr
     assert controller.ask("GET", "/healthz").status == 200
 
 

@@ -25,9 +25,3 @@ def test_without_clipping_nothing_is_cut(cf: float) -> None:
     out = train("none", 0.2, cf, seed=0, steps=30)
     torch.testing.assert_close(out.applied + out.residual, out.came, rtol=0.0, atol=1e-4)
     assert not out.cut.any()
-
-
-def test_after_the_exchange_a_compressed_step_is_cut_more_often_than_a_dense_one() -> None:
-    """What is exchanged at once is many steps' worth of an element."""
-    dense, sparse = (train("after", 2.0, cf, seed=0, steps=150) for cf in (1.0, 100.0))
-    assert sparse.clipped_steps > dense.clipped_steps

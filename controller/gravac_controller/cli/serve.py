@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from gravac.wording import meant
 from gravac_controller.hosts import is_loopback
 from gravac_controller.listen import ListenError
-from gravac_controller.lock import DataDirError
+from gravac_controller.lock import DataDirError, DataDirInUse
 from gravac_controller.problems import faults_of
+from gravac_controller.safe_text import log_safely
 from gravac_controller.server import UnsafeError, run
 from gravac_controller.services import Services
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
@@ -31,6 +32,12 @@ class CannotStart(click.ClickException):
     """A setting, port or folder that does not work; the message says what to do."""
 
     exit_code = 2
+
+
+class InUse(CannotStart):
+    """Another controller serves this folder or job. A code of its own, which the agent that started us looks for."""
+
+    exit_code = 3
 
 
 @click.command()
@@ -89,7 +96,7 @@ def serve(
     """
     given["token"] = _read_token("--token-file", token_file)
     given["control_token"] = _read_token("--control-token-file", control_token_file)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_safely(logging.WARNING)
     try:
         settings = _settings(given).with_control_token()
         run(
@@ -97,6 +104,8 @@ def serve(
             with_parent=with_parent,
             started=lambda url, services: _tell(url, services, announce),
         )
+    except DataDirInUse as error:
+        raise InUse(str(error)) from None
     except (DataDirError, ListenError, UnsafeError) as error:
         raise CannotStart(str(error)) from None
 
