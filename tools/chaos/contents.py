@@ -50,6 +50,10 @@ def field(**fields: Any) -> Any:
     return change
 
 
+def ahead(told: Any, talk: Talk, request: Message) -> Any:
+    return {**told, "next_window": told.get("next_window", 0) + 1000}
+
+
 def old(told: Any, talk: Talk, request: Message) -> Any:
     return talk.first.get(request.path, told)
 
@@ -92,9 +96,13 @@ LIES = (
     ),
     decision_lie("lower epoch", decided(epoch=lambda n: max(0, n - 1), cf_minimum=1.0), ambiguous=True),
     decision_lie("epoch 2**53", decided(epoch=2**53)),
+    decision_lie(
+        "epoch and window far ahead", decided(epoch=lambda n: n + 10**6, window=lambda n: n + 10**6)
+    ),
     decision_lie("decision of another job", other_job),
     decision_lie("policy_state garbage", field(policy_state="\x1b[2J garbage")),
     decision_lie("policy_state of another policy", other_state),
+    decision_lie("next_window far ahead", ahead, scope="jobs"),
     decision_lie("next_window 2**53", field(next_window=2**53), scope="jobs"),
     decision_lie("replay of an old answer", old, ambiguous=True),
     decision_lie("one field more", field(extra=1)),
