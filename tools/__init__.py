@@ -1,0 +1,1 @@
+"""Programs for people who work on gravac; none of them is installed."""

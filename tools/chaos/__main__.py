@@ -1,0 +1,125 @@
+"""``python -m tools.chaos --events 500 --seed 1``: run it, tell what happened, exit 1 when something did not hold."""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tools.chaos import training
+from tools.chaos.episode import Outcome, run
+from tools.chaos.events import LIES
+from tools.chaos.witness import Witness
+
+EVENTS_AN_EPISODE = 10
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
+    parser.add_argument("--events", type=int, default=500, help="how many events in all [500]")
+    parser.add_argument("--seed", type=int, default=1, help="what happens, and when, follows from it [1]")
+    parser.add_argument("--per-episode", type=int, default=EVENTS_AN_EPISODE, help="events on one job [10]")
+    parser.add_argument(
+        "--first", type=int, default=0, help="number of the first episode: repeat one, or go on [0]"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin no episode after so long [no limit]"
+    )
+    parser.add_argument("--mode", choices=("own", "served"), help="only episodes of this kind [both in turn]")
+    parser.add_argument("--lies", default="", metavar="TEXT", help="only lies whose name has this in it")
+    parser.add_argument("--folder", type=Path, help="where to keep what failed [a temporary folder]")
+    parser.add_argument("--stop", action="store_true", help="end after the first episode that failed")
+    parser.add_argument("--json", type=Path, help="write the summary here, too")
+    parser.add_argument("--verbose", action="store_true", help="tell each event")
+    given = parser.parse_args(arguments)
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # unmounts, ends what was started
+    folder: Path = given.folder or Path(tempfile.mkdtemp(prefix="gravac-chaos-"))
+    folder = folder.absolute()
+    training.prepare()
+    lies = tuple(lie for lie in LIES if given.lies in lie.name)
+    if not lies:
+        parser.error(f"--lies {given.lies!r} is in none of: " + ", ".join(lie.name for lie in LIES))
+    witness, began, number = Witness(), time.monotonic(), given.first
+    outcomes: list[Outcome] = []
+    try:
+        while (done := happened(outcomes)) < given.events and time.monotonic() - began < given.seconds:
+            place = folder / f"seed{given.seed}-episode{number}"
+            shutil.rmtree(place, ignore_errors=True)
+            wanted = min(given.per_episode, given.events - done)
+            outcome = run(place, given.seed, number, wanted, witness, lies, given.mode)
+            outcomes.append(outcome)
+            tell(number, outcome, given, place)
+            if not outcome.wrong:
+                shutil.rmtree(place, ignore_errors=True)
+            elif given.stop:
+                break
+            number += 1
+    finally:
+        late = witness.longest
+        witness.close()
+    found = summary(outcomes, late, time.monotonic() - began)
+    print(json.dumps(found, indent=2))
+    print(f"next: --first {number} --seed {given.seed}")
+    if given.json is not None:
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 1 if any(outcome.wrong for outcome in outcomes) else 0
+
+
+def happened(outcomes: list[Outcome]) -> int:
+    return sum(outcome.events.total() for outcome in outcomes)
+
+
+def tell(number: int, outcome: Outcome, given: argparse.Namespace, place: Path) -> None:
+    """One line an episode; the story of one that failed."""
+    print(
+        f"episode {number} ({outcome.mode}): {outcome.events.total()} events, {outcome.lives} lives, "
+        f"{outcome.windows} windows, longest step {outcome.longest_step:.2f} s: "
+        f"{'FAILED' if outcome.wrong else 'ok'}",
+        flush=True,
+    )
+    if outcome.wrong or given.verbose:
+        for line in outcome.story:
+            print(f"    {line}")
+    for sentence in outcome.wrong:
+        print(f"  VIOLATION {sentence}")
+    if outcome.wrong:
+        print(
+            f"  see {place}; again: python -m tools.chaos --seed {given.seed} --first {number} "
+            f"--events {outcome.events.total()} --per-episode {given.per_episode}",
+            flush=True,
+        )
+
+
+def summary(outcomes: list[Outcome], late: float, seconds: float) -> dict[str, object]:
+    """What all episodes came to."""
+    events: Counter[str] = sum((outcome.events for outcome in outcomes), Counter())
+    wrong = [sentence for outcome in outcomes for sentence in outcome.wrong]
+    return {
+        "events": events.total(),
+        "events_by_kind": dict(sorted(events.items())),
+        "episodes": len(outcomes),
+        "lives": sum(outcome.lives for outcome in outcomes),
+        "windows_handed_in": sum(outcome.handed for outcome in outcomes),
+        "windows_journaled": sum(outcome.windows for outcome in outcomes),
+        "windows_announced_as_lost": sum(outcome.announced for outcome in outcomes),
+        "windows_sent_again": sum(outcome.resent for outcome in outcomes),
+        "longest_step_seconds": round(max((outcome.longest_step for outcome in outcomes), default=0.0), 3),
+        "longest_close_seconds": round(max((outcome.longest_close for outcome in outcomes), default=0.0), 3),
+        "machine_late_seconds": round(late, 3),
+        "requests_to_liars": sum(outcome.untold for outcome in outcomes),
+        "most_requests_to_a_liar_in_a_second": max((outcome.busiest for outcome in outcomes), default=0),
+        "violations": len(wrong),
+        "violations_by_kind": dict(sorted(Counter(sentence.split(":")[0] for sentence in wrong).items())),
+        "seconds": round(seconds, 1),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""One job from its first life to the checks: events at random moments, drawn from a seed."""
+
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tools.chaos import checks, events
+from tools.chaos.journals import journals, latest
+from tools.chaos.liars import Lie
+from tools.chaos.scene import Mode, Scene
+from tools.chaos.training import Training, lines, whole_lines
+from tools.chaos.witness import Witness
+
+RECOVERY_SECONDS = 120.0
+"""Until the agent must follow its controller again after the last event: longer than its longest pause between
+attempts, and long enough to start a controller on a busy machine."""
+QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
+"""Seconds between events: mostly the former, so that one meets what the other left; sometimes enough to recover."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What one episode came to."""
+
+    mode: Mode
+    events: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    windows: int = 0
+    handed: int = 0
+    announced: int = 0
+    """Windows that the agents' logs said were lost."""
+    resent: int = 0
+    lives: int = 0
+    longest_step: float = 0.0
+    longest_close: float = 0.0
+    busiest: int = 0
+    untold: int = 0
+    """Requests that lied-to agents sent, of all."""
+
+
+def run(
+    folder: Path,
+    seed: int,
+    number: int,
+    wanted: int,
+    witness: Witness,
+    lies: tuple[Lie, ...],
+    mode: Mode | None = None,
+) -> Outcome:
+    """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
+    chance = random.Random(f"{seed}:{number}")
+    mode = mode or ("own" if number % 2 else "served")
+    deck = list(lies)
+    random.Random(seed).shuffle(deck)
+    scene, outcome = Scene(folder, mode, number, chance, deck), Outcome(mode)
+    try:
+        live(scene, outcome, wanted)
+        for left in scene.close():
+            outcome.wrong.append(f"orphan: controller {left} outlived its training by 15 s")
+        judge(scene, outcome, witness)
+    finally:
+        for training in scene.trainings:
+            if training.outcome is None:
+                training.kill(0)
+                training.join()
+        scene.close()
+        if not outcome.wrong:
+            scene.disk.unmount()
+        else:
+            keep(scene)
+    return outcome
+
+
+def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
+    """Run the job's lives and let things happen."""
+    began, done, refused = time.monotonic(), 0, 0
+
+    def tell(what: str) -> None:
+        outcome.story.append(
+            f"{time.monotonic() - began:7.2f} {scene.trainings and scene.training.life.name} {what}"
+        )
+
+    begin(scene, tell, outcome)
+    while done < wanted and not outcome.wrong:
+        scene.pause(scene.chance.uniform(*(QUICK if scene.chance.random() < 0.7 else SLOW)))
+        if not scene.training.running:
+            outcome.wrong.append(f"failed: {scene.training.life.name} ended by itself")
+            break
+        kind = events.draw(scene)
+        if kind.ends and scene.chance.random() < 0.5:
+            recover(
+                scene, outcome
+            )  # else a life that was lost would pass for one that ended during an outage
+            tell("recovered")
+        what = kind.happen(scene)
+        if what is None:
+            refused += 1
+            if refused > 50 + 5 * done:
+                outcome.wrong.append("stuck: no controller and no status for so long that nothing can happen")
+            continue
+        done += 1
+        outcome.events[what] += 1
+        tell(what)
+        if kind.ends:
+            end(scene, tell)
+            if done < wanted:
+                begin(scene, tell, outcome)
+    if scene.training.outcome is None:
+        scene.pause(scene.chance.uniform(*QUICK))
+        recover(scene, outcome)
+        tell("recovered")
+        scene.controller()  # notes its token
+        scene.training.stop()
+        end(scene, tell)
+
+
+def begin(scene: Scene, tell: Tell, outcome: Outcome) -> None:
+    """Start a life; sometimes things happen before its first step."""
+    if scene.served is not None and scene.chance.random() < 0.7:
+        scene.served.wait()
+    if scene.served is not None and scene.chance.random() < 0.4:
+        what = events.cut(scene) or ""
+        outcome.events[what] += 1
+        tell(f"{what}, before the start")
+    scene.begin_life()
+    tell("began")
+    if scene.chance.random() < 0.6 or not scene.served:
+        if not scene.training.wait_started():
+            outcome.wrong.append(f"failed: {scene.training.life.name} did not start")
+        tell("started")
+
+
+def end(scene: Scene, tell: Tell) -> None:
+    """Wait for the end of a life, while what is wrong goes on for its time."""
+    training = scene.training
+    until = time.monotonic() + 60
+    while any(process.is_alive() for process in training.processes) and time.monotonic() < until:
+        time.sleep(0.02)
+        scene.pause(0.0)
+    training.join()
+    tell(f"ended: {training.outcome}")
+
+
+def recover(scene: Scene, outcome: Outcome) -> None:
+    """Nothing is wrong any more: wait until the ranks do again what the controller decides."""
+    scene.cure_all()
+    training = scene.training
+    if not training.wait_started():
+        outcome.wrong.append(f"failed: {training.life.name} did not start")
+        return
+    incarnation = next((note["incarnation"] for note in training.notes(0) if "incarnation" in note), "")
+    handed = lines(training.life.handed)
+    target = (
+        handed[-1]["last_step"] + 1 if handed else 0
+    )  # of the next window, which nobody has handed in yet
+    until, why = time.monotonic() + RECOVERY_SECONDS, ""
+    while training.running:
+        newest, epochs = latest(scene.data_dir, incarnation)
+        status = training.status
+        if newest < target:
+            why = f"the journal ends at step {newest}, and not with a window from step {target} on"
+        elif status["phase"] == "fallback":
+            why = "the ranks are still dense"
+        elif status["epoch"] not in epochs:
+            why = f"the ranks follow epoch {status['epoch']}, the newest decisions are of {sorted(epochs)}"
+        else:
+            return
+        if time.monotonic() > until:
+            outcome.wrong.append(f"no recovery: {training.life.name}: after {RECOVERY_SECONDS:g} s {why}")
+            return
+        time.sleep(0.1)
+    outcome.wrong.append(f"failed: {training.life.name} ended by itself")
+
+
+def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
+    """All checks, and what the summary tells."""
+    books = journals(scene.data_dir)
+    acknowledged = scene.proxy.acknowledged if scene.proxy is not None else []
+    wrong = [sentence for book in books for sentence in book.wrong]
+    for training in scene.trainings:
+        told = {note["incarnation"] for note in training.notes(0) if "incarnation" in note}
+        steps = {first_step for incarnation, first_step in acknowledged if incarnation in told}
+        wrong += checks.windows(training, books, steps)
+        wrong += checks.ended(training, books)
+        wrong += checks.equal(training)
+        wrong += checks.times(training, witness)
+        wrong += checks.log(training)
+        wrong += checks.obeyed(training)
+        measure(training, outcome)
+        outcome.handed += len(whole_lines(training.life.handed))
+        numbers, more = checks.announced(training.log())
+        outcome.announced += len(numbers) + more
+    wrong += checks.peers(scene)
+    outcome.wrong += wrong
+    outcome.lives = len(scene.trainings)
+    outcome.windows = sum(len(book.windows) for book in books)
+    outcome.busiest = max((watch.busiest for watch in scene.watches if watch.strict), default=0)
+    outcome.untold = sum(len(watch.requests) for watch in scene.watches if watch.strict)
+    if scene.proxy is not None:
+        outcome.resent = max(
+            0, scene.proxy.everything.paths.count(f"/v1/jobs/{scene.job}/windows") - outcome.windows
+        )
+
+
+def measure(training: Training, outcome: Outcome) -> None:
+    for rank in range(training.life.world):
+        for note in training.notes(rank):
+            outcome.longest_step = max(outcome.longest_step, note.get("longest", (0.0,))[0])
+            outcome.longest_close = max(outcome.longest_close, note.get("closing", 0.0))
+
+
+def keep(scene: Scene) -> None:
+    """The journals, to look at: out of the small disk, which goes."""
+    if scene.disk.mounted:
+        shutil.copytree(scene.disk.folder, scene.folder / "kept", ignore=shutil.ignore_patterns(".full"))
+        scene.disk.unmount()

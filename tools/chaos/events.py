@@ -1,0 +1,181 @@
+"""What can happen, how often, and what is done. An event returns what it was, or None when it could not happen now."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tools.chaos import contents, framing
+from tools.chaos.liars import Lie
+from tools.chaos.processes import send
+from tools.chaos.proxy import CUTS, Scope, Trouble
+from tools.chaos.scene import Mode, Scene
+from tools.chaos.squatter import Squatter
+
+LIES: tuple[Lie, ...] = framing.LIES + contents.LIES
+STOP_SECONDS = (0.2, 4.0)
+SCOPES: tuple[Scope, ...] = ("all", "all", "all", "windows", "windows", "jobs", "events", "proof")
+
+
+DECISIONS: tuple[Scope, ...] = ("all", "windows", "windows", "jobs")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of event. ``ends``: the training is over after it."""
+
+    name: str
+    weight: int
+    modes: tuple[Mode, ...]
+    happen: Callable[[Scene], str | None]
+    ends: bool = False
+
+
+def kill(scene: Scene) -> str | None:
+    """SIGKILL of the controller."""
+    pid = scene.controller()
+    if pid is None:
+        return None
+    if scene.served is not None:
+        scene.served.kill()
+        scene.served.start(after=scene.chance.uniform(0.0, 2.0))
+    elif not send(pid, signal.SIGKILL):
+        return None
+    return "kill"
+
+
+def kill_and_squat(scene: Scene) -> str | None:
+    """SIGKILL of the agent's own controller; another program has its port at once."""
+    scene.calm(always=True)
+    pid, port = scene.controller(), scene.port()
+    if pid is None or port is None or port in scene.squatted:
+        return None
+    silent = scene.chance.random() < 0.25
+    lie = None if silent else scene.next_lie()
+    squatter = Squatter(lie, scene.talk)
+    scene.watches.append(squatter.watch)
+    if not send(pid, signal.SIGKILL):
+        return None
+    if not squatter.bind(port):
+        return "kill (a squatter came too late)"
+    scene.squatted.add(port)
+    stays = scene.chance.choice((scene.chance.uniform(0.5, 5.0), 1e6))
+    scene.ill("squatter", stays, squatter.close)
+    return f"squatter: {'silent' if lie is None else lie.name}"
+
+
+def stop(scene: Scene) -> str | None:
+    """SIGSTOP, and SIGCONT later."""
+    pid = scene.controller()
+    if pid is None or any(ill.what == "stopped" for ill in scene.ills):
+        return None
+    scene.stop_process(pid, scene.chance.uniform(*STOP_SECONDS))
+    return "stop"
+
+
+def full_disk(scene: Scene) -> str | None:
+    """No room for the journal, for a while."""
+    if any(ill.what == "disk" for ill in scene.ills):
+        return None
+    scene.disk.fill(scene.controller())
+    scene.ill("disk", scene.chance.uniform(0.2, 3.0), scene.disk.free)
+    return "full disk"
+
+
+def cut(scene: Scene) -> str | None:
+    """The next few connections end somewhere in a request's answer."""
+    scene.calm()
+    where, scope = scene.chance.choice(CUTS), scene.chance.choice(SCOPES)
+    times = scene.chance.choice((1, 1, 2, 5))
+    scene.trouble(Trouble(scope, cut=where, times=times), seconds=scene.chance.uniform(0.5, 3.0))
+    return f"cut: {where} ({scope})"
+
+
+def kill_in_answer(scene: Scene) -> str | None:
+    """The controller dies in the middle of an answer, its journal written."""
+    served = scene.served
+    if served is None or served.pid is None:
+        return None
+    scene.calm()
+    where = scene.chance.choice(CUTS[1:])
+    after = scene.chance.uniform(0.0, 2.0)
+
+    def die() -> None:
+        served.kill()
+        served.start(after=after)
+
+    scope = scene.chance.choice(SCOPES[:-2])
+    scene.trouble(Trouble(scope, cut=where, times=1, then=die), seconds=2.0)
+    return f"kill in answer: {where} ({scope})"
+
+
+def lie(scene: Scene) -> str | None:
+    """The man in the middle answers with a lie for a while."""
+    scene.calm()
+    told = scene.next_lie()
+    scope = scene.chance.choice(SCOPES if told.scratch else DECISIONS) if told.scope is None else told.scope
+    trouble = Trouble(scope, lie=told)
+    scene.trouble(trouble, seconds=scene.chance.uniform(0.3, 4.0))
+    return f"lie: {told.name} ({scope})"
+
+
+def kill_rank(rank: int) -> Callable[[Scene], str | None]:
+    """SIGKILL of a rank; the training is started again under the same name."""
+
+    def happen(scene: Scene) -> str | None:
+        if not scene.training.status:
+            return None
+        scene.controller()  # notes its token
+        scene.training.kill(rank)
+        return f"kill rank {rank}"
+
+    return happen
+
+
+def kill_before_end(scene: Scene) -> str | None:
+    """SIGKILL of the controller just before the training ends in order."""
+    if not scene.training.status or kill(scene) is None:
+        return None
+    time.sleep(scene.chance.choice((0.0, scene.chance.uniform(0.0, 0.3))))
+    scene.training.fresh_controller = True
+    scene.training.stop()
+    return "kill before the end"
+
+
+def ill_at_end(scene: Scene) -> str | None:
+    """The training ends in order while something is wrong."""
+    if scene.served is not None and not scene.ills:
+        scope: Scope = scene.chance.choice(("end", "windows", "all"))
+        where, told = scene.chance.choice(CUTS), scene.next_lie()
+        trouble = Trouble(scope, cut=where, times=scene.chance.choice((1, 2, 9)))
+        scene.trouble(trouble if scene.chance.random() < 0.5 else Trouble(scope, lie=told), seconds=3.0)
+    if not scene.training.status or not scene.ills:
+        return None
+    what = " and ".join(sorted({ill.what for ill in scene.ills}))
+    scene.training.fresh_controller = True
+    scene.training.stop()
+    return f"end during: {what}"
+
+
+BOTH: tuple[Mode, ...] = ("own", "served")
+KINDS = (
+    Kind("kill", 4, ("own",), kill),
+    Kind("kill", 3, ("served",), kill),
+    Kind("squatter", 8, ("own",), kill_and_squat),
+    Kind("stop", 3, BOTH, stop),
+    Kind("full disk", 2, BOTH, full_disk),
+    Kind("cut", 8, ("served",), cut),
+    Kind("kill in answer", 3, ("served",), kill_in_answer),
+    Kind("lie", 14, ("served",), lie),
+    Kind("kill rank 0", 1, BOTH, kill_rank(0), ends=True),
+    Kind("kill rank 1", 1, BOTH, kill_rank(1), ends=True),
+    Kind("kill before the end", 2, ("own",), kill_before_end, ends=True),
+    Kind("kill before the end", 1, ("served",), kill_before_end, ends=True),
+    Kind("end during", 1, BOTH, ill_at_end, ends=True),
+)
+
+
+def draw(scene: Scene) -> Kind:
+    """The next kind of event."""
+    kinds = [kind for kind in KINDS if scene.mode in kind.modes]
+    return scene.chance.choices(kinds, [kind.weight for kind in kinds])[0]

@@ -1,0 +1,185 @@
+"""What an episode's events act on: a job's controller, proxy and disk, the training that runs now, and what is wrong
+with them at the moment."""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tools.chaos.controllers import Served
+from tools.chaos.disk import Disk
+from tools.chaos.liars import Lie, Talk
+from tools.chaos.life import Life
+from tools.chaos.processes import children, of_folder, send, token_of
+from tools.chaos.proxy import Proxy, Trouble
+from tools.chaos.squatter import Squatter
+from tools.chaos.training import Training
+from tools.chaos.watch import Watch
+
+Mode = Literal["own", "served"]
+"""Whose controller: the agent starts its own; or one that we serve, behind a proxy."""
+REQUEST_SECONDS = 1.0
+CALM_SECONDS = 15.0
+"""Longer than an agent's longest pause between attempts, or a controller's start."""
+POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
+
+
+@dataclass
+class Ill:
+    """Something that is wrong until ``until``."""
+
+    what: str
+    until: float
+    cure: Callable[[], None]
+
+
+class Scene:
+    """One episode's things. ``close`` frees them all."""
+
+    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random, deck: list[Lie]) -> None:
+        self.folder, self.mode, self.chance = folder, mode, chance
+        folder.mkdir(parents=True)
+        self.disk = Disk(folder / "disk")
+        self.data_dir = self.disk.folder / "runs"
+        self._number, self._lies, self._deck = number, 0, deck
+        self.job, self.policy = f"job{number}", chance.choice(POLICIES)
+        self.talk = Talk(self.job, self.policy, random.Random(chance.random()))
+        self.elsewhere = Squatter(None, self.talk, name="where redirects lead")
+        self.elsewhere.bind(0)
+        self.elsewhere.watch.strict = True
+        self.talk.elsewhere = f"http://127.0.0.1:{self.elsewhere.port}"
+        self.watches: list[Watch] = [self.elsewhere.watch]
+        self.tokens: set[str] = set()
+        self.trainings: list[Training] = []
+        self.ills: list[Ill] = []
+        self.squatted: set[int] = set()
+        """Ports that squatters have, or had."""
+        self.proxy: Proxy | None = None
+        self.served: Served | None = None
+        part_bytes = {"GRAVAC_CONTROLLER_JOURNAL_PART_BYTES": "65536"} if chance.random() < 0.5 else {}
+        self.environment = {"GRAVAC_KERNELS": "reference", "GRAVAC_COLLECTIVE": "gather", **part_bytes}
+        if mode == "served":
+            self.proxy = Proxy(self.talk, random.Random(chance.random()))
+            self.served = Served(self.data_dir, folder / "controller.log", self.proxy, part_bytes)
+            self.tokens.add(self.served.token)
+            self.environment["GRAVAC_TOKEN"] = self.served.token
+
+    @property
+    def training(self) -> Training:
+        return self.trainings[-1]
+
+    def begin_life(self) -> None:
+        """Start the training (again): the same job, other processes."""
+        options = {
+            "data_dir": str(self.data_dir),
+            "job": self.job,
+            "policy": self.policy,
+            "window": 5,
+            "request_seconds": REQUEST_SECONDS,
+            "agreement_seconds": 30.0,
+        }
+        if self.proxy is not None:
+            options["controller"] = self.proxy.url
+        name = f"life{len(self.trainings)}"
+        self.trainings.append(Training(Life(self.folder, name, 2, options, self.environment)))
+
+    def controller(self) -> int | None:
+        """The process that decides now, if there is one."""
+        if self.served is not None:
+            return self.served.pid
+        found = children(self.training.pid)
+        for pid in found:
+            token = token_of(pid)
+            if token is not None:
+                self.tokens.add(token)
+        return found[0] if found else None
+
+    def port(self) -> int | None:
+        """Where the agent's own controller answers, as far as the agent said."""
+        url = self.training.status.get("url")
+        return int(url.rsplit(":", 1)[1]) if url else None
+
+    def ill(self, what: str, seconds: float, cure: Callable[[], None]) -> None:
+        """Something is wrong from now on, for so long."""
+        self.ills.append(Ill(what, time.monotonic() + seconds, cure))
+
+    def next_lie(self) -> Lie:
+        """Each kind in its turn, in an order that the seed gives."""
+        self._lies += 1
+        return self._deck[(self._number * 5 + self._lies) % len(self._deck)]
+
+    def calm(self, always: bool = False) -> None:
+        """Wait a little, mostly, until windows are answered: to trouble something that works."""
+        if not self.trainings or (not always and self.chance.random() < 0.4):
+            return
+        known = 0 if self.proxy is None else len(self.proxy.acknowledged)
+        until = time.monotonic() + CALM_SECONDS
+        while time.monotonic() < until and self.training.running:
+            if self.proxy is not None and len(self.proxy.acknowledged) >= known + 2:
+                return
+            status = self.training.status
+            if self.proxy is None and status.get("url") and status["phase"] != "fallback":
+                return
+            self.pause(0.02)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and cure what has lasted long enough."""
+        until = time.monotonic() + seconds
+        while True:
+            now = time.monotonic()
+            self._cure([ill for ill in self.ills if ill.until <= now])
+            if now >= until or not self.training.running:
+                return
+            time.sleep(min(0.02, until - now))
+
+    def cure_all(self) -> None:
+        """Nothing is wrong any more that an agent must wait for: it can do without its old port."""
+        self._cure([ill for ill in self.ills if ill.what != "squatter"])
+        if self.served is not None:
+            self.served.wait()
+
+    def trouble(self, trouble: Trouble, seconds: float) -> None:
+        """From now on the proxy does this."""
+        assert self.proxy is not None
+        self._cure([ill for ill in self.ills if ill.what == "wire"])
+        proxy = self.proxy
+        self.watches.append(trouble.watch)
+        proxy.trouble = trouble
+
+        def cure() -> None:
+            proxy.trouble = None
+            trouble.watch.end()
+
+        self.ill("wire", seconds, cure)
+
+    def stop_process(self, pid: int, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT so much later."""
+        if send(pid, signal.SIGSTOP):
+            self.ill("stopped", seconds, lambda: void(send(pid, signal.SIGCONT)))
+
+    def close(self) -> list[int]:
+        """Free everything; returns the controllers that outlive their training."""
+        self._cure(list(self.ills))
+        if self.served is not None:
+            self.served.stop()
+        if self.proxy is not None:
+            self.proxy.close()
+        self.elsewhere.close()
+        until = time.monotonic() + 15
+        while (left := of_folder(self.data_dir)) and time.monotonic() < until:
+            time.sleep(0.1)
+        for pid in left:
+            send(pid, signal.SIGKILL)
+        return left
+
+    def _cure(self, ills: list[Ill]) -> None:
+        for ill in ills:
+            self.ills.remove(ill)
+            ill.cure()
+
+
+def void(result: object) -> None:
+    """Drop a result, where a function without one is asked for."""

@@ -1,0 +1,52 @@
+"""How late the machine itself was: a process that sleeps, and writes down when it was woken up too late."""
+
+import contextlib
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+
+NAP_SECONDS = 0.02
+LATE_SECONDS = 0.05
+
+
+def watch(out: Connection) -> None:
+    """Until the other end closes."""
+    before = time.time()
+    try:
+        while True:
+            time.sleep(NAP_SECONDS)
+            now = time.time()
+            if now - before > NAP_SECONDS + LATE_SECONDS:
+                out.send((before, now))
+            before = now
+    except OSError:
+        return
+
+
+class Witness:
+    """Runs from here to ``close``."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self._heard, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=watch, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._spans: list[tuple[float, float]] = []
+
+    def late(self, began: float, ended: float) -> float:
+        """Seconds between these two (Unix) times that it should have been awake."""
+        with contextlib.suppress(EOFError, OSError):  # it may have been ended before us
+            while self._heard.poll(0):
+                self._spans.append(self._heard.recv())
+        return sum(max(0.0, min(end, ended) - max(begin, began)) for begin, end in self._spans)
+
+    @property
+    def longest(self) -> float:
+        """Latest that it ever was."""
+        self.late(0.0, 0.0)
+        return max((end - begin for begin, end in self._spans), default=0.0)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
