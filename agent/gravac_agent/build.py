@@ -16,7 +16,7 @@ from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac_agent import link as links
-from gravac_agent.agree import new_group, same_everywhere
+from gravac_agent.agree import new_group, same_everywhere, together
 from gravac_agent.describe import environment, job_name, model_shape
 from gravac_agent.desk import Desk, LocalDesk
 from gravac_agent.encode import Encoder
@@ -64,15 +64,9 @@ def assemble(
     """Agree with the other ranks on the setup and start this rank's threads. Raises SetupError or AgreementError."""
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
-    rule = policies.parse(settings.policy) if policy is None else policy
-    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
-        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+    with together(module.process_group, settings.agreement_seconds):
+        rule = _ready(settings, policy)
     wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
-    try:
-        kernels.use(settings.kernels)
-        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
-    except ImportError as error:
-        raise SetupError(str(error)) from None
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = same_everywhere(
@@ -98,8 +92,11 @@ def assemble(
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     memory.world_size = world_size
-    if slot.leftover.nbytes():
-        memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
+    with together(tick_group):
+        if slot.leftover.nbytes():
+            memory.load_state_dict(
+                slot.leftover.state_dict()
+            )  # an earlier agent on this module still owes this
     # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
     smoothing = rule.spec().settings.get("smoothing", 0.1) or min(1.0, world_size / 100)
     tracker = GainTracker(float(smoothing))  # type: ignore[arg-type]
@@ -109,21 +106,22 @@ def assemble(
         job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
     desk: Desk | None = None
     start = Directive.of(rule.start().decision)
-    if rank == 0:
-        spec = JobSpec(
-            job=job,
-            incarnation=incarnation,
-            world_size=world_size,
-            window_steps=settings.window,
-            policy=rule.spec(),
-            compressor=settings.compressor,
-            memory=settings.memory,
-            model=model_shape(module),
-            environment=environment(module),
-            link=None if wire.link is None else wire.link.spec(),
-            settings=settings.described(),
-        )
-        desk = _desk(spec, settings, policy)
+    with together(tick_group):
+        if rank == 0:
+            spec = JobSpec(
+                job=job,
+                incarnation=incarnation,
+                world_size=world_size,
+                window_steps=settings.window,
+                policy=rule.spec(),
+                compressor=settings.compressor,
+                memory=settings.memory,
+                model=model_shape(module),
+                environment=environment(module),
+                link=None if wire.link is None else wire.link.spec(),
+                settings=settings.described(),
+            )
+            desk = _desk(spec, settings, policy)
     loop = StepLoop(
         group=tick_group,
         rank=rank,
@@ -153,6 +151,19 @@ def assemble(
     )
     engine.begin(loop.plan, 0)
     return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered, wire)
+
+
+def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
+    """What may fail on one host alone, and what does on all. Returns the decision rule."""
+    rule = policies.parse(settings.policy) if policy is None else policy
+    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
+        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+    try:
+        kernels.use(settings.kernels)
+        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
+    except ImportError as error:
+        raise SetupError(str(error)) from None
+    return rule
 
 
 def _unstable(encoder: Encoder, cf: float) -> str | None:

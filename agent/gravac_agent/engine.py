@@ -52,7 +52,7 @@ class Engine:
         self._surveyed = surveyed
         self.encoder = encoder
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._tick_group, self._codec, self._announce = tick_group, codec, announce
+        self._tick_group, self.codec, self._announce = tick_group, codec, announce
         self._seed, self._rank = seed, codec.rank
         self._inbox: queue.SimpleQueue[Task | Sending | Callable[[], None] | None] = queue.SimpleQueue()
         self._flights: deque[Sending] = deque()
@@ -88,6 +88,23 @@ class Engine:
     def call(self, job: Callable[[], None]) -> None:
         """Run ``job`` on the exchange thread, after everything queued so far (for the agent's other collectives)."""
         self._inbox.put(job)
+
+    def run(self, job: Callable[[], object]) -> None:
+        """``call`` it and wait. Raises what it raises."""
+        done, failed = threading.Event(), list[Exception]()
+
+        def ask() -> None:
+            try:
+                job()
+            except Exception as error:
+                failed.append(peer_error(error))
+            finally:
+                done.set()
+
+        self.call(ask)
+        done.wait()
+        if failed:
+            raise failed[0]
 
     def close(self) -> None:
         """End the threads once their queues are done."""
@@ -152,7 +169,7 @@ class Engine:
             self._flights.append(flight)
             self._waiting.put(flight)
             if task.last:
-                step.tick = self._codec.pack(step.sums, *self._announce())
+                step.tick = self.codec.pack(step.sums, *self._announce())
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except (
             Exception
@@ -205,7 +222,7 @@ class Engine:
             begun = time.monotonic()
             step.tick_work.wait()
             step.activity.append(("communicate", begun, time.monotonic()))
-            tick = self._codec.unpack(step.tick)
+            tick = self.codec.unpack(step.tick)
         except Exception as error:
             self._outcomes.put(peer_error(error))
             return
