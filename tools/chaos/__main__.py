@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--mode", choices=("own", "served"), help="only episodes of this kind [both in turn]")
     parser.add_argument("--lies", default="", metavar="TEXT", help="only lies whose name has this in it")
     parser.add_argument("--folder", type=Path, help="where to keep what failed [a temporary folder]")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of what did not fail, too")
     parser.add_argument("--stop", action="store_true", help="end after the first episode that failed")
     parser.add_argument("--json", type=Path, help="write the summary here, too")
     parser.add_argument("--verbose", action="store_true", help="tell each event")
@@ -56,9 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
             outcome = run(place, given.seed, number, wanted, witness, lies, given.mode)
             outcomes.append(outcome)
             tell(number, outcome, given, place)
-            if not outcome.wrong:
+            if not outcome.wrong and not given.keep:
                 shutil.rmtree(place, ignore_errors=True)
-            elif given.stop:
+            if outcome.wrong and given.stop:
                 break
             number += 1
     finally:

@@ -22,7 +22,7 @@ from tools.chaos.watch import Watch
 Mode = Literal["own", "served"]
 """Whose controller: the agent starts its own; or one that we serve, behind a proxy."""
 REQUEST_SECONDS = 1.0
-CALM_SECONDS = 15.0
+CALM_SECONDS = 30.0
 """Longer than an agent's longest pause between attempts, or a controller's start."""
 POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
 
