@@ -55,4 +55,6 @@ def test_settings_are_told_whole_but_for_secrets_and_places() -> None:
         "data_dir",
         "controller",
         "page_port",
+        "steering",
+        "log_to_stderr",
     }
