@@ -11,6 +11,7 @@ from ranks.scenarios.members import (
     switched_differently,
     unstable_memory,
 )
+from ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from ranks.scenarios.service import (
     controller_dies,
@@ -26,6 +27,7 @@ __all__ = [
     "Branchy",
     "batch",
     "chosen_collectives",
+    "compiled",
     "conserved",
     "controller_dies",
     "controller_missing",
@@ -33,6 +35,7 @@ __all__ = [
     "each_of",
     "every_codec",
     "failing_codec",
+    "fails_alone",
     "fingerprint",
     "hashed",
     "keeps_failing",
@@ -46,10 +49,12 @@ __all__ = [
     "one_fails",
     "overflow_of_the_mean",
     "overflow_under_amp",
+    "peer_dies",
     "resumed",
     "same_as_ddp",
     "same_job_twice",
     "settings_differ",
+    "several_optimizers",
     "steered",
     "styled_steps",
     "switched",
@@ -58,6 +63,7 @@ __all__ = [
     "train",
     "training_styles",
     "two_groups",
+    "uneven",
     "unstable_memory",
     "wrapped",
 ]
