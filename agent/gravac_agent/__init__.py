@@ -1,7 +1,8 @@
 """Inside the trainer: wrap it in one ``with Agent(ddp_model, optimizer):`` block."""
 
 from gravac_agent.agent import Agent
-from gravac_agent.errors import AgentError, AgreementError, ClosedError, SetupError
+from gravac_agent.errors import AgentError, AgreementError, ClosedError, PeerError, SetupError
+from gravac_agent.hosts import warn_of_loopback
 from gravac_agent.link import Link
 from gravac_agent.settings import AgentSettings
 from gravac_agent.state import AgentState
@@ -14,5 +15,8 @@ __all__ = [
     "AgreementError",
     "ClosedError",
     "Link",
+    "PeerError",
     "SetupError",
 ]
+
+warn_of_loopback()

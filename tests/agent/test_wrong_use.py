@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,6 +48,105 @@ def test_not_a_ddp_module() -> None:
         SetupError, match="Agent wraps a DistributedDataParallel module, got Linear: write Agent"
     ):
         Agent(model, torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
+
+
+def test_compiled_but_not_ddp() -> None:
+    model = nn.Linear(4, 2)
+    with pytest.raises(SetupError, match=r"got torch.compile of Linear: write Agent\(Distributed"):
+        Agent(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"optimizer": None}, r"optimizer=None is not a torch\.optim\.Optimizer: pass the one"),
+        ({"scaler": 3}, r"scaler=3 is not a torch\.amp\.GradScaler: pass the one that scales the loss"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(world_of_one: None, wrong: dict[str, Any], message: str) -> None:
+    module, optimizer = pair()
+    with pytest.raises(SetupError, match=message):
+        Agent(**{"module": module, "optimizer": optimizer} | wrong)
+
+
+def test_an_optimizer_of_another_model(world_of_one: None, tmp_path: Path) -> None:
+    module, _ = pair()
+    _, other = pair()
+    agent = Agent(module, other, controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match="SGD steps none of the module's 2 trainable parameters"), agent:
+        pass
+    with Agent(module, other, enabled=False):
+        pass
+
+
+def test_an_optimizer_of_some_parameters_is_said_once(
+    world_of_one: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, _ = pair()
+    optimizer = torch.optim.SGD([module.module.bias], lr=0.1)
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path):
+        step(module, optimizer)
+    assert caplog.text.count("the optimizer steps 1 of the module's 2 trainable parameters") == 1
+
+
+def test_an_agent_that_is_never_entered(
+    world_of_one: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, optimizer = pair()
+    Agent(module, optimizer, controller=None, data_dir=tmp_path)  # kept by nobody
+    step(module, optimizer)
+    step(module, optimizer)
+    assert caplog.text.count("the Agent made for it does not run: nothing is compressed. Write `with") == 1
+    caplog.clear()
+    agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
+    with pytest.raises(SetupError, match="use it inside `with`"):
+        agent.log(loss=1.0)
+    with agent:
+        step(module, optimizer)
+    step(module, optimizer)
+    Agent(module, optimizer, enabled=False)
+    Agent(module, optimizer, controller=None, data_dir=tmp_path).close()
+    step(module, optimizer)
+    assert "does not run" not in caplog.text
+
+
+def test_sparse_gradients_do_not_pass_a_momentum_memory(world_of_one: None, tmp_path: Path) -> None:
+    module = DistributedDataParallel(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2)))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    agent = Agent(module, optimizer, memory="momentum", controller=None, data_dir=tmp_path)
+    with (
+        pytest.raises(SetupError, match=r"the sparse gradients of '0\.weight' do not pass through it"),
+        agent,
+    ):
+        pass
+
+
+def test_uneven_inputs_cannot_change_the_divisor(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with (
+        Agent(module, optimizer, controller=None, data_dir=tmp_path),
+        pytest.raises(SetupError, match="divide_by_initial_world_size=False does not work"),
+        module.join(divide_by_initial_world_size=False),
+    ):
+        step(module, optimizer)
+
+
+def test_a_state_of_another_model(world_of_one: None, tmp_path: Path) -> None:
+    def made(width: int) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+        module = DistributedDataParallel(nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2)))
+        return module, torch.optim.SGD(module.parameters(), lr=0.1)
+
+    options: dict[str, Any] = {"controller": None, "data_dir": tmp_path, "policy": "static:cf=4"}
+    module, optimizer = made(64)
+    with Agent(module, optimizer, **options) as agent:
+        step(module, optimizer)
+        state = agent.state_dict()
+    for other, message in (
+        (made(32), r"parameter '0\.weight' has shape \(64, 4\) there and \(32, 4\) here"),
+        (pair(), r"it has a parameter '0\.weight' of shape \(64, 4\), which the module lacks"),
+    ):
+        with Agent(*other, **options) as agent, pytest.raises(SetupError, match=message):
+            agent.load_state_dict(state)
 
 
 def test_no_process_group(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:

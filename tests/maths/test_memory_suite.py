@@ -301,3 +301,31 @@ def test_no_memory_refuses_to_take_over_what_is_owed() -> None:
     with pytest.raises(ValueError, match="memory='none' cannot hold the residual"):
         convert(used("conef-sketch"), build("none"))
     convert(build("residual"), build("none"))
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_what_is_held_back_is_owed(text: str) -> None:
+    """If the step counts, and only then; on top of what the step itself leaves; and it goes out with a dense step."""
+    plain, holding, rolled = used(text), used(text), used(text)
+    excess = flat(ONE[0], gradients(77))
+    for memory, keep in ((plain, True), (holding, True), (rolled, False)):
+        grads = flat(ONE[0], gradients(3))
+        p = memory.compensate(ONE[0], grads)
+        payload = build_codec("topk").compress(p, 5.0, Key(0, 3, 0, 0), torch.float32)
+        memory.update(ONE[0], build_codec("topk"), payload)
+        if memory is not plain:
+            memory.hold_back(ONE[0], excess)
+            excess_kept = excess.clone()
+        memory.commit() if keep else memory.rollback()
+    assert torch.equal(excess, excess_kept)
+    assert equal(rolled.state_dict(), used(text).state_dict())
+    if text == "none":
+        return
+    before, after = residuals(plain), residuals(holding)
+    slack = 1e-5 if build(text).exact or text.startswith(("conef", "iconef")) else 0.0
+    if slack and not text.startswith("conef-sketch"):
+        for name, piece in zip(ONE[0].names, torch.split(excess, list(ONE[0].numels)), strict=True):
+            torch.testing.assert_close(after[name], before[name] + piece, rtol=slack, atol=1e-3)
+    assert not equal(before, after)
+    step(holding, ONE, gradients(4), 4, cf=1.0)
+    assert not any(float(value.abs().max()) > 1e-3 for value in residuals(holding).values()), "all went out"

@@ -20,6 +20,7 @@ from ranks.scenarios.members import (
     thresholds,
     unstable_memory,
 )
+from ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from ranks.scenarios.service import (
     controller_dies,
@@ -37,6 +38,7 @@ __all__ = [
     "Branchy",
     "batch",
     "chosen_collectives",
+    "compiled",
     "conserved",
     "controller_dies",
     "controller_missing",
@@ -44,6 +46,7 @@ __all__ = [
     "each_of",
     "every_codec",
     "failing_codec",
+    "fails_alone",
     "fingerprint",
     "hashed",
     "keeps_failing",
@@ -59,10 +62,12 @@ __all__ = [
     "one_fails",
     "overflow_of_the_mean",
     "overflow_under_amp",
+    "peer_dies",
     "resumed",
     "same_as_ddp",
     "same_job_twice",
     "settings_differ",
+    "several_optimizers",
     "steered",
     "styled_steps",
     "switched",
@@ -73,6 +78,7 @@ __all__ = [
     "training_styles",
     "true_gains",
     "two_groups",
+    "uneven",
     "unstable_memory",
     "wrapped",
 ]

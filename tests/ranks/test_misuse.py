@@ -1,0 +1,80 @@
+"""What goes wrong on one rank, ends on all: no rank waits for others that will not come. And uneven inputs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from ranks.harness import RunEach, RunRanks
+
+pytestmark = pytest.mark.distributed
+
+UNEVEN = [
+    {"counts": [13, 9, 4], "policy": "dense"},
+    {"counts": [4, 13, 9], "policy": "static:cf=10"},
+    {"counts": [12, 0, 12], "policy": "static:cf=10", "compressor": "powersgd"},
+    {"counts": [7, 7, 7], "policy": "static:cf=10"},
+]
+
+
+def test_uneven_inputs_in_a_join_context(run_each: RunEach) -> None:
+    for case, results in run_each("uneven", 3, UNEVEN):
+        steps = 2 * max(case["counts"])
+        for result in results:
+            assert result["agent"] == results[0]["agent"], case
+            assert (result["agent"] == result["plain"]) == (case["policy"] == "dense"), case
+            assert result["steps"] == steps, case
+            assert result["windows"] == -(-steps // 5), case
+        assert sum(results[0]["samples"]) == 16 * 2 * sum(case["counts"]), case
+
+
+ALONE = {
+    "optimizer": ("SGD steps none of the module's 18 trainable parameters", 1),
+    "hook": ("already has a communication hook", 1),
+    "desk": ("no desk on this host", 0),
+    "join": ("`with Agent(...):` around `with Join([module]):`", None),
+    "load another model": (r"'0.weight' has shape (32, 128) there and (64, 64) here", 1),
+    "load a state of 0.1": (r"'0.weight' has shape (1024,) there and (64, 64) here", 1),
+    "load nonsense": ("cannot be loaded", 1),
+}
+
+
+def test_a_setup_that_fails_on_one_rank_fails_on_all_at_once(run_each: RunEach) -> None:
+    for case, results in run_each("fails_alone", 3, [{"what": what} for what in ALONE]):
+        message, culprit = ALONE[case["what"]]
+        for rank, result in enumerate(results):
+            assert message in result["error"], case
+            assert result["seconds"] < 40, case
+            if culprit is not None and rank != culprit:
+                assert f"SetupError: another rank cannot start: rank {culprit}: " in result["error"], case
+
+
+def test_a_rank_that_loads_no_state_is_noticed(run_ranks: RunRanks) -> None:
+    one, two, three = run_ranks("fails_alone", 3, what="load not")
+    for result in (one, three):
+        assert "SetupError: load_state_dict was not called on all ranks" in result["error"]
+    assert "AgreementError" in two["error"] or "PeerError" in two["error"]  # whichever reaches it first
+    assert two["seconds"] < 40
+
+
+@pytest.mark.parametrize("cf", [1.0, 10.0])
+def test_a_dead_peer_is_named_as_that(run_ranks: RunRanks, tmp_path: Path, cf: float) -> None:
+    for result in run_ranks("peer_dies", 3, cf=cf)[:2]:
+        assert "PeerError: a collective failed because another rank ended" in result["error"]
+        assert "gloo" in result["error"]  # the original error
+        assert result["kept"]  # no optimizer used what a broken collective left
+        assert result["seconds"] < 60
+    assert json.loads((tmp_path / "rank2.json").read_text()) == {}
+
+
+def test_a_compiled_module_trains_as_one_that_is_not(run_ranks: RunRanks) -> None:
+    for result in run_ranks("compiled", 2):
+        assert result["dense"] == result["plain"]
+        assert result["compressed"] == result["not compiled"] != result["plain"]
+        assert result["compressed steps"] == result["dense steps"] == [17, 3, 3]
+
+
+def test_a_bad_step_is_skipped_by_all_optimizers_of_the_module(run_ranks: RunRanks) -> None:
+    for result in run_ranks("several_optimizers", 2):
+        assert result["kept"]
+        assert result["moved"]
+        assert result["skipped"] == 1
