@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ZYGOTE = Path(__file__).parent / "zygote.py"
-START_SECONDS = 600.0
-"""Longer than a process takes to start, all imports included: with 24 others on two cores torch alone took minutes."""
+START_SECONDS = 240.0
+"""Longer than a process takes to announce itself; less than a test may take, so that the reason is reported."""
 
 
 def surroundings(**more: str) -> dict[str, str]:
@@ -39,7 +39,13 @@ class Forked:
         self._status = os.fdopen(status, "rb", buffering=0)
         self.stdin, self.stdout = stdin, stdout
         self.returncode: int | None = None
-        self.pid = self._number()
+        try:
+            self.pid = self._number()
+        except BaseException:  # a test's time limit: the zygote ends what nobody waits for any more
+            for file in (self._status, stdin, stdout):
+                if file is not None:
+                    file.close()
+            raise
 
     def _number(self) -> int:
         line = self._status.readline()

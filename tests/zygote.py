@@ -10,7 +10,6 @@ Nothing has run here that a fork could inherit: one thread, no loop, no gloo, ra
 it starts ends as any Python process does.
 """
 
-import contextlib
 import gc
 import importlib
 import json
@@ -49,9 +48,13 @@ def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
     return json.loads(body), files
 
 
-def tell(file: int, number: int) -> None:
-    with contextlib.suppress(OSError):  # whoever asked has gone
+def tell(file: int, number: int) -> bool:
+    """Whether there was somebody to be told."""
+    try:
         os.write(file, f"{number}\n".encode())
+    except OSError:  # whoever asked has gone
+        return False
+    return True
 
 
 def serve(control: socket.socket) -> Request | None:
@@ -86,7 +89,8 @@ def serve(control: socket.socket) -> Request | None:
                 for file in (*standard, told, woken, wake, *children.values()):
                     os.close(file)
                 return request
-            tell(told, child)
+            if not tell(told, child):
+                os.kill(child, signal.SIGKILL)  # nobody else would end it
             children[child] = told
             for file in standard:
                 os.close(file)

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from gravac import memories
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
-from gravac_agent import checkpoint
+from gravac_agent import checkpoint, usage
+from gravac_agent.agree import together
 from gravac_agent.build import Parts, assemble
 from gravac_agent.errors import ClosedError, SetupError
 from gravac_agent.hook import attach, leftover
@@ -81,20 +81,13 @@ class Agent:
             seed=seed,
             **more,
         )
-        if not isinstance(module, DistributedDataParallel):
-            raise SetupError(
-                f"Agent wraps a DistributedDataParallel module, got {type(module).__name__}: "
-                "write Agent(DistributedDataParallel(model), optimizer)"
-            )
-        devices = {parameter.device.type for parameter in module.parameters() if parameter.requires_grad}
-        if self.settings.enabled and devices != {"cpu"}:
-            raise SetupError(
-                f"this release compresses gradients on the CPU only, the module's are on {', '.join(sorted(devices))}: "
-                "pass enabled=False to train it plainly"
-            )
+        usage.check_arguments(optimizer, scaler)
+        self._called = module  # torch.compile's wrapper, if there is one: it does not see hooks inside
+        self._module, self._optimizer = usage.ddp_of(module), optimizer
+        if self.settings.enabled:
+            usage.check_devices(self._module)
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
-        self._module, self._optimizer = module, optimizer
         self._parts: Parts | None = None
         self._closed = False
         self._handles: list[RemovableHandle] = []
@@ -103,34 +96,36 @@ class Agent:
         self._regrouper: Regrouper | None = None
         self._unapplicable = False  # the last finished step had a non-finite gradient
         self._intake = Intake()
-        names = {id(parameter): name for name, parameter in module.module.named_parameters()}
+        names = {id(parameter): name for name, parameter in self._module.module.named_parameters()}
         self._rates = Rates(optimizer, scaler, names)
+        if self.settings.enabled:
+            self._handles = [usage.warn_of_steps_outside(optimizer)]
 
     def __enter__(self) -> Self:
         if self._closed:
             raise ClosedError("this Agent was closed; make a new one")
         if not self.settings.enabled:
             return self
-        if Agent._open is not None:
-            raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
-        if memories.build(self.settings.memory).transforms:
-            own = max(float(group.get("momentum") or 0.0) for group in self._optimizer.param_groups)
-            if own:
-                raise SetupError(
-                    f"memory={self.settings.memory!r} has the momentum, and the optimiser has one of {own:g} on top: "
-                    "give the optimiser momentum=0"
-                )
-        self._slot = attach(self._module)
+        with together(self._module.process_group, self.settings.agreement_seconds):
+            if Agent._open is not None:
+                raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
+            usage.check(self._module, self._optimizer, self.settings.memory)
+            self._slot = attach(self._module)
         self._parts = assemble(self._module, self.settings, self._slot, self._policy, self._link)
+        self._drop_handles()
         Agent._open = self
         self._slot.taker = self
         self._handles = [
-            self._module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            self._optimizer.register_step_pre_hook(self._before_optimizer),
+            self._called.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            usage.before_steps(self._module, self._optimizer, self._before_optimizer),
             self._optimizer.register_step_post_hook(self._after_optimizer),
         ]
         self._story = Story(self._parts, self.settings)
         return self
+
+    def _drop_handles(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -146,6 +141,7 @@ class Agent:
         self._closed = True
         parts, self._parts = self._parts, None
         if parts is None:
+            self._drop_handles()
             return
         try:
             if clean:
@@ -153,21 +149,15 @@ class Agent:
                 if parts.loop.window.row.steps:
                     self._close_window(parts)
         finally:
-            for handle in self._handles:
-                handle.remove()
+            self._drop_handles()
             parts.engine.close()
             self._slot.taker, self._slot.leftover = None, leftover(parts.memory)
             Agent._open = None
             if parts.desk is not None:
                 message = "finished" if clean else "ended by an error in the training"
-                loop = parts.loop
+                windows, steps = parts.loop.window.number, parts.loop.step
                 parts.desk.close(
-                    End(
-                        incarnation=parts.incarnation,
-                        windows=loop.window.number,
-                        steps=loop.step,
-                        message=message,
-                    )
+                    End(incarnation=parts.incarnation, windows=windows, steps=steps, message=message)
                 )
             self._story.end(clean)
 
@@ -178,6 +168,8 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
+        if self.settings.enabled:
+            self._need_parts()
         if samples is not None:
             self._intake.told = samples
         if loss is not None and self._parts is not None:
@@ -209,16 +201,16 @@ class Agent:
         """This rank's residuals, plan and gain averages, plain tensors and numbers; save one a rank, between steps."""
         parts = self._need_parts()
         self._finish(parts)
-        return checkpoint.save(parts, self._layout, self._rates)
+        return checkpoint.save(parts, self._layout, self._module, self._rates)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where ``state_dict`` was taken. Give this rank's state, or, after a change of the number of ranks, the
-        list of all ranks' states. Call it before the first step. Raises SetupError when it does not fit."""
+        list of all ranks' states. Every rank calls it, before the first step. Raises SetupError, on all ranks, when it
+        does not fit on one."""
         parts = self._need_parts()
         if parts.loop.step:
             raise SetupError("load_state_dict comes before the first step")
-        one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
-        self._regrouper = checkpoint.load(one, parts, self._module, self._rates)
+        self._regrouper = checkpoint.load_everywhere(state, parts, self._module, self._rates)
 
     def switch(
         self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None
@@ -227,6 +219,8 @@ class Agent:
         steps, with the same arguments. Raises SetupError, with nothing changed, for what cannot be."""
         parts = self._need_parts()
         self._finish(parts)
+        if memory is not None:
+            usage.check_memory(memory, self._module, self._optimizer)
         switch(parts, compressor, memory, collective)
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
@@ -235,6 +229,10 @@ class Agent:
         assert parts is not None
         if bucket.number == 0:
             self._finish(parts)  # only if the optimiser did not step since the last backward
+            if parts.loop.full:
+                self._close_window(
+                    parts
+                )  # nor was there a forward: this rank shadows the others in a Join context
             self._unapplicable = False
             self._layout = []
         self._layout.append(bucket)
@@ -270,6 +268,7 @@ class Agent:
         parts = self._parts
         if parts is None or not torch.is_grad_enabled():
             return
+        usage.check_division(self._module)
         self._finish(parts)
         if parts.loop.full:
             self._close_window(parts)
@@ -285,9 +284,7 @@ class Agent:
         self._finish(parts)
         if self._unapplicable and self.settings.nonfinite == "skip":
             log.warning("non-finite gradient: this optimiser step is skipped on all ranks")
-            for group in self._optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+            usage.drop_gradients(self._module, self._optimizer)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._unapplicable = False

@@ -16,7 +16,7 @@ from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac_agent import link as links
-from gravac_agent.agree import new_group, raise_everywhere, same_everywhere
+from gravac_agent.agree import new_group, same_everywhere, together
 from gravac_agent.describe import environment, job_name, model_shape
 from gravac_agent.desk import Desk, LocalDesk
 from gravac_agent.encode import Encoder
@@ -65,16 +65,10 @@ def assemble(
     """Agree with the other ranks on the setup and start this rank's threads. Raises SetupError or AgreementError."""
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
-    rule = policies.parse(settings.policy) if policy is None else policy
-    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
-        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+    with together(module.process_group, settings.agreement_seconds):
+        rule = _ready(settings, policy)
     wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
     wire.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
-    try:
-        kernels.use(settings.kernels)
-        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
-    except ImportError as error:
-        raise SetupError(str(error)) from None
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = same_everywhere(
@@ -100,8 +94,11 @@ def assemble(
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     memory.world_size = world_size
-    if slot.leftover.nbytes():
-        memory.load_state_dict(slot.leftover.state_dict())  # an earlier agent on this module still owes this
+    with together(tick_group):
+        if slot.leftover.nbytes():
+            memory.load_state_dict(
+                slot.leftover.state_dict()
+            )  # an earlier agent on this module still owes this
     # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
     smoothing = rule.spec().settings.get("smoothing", 0.1) or min(1.0, world_size / 100)
     tracker = GainTracker(float(smoothing))  # type: ignore[arg-type]
@@ -109,29 +106,24 @@ def assemble(
     job = settings.job or job_name()
     if settings.job is None and world_size < dist.get_world_size():
         job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
-    desk, lock, taken = None, None, None
-    if rank == 0:
-        try:
-            lock = _job_lock(job, settings)
-        except SetupError as error:
-            taken = str(error)
-    raise_everywhere(taken, tick_group)
+    desk: Desk | None = None
     start = Directive.of(rule.start().decision)
-    if rank == 0:
-        spec = JobSpec(
-            job=job,
-            incarnation=incarnation,
-            world_size=world_size,
-            window_steps=settings.window,
-            policy=rule.spec(),
-            compressor=settings.compressor,
-            memory=settings.memory,
-            model=model_shape(module),
-            environment=environment(module),
-            link=None if wire.link is None else wire.link.spec(),
-            settings=settings.described(),
-        )
-        desk = _desk(spec, settings, policy, lock)
+    with together(tick_group):
+        if rank == 0:
+            spec = JobSpec(
+                job=job,
+                incarnation=incarnation,
+                world_size=world_size,
+                window_steps=settings.window,
+                policy=rule.spec(),
+                compressor=settings.compressor,
+                memory=settings.memory,
+                model=model_shape(module),
+                environment=environment(module),
+                link=None if wire.link is None else wire.link.spec(),
+                settings=settings.described(),
+            )
+            desk = _desk(spec, settings, policy, _job_lock(job, settings))
     loop = StepLoop(
         group=tick_group,
         rank=rank,
@@ -161,6 +153,19 @@ def assemble(
     )
     engine.begin(loop.plan, 0)
     return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered, wire)
+
+
+def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
+    """What may fail on one host alone, and what does on all. Returns the decision rule."""
+    rule = policies.parse(settings.policy) if policy is None else policy
+    if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
+        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+    try:
+        kernels.use(settings.kernels)
+        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
+    except ImportError as error:
+        raise SetupError(str(error)) from None
+    return rule
 
 
 def _unstable(encoder: Encoder, cf: float) -> str | None:

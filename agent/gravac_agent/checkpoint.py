@@ -1,7 +1,8 @@
 """The agent's state as plain tensors, numbers and strings: loads with ``torch.load(weights_only=True)``."""
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,8 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
+from gravac.memories.sketchstate import TAG, VELOCITY
+from gravac_agent.agree import verdict
 from gravac_agent.build import Parts
 from gravac_agent.errors import SetupError
+from gravac_agent.kinds import real_shape
 from gravac_agent.plan import Directive, Plan
 from gravac_agent.rates import Rates
 from gravac_agent.regroup import Regrouper, regrouper
@@ -21,7 +25,9 @@ log = logging.getLogger("gravac.agent")
 VERSION = 1
 
 
-def save(parts: Parts, layout: Sequence[Bucket], rates: Rates) -> dict[str, Any]:
+def save(
+    parts: Parts, layout: Sequence[Bucket], module: DistributedDataParallel, rates: Rates
+) -> dict[str, Any]:
     """This rank's state between steps; ``layout``: the buckets of the last step."""
     loop, encoder = parts.loop, parts.encoder
     return {
@@ -35,12 +41,33 @@ def save(parts: Parts, layout: Sequence[Bucket], rates: Rates) -> dict[str, Any]
         "gain_averages": {str(cf): list(pair) for cf, pair in loop.tracker.averages.items()},
         "policy_state": None if parts.desk is None else parts.desk.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
+        "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
         "rates": rates.state(),
         "residual": encoder.memory.state_dict(),
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
         "network": None if parts.wire.network is None else asdict(parts.wire.network),
     }
+
+
+def load_everywhere(
+    state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    parts: Parts,
+    module: DistributedDataParallel,
+    rates: Rates,
+) -> Regrouper | None:
+    """``load`` on all ranks. Raises SetupError on all when it failed on one."""
+    found = problem = None
+    try:
+        one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
+        found = load(one, parts, module, rates)
+    except SetupError as error:
+        problem = str(error)
+    except Exception as error:
+        log.debug("loading failed", exc_info=True)
+        problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
+    parts.engine.run(lambda: _verdict(problem, parts))
+    return found
 
 
 def load(
@@ -59,6 +86,8 @@ def load(
         if one.get("version") != VERSION:
             raise SetupError(f"agent state has version {one.get('version')!r}, this gravac reads {VERSION}")
     residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
+    for one in states:
+        _check_shapes(one, module)
     first, loop, encoder = states[0], parts.loop, parts.encoder
     encoder.memory.load_state_dict(residual)
     if first["compressor"] == encoder.compressor:
@@ -76,6 +105,41 @@ def load(
     if parts.desk is not None and first["policy_state"] is not None:
         parts.desk.resume(first["policy_state"], loop.window.number)
     return regrouper(first["buckets"], module)
+
+
+def _verdict(problem: str | None, parts: Parts) -> None:
+    figures = len(parts.encoder.aggregator.figures())
+    verdict(problem, "load_state_dict", parts.engine.codec, figures, parts.tick_group)
+
+
+def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
+    return {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
+
+
+def _check_shapes(state: dict[str, Any], module: DistributedDataParallel) -> None:
+    """States of gravac 0.1 have no shapes: then the sizes of the residuals must do."""
+    here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
+    there = {name: tuple(shape) for name, shape in state.get("shapes", {}).items()}
+    if not there and TAG not in state["residual"]:
+        for name, residual in state["residual"].items():
+            if name in here and residual.numel() == math.prod(here[name]):
+                there[name] = here[name]
+            elif not name.startswith(VELOCITY):
+                there[name] = tuple(residual.shape)
+    for name, shape in there.items():
+        if name not in here:
+            raise SetupError(
+                f"agent state is of another model: it has a parameter {name!r} of shape {shape}, which the module lacks"
+            )
+        if here[name] != shape:
+            raise SetupError(
+                f"agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
+            )
+    new = [name for name in _shapes(module) if name not in there]
+    if new and "shapes" in state:
+        log.warning(
+            "the agent state knows nothing of %d parameters, such as %s: they start anew", len(new), new[0]
+        )
 
 
 def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:

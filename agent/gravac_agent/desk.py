@@ -97,6 +97,8 @@ class LocalDesk:
                 self._steps += derived.steps(line.record)
 
         self._writer = TraceWriter(path, now=time.time, visit=visit)
+        # The run before may have died between a window and its decision.
+        self._write(*(follower.missing_head if follower.missing is None else (follower.missing,)))
         if follower.fold is not None:  # the same job name again: its windows and epochs go on
             follower.fold.resume(spec)
             self._fold = follower.fold

@@ -2,9 +2,10 @@
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from gravac import kernels
@@ -13,15 +14,14 @@ from gravac.compressors import Key
 from gravac.compressors.base import kept
 from gravac.kernels import LEAST_CF, Sifter
 from gravac.memories import Bucket, Memory
-from gravac_agent import offer
+from gravac_agent import fit, kinds, offer
+from gravac_agent.failing import Failing
 from gravac_agent.offer import Offer
 from gravac_agent.plan import Plan
 from gravac_agent.survey import NOTHING, Survey
 from gravac_agent.tick import StepSums
 
 log = logging.getLogger("gravac.agent")
-
-_NO_CODEC: Any = None  # an update without a payload never looks at the codec
 
 
 @dataclass(slots=True)
@@ -32,8 +32,12 @@ class Encoder:
     """What ``aggregator`` was built from."""
     aggregator: Aggregator
     memory: Memory
+    failing: Failing = field(default_factory=Failing, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By bucket, for the k of the running step's mildest CF."""
+    _narrow: fit.Narrow = field(default_factory=fit.Narrow, init=False)
+    _said: set[str] = field(default_factory=set, init=False)
+    _notes: list[str] = field(default_factory=list, init=False)
 
     def start(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NOTHING
@@ -44,6 +48,19 @@ class Encoder:
         and keeps all in the memory, a non-finite bucket sends NaN so that every rank (and a GradScaler) sees it.
         May wait for other ranks. Raises only what a collective raised.
         """
+        if gradient.is_sparse:
+            self._pass(bucket, gradient, sums)
+            return None
+        plan, before = self.failing.plan(plan, bucket), sums.failed
+        sums.failed = 0
+        flight = self._encode(plan, bucket, gradient, key, sums, survey)
+        self.failing.count(bucket, failed=sums.failed > 0)
+        sums.failed = max(before, sums.failed)
+        return flight
+
+    def _encode(
+        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+    ) -> Flight | None:
         offered, finite = None, True
         try:
             offered, draft = self._prepare(plan, bucket, gradient, key, sums, survey)
@@ -64,6 +81,34 @@ class Encoder:
                 log.exception("the error memory failed on bucket %d", bucket.number)
                 sums.failed = 1
         return flight
+
+    def land(self, bucket: Bucket, mean_into: Callable[[Tensor], None], buffer: Tensor, dense: bool) -> bool:
+        """Write the mean to DDP's ``buffer``; what its format cannot hold stays in the memory. False when the mean is
+        not finite, as far as that was looked at: only a narrow format overflows where every rank's part was finite.
+        ``dense``: the buffer itself was reduced."""
+        if buffer.is_sparse or fit.limit(buffer.dtype, 1) == math.inf:
+            mean_into(buffer)
+            return True
+        if dense:
+            return fit.finite(buffer)
+        finite, excess = self._narrow.land(mean_into, buffer)
+        if excess is not None:
+            self.memory.hold_back(bucket, excess)
+            self._say_narrow(buffer)
+        return finite
+
+    def say(self, sentence: str) -> None:
+        """Put a sentence into log and journal, once in a job."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self._notes.append(sentence)
+
+    def take_notes(self) -> list[str]:
+        """Sentences since this was last asked; between steps."""
+        if not self._notes:
+            return []
+        notes, self._notes = self._notes, []
+        return notes
 
     def commit(self) -> None:
         """The step counts: what is owed and what was learnt stays."""
@@ -106,20 +151,45 @@ class Encoder:
             return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
         survey.take(offered.counted)
         draft, energies = None, [offered.sq]
+        part = self._part(bucket, gradient, offered)
         if plan.measured:
-            draft = self.aggregator.prepare(
-                bucket, offered.x, plan.measured, key, gradient.dtype, offered.known
-            )
+            x, known = (offered.x, offered.known) if part is None else (part, None)
+            draft = self.aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, known)
             energies = [draft.kept_energy(cf) for cf in plan.measured]
         _count(sums, offered.gradient_sq, offered.sq, energies[0], energies[-1])
         if plan.cf > 1.0:
             return offered, draft
-        sums.sent_sq += offered.sq
-        residual = self.memory.update(bucket, _NO_CODEC, None)
+        sums.sent_sq += offered.sq if part is None else kernels.energy(part)
+        residual = fit.send_whole(self.memory, bucket, offered.x, part, gradient.dtype)
         if residual is not None:
             self._owe(kernels.energy(residual), kernels.inner(residual, gradient), sums)
-        gradient.copy_(offered.x)
+        gradient.copy_(offered.x if part is None else part)
         return offered, None
+
+    def _part(self, bucket: Bucket, gradient: Tensor, offered: Offer) -> Tensor | None:
+        """What fits the gradient's format of all that there is to send; None: all of it."""
+        if offered.x is gradient:  # no memory: what is not sent would be lost
+            return None
+        most = fit.limit(gradient.dtype, self.aggregator.communicator.size)
+        part = fit.clamped(offered.x, offered.sq, most)
+        if part is not None:
+            self._say_narrow(gradient)
+        return part
+
+    def _pass(self, bucket: Bucket, gradient: Tensor, sums: StepSums) -> None:
+        """A sparse gradient is sent as plain DDP sends it."""
+        sq = kinds.norm_sq(gradient)
+        if not math.isfinite(sq):
+            sums.nonfinite = 1
+        _count(sums, sq, sq, sq, sq)
+        sums.sent_sq += sq
+        self.say(f"Gradients of {bucket.names[0]} are sparse: they are not compressed.")
+
+    def _say_narrow(self, gradient: Tensor) -> None:
+        self.say(
+            f"Gradient + residual leaves {gradient.dtype}, which ends at {torch.finfo(gradient.dtype).max:,.0f}: what "
+            "does not fit stays in the error memory. A smaller loss scale or compression factor avoids it."
+        )
 
     def _sifter(self, bucket: Bucket, numel: int, cf: float) -> Sifter | None:
         if cf < LEAST_CF:
@@ -155,6 +225,11 @@ class Encoder:
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator.blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
+
+
+def named(names: tuple[str, ...]) -> str:
+    """A bucket's parameters, for a message."""
+    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
 
 
 def _count(sums: StepSums, gradient: float, compensated: float, minimum: float, candidate: float) -> None:

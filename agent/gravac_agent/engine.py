@@ -19,9 +19,10 @@ from torch import Tensor
 
 from gravac.collectives import AllReduce
 from gravac.compressors import Key
-from gravac.kernels import energy
 from gravac.memories import Bucket
 from gravac_agent.encode import Encoder
+from gravac_agent.errors import peer_error
+from gravac_agent.kinds import norm_sq
 from gravac_agent.link import Pacer
 from gravac_agent.metered import Metered
 from gravac_agent.plan import Directive, Plan
@@ -51,7 +52,7 @@ class Engine:
         self._surveyed = surveyed
         self.encoder = encoder
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._tick_group, self._codec, self._announce = tick_group, codec, announce
+        self._tick_group, self.codec, self._announce = tick_group, codec, announce
         self._seed, self._rank = seed, codec.rank
         self._inbox: queue.SimpleQueue[Task | Sending | Callable[[], None] | None] = queue.SimpleQueue()
         self._flights: deque[Sending] = deque()
@@ -78,7 +79,7 @@ class Engine:
         return future
 
     def outcome(self) -> Outcome:
-        """Wait for the end of the step (its tick). Raises what a collective raised, as plain DDP would."""
+        """Wait for the end of the step (its tick). Raises what a collective raised: PeerError when a rank is gone."""
         result = self._outcomes.get()
         if isinstance(result, Exception):
             raise result
@@ -87,6 +88,23 @@ class Engine:
     def call(self, job: Callable[[], None]) -> None:
         """Run ``job`` on the exchange thread, after everything queued so far (for the agent's other collectives)."""
         self._inbox.put(job)
+
+    def run(self, job: Callable[[], object]) -> None:
+        """``call`` it and wait. Raises what it raises."""
+        done, failed = threading.Event(), list[Exception]()
+
+        def ask() -> None:
+            try:
+                job()
+            except Exception as error:
+                failed.append(peer_error(error))
+            finally:
+                done.set()
+
+        self.call(ask)
+        done.wait()
+        if failed:
+            raise failed[0]
 
     def close(self) -> None:
         """End the threads once their queues are done."""
@@ -141,16 +159,18 @@ class Engine:
             exchange: Transfer | None = self.encoder.start(
                 step.plan, task.bucket, task.buffer, key, step.sums, step.survey
             )
+            dense = exchange is None
             if exchange is None:
                 exchange = self._dense.reduce_in_place(task.buffer)
             step.payload_bytes += exchange.payload_bytes
-            step.dense_bytes += task.buffer.nbytes
-            flight = Sending(task, exchange, raw)
+            # Of a sparse gradient plain DDP sends what is there, and so do we.
+            step.dense_bytes += exchange.payload_bytes if dense else task.buffer.nbytes
+            flight = Sending(task, exchange, raw, dense)
             self._flights.append(flight)
             self._waiting.put(flight)
             if task.last:
                 figures = self.encoder.aggregator.figures()
-                step.tick = self._codec.pack(step.sums, *self._announce(), figures)
+                step.tick = self.codec.pack(step.sums, *self._announce(), figures)
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except (
             Exception
@@ -174,8 +194,7 @@ class Engine:
                 continue
             begun = time.monotonic()
             try:
-                flight.exchange.mean_into(flight.task.buffer)
-                self._count_mean(flight)
+                self._land_one(flight)
             except Exception as error:
                 self._fail(flight.task, error)
                 continue
@@ -189,10 +208,13 @@ class Engine:
         if step is not None:
             step.cpu_seconds += time.thread_time() - cpu
 
-    def _count_mean(self, flight: Sending) -> None:
-        step = self._step
-        if step is not None and step.mean_sq is not None:
-            step.mean_sq = step.mean_sq + energy(flight.task.buffer) if flight.raw else None
+    def _land_one(self, flight: Sending) -> None:
+        step, task = self._step, flight.task
+        finite = self.encoder.land(task.bucket, flight.exchange.mean_into, task.buffer, flight.dense)
+        if step is not None:
+            step.finite &= finite
+            if step.mean_sq is not None:
+                step.mean_sq = step.mean_sq + norm_sq(task.buffer) if flight.raw else None
 
     def _end(self, step: Step) -> None:
         try:
@@ -201,9 +223,9 @@ class Engine:
             begun = time.monotonic()
             step.tick_work.wait()
             step.activity.append(("communicate", begun, time.monotonic()))
-            tick = self._codec.unpack(step.tick)
+            tick = self.codec.unpack(step.tick)
         except Exception as error:
-            self._outcomes.put(error)
+            self._outcomes.put(peer_error(error))
             return
         self._outcomes.put(
             Outcome(
@@ -213,6 +235,7 @@ class Engine:
                 step.dense_bytes,
                 step.payload_bytes,
                 step.mean_sq,
+                step.finite,
                 step.survey.curve,
                 step.cpu_seconds,
             )
@@ -220,5 +243,8 @@ class Engine:
 
     def _fail(self, task: Task, error: Exception) -> None:
         log.error("collective of bucket %d failed: %s", task.bucket.number, error)
-        task.future.set_exception(error)  # type: ignore[arg-type]
-        self._outcomes.put(error)
+        self._outcomes.put(
+            peer_error(error)
+        )  # raised by ``outcome``, before any optimizer uses the gradients
+        # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"), so it gets zeros.
+        task.future.set_result(task.buffer.zero_())

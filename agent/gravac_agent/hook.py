@@ -5,15 +5,18 @@ annotations. A hook can never be taken off a DDP module again; after the agent c
 all-reduce that first hands out what is still owed.
 """
 
+import math
 import weakref
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import AllReduce
+from gravac.kernels import energy
 from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
+from gravac_agent import fit, kinds
 from gravac_agent.errors import SetupError
 
 
@@ -37,18 +40,18 @@ class HookSlot:
     def bucket(self, bucket: dist.GradBucket) -> Bucket:  # type: ignore[name-defined]
         """Which parameters this flat gradient is made of."""
         parameters = bucket.parameters()
-        return Bucket(
-            bucket.index(),
-            tuple(self.names[id(parameter)] for parameter in parameters),
-            tuple(parameter.numel() for parameter in parameters),
-            tuple(tuple(parameter.shape) for parameter in parameters),
-        )
+        shapes = tuple(kinds.real_shape(parameter) for parameter in parameters)
+        names = tuple(self.names[id(parameter)] for parameter in parameters)
+        return Bucket(bucket.index(), names, tuple(math.prod(shape) for shape in shapes), shapes)
 
     def plain(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Dense mean without an agent; what a closed agent still owes is sent with it, so nothing is lost."""
-        if self.leftover.owes(bucket):
-            buffer.copy_(self.leftover.compensate(bucket, buffer, whole=True))
-            self.leftover.update(bucket, _NO_CODEC, None)
+        if not buffer.is_sparse and self.leftover.owes(bucket):
+            p = self.leftover.compensate(bucket, buffer, whole=True)
+            most, sq = fit.limit(buffer.dtype, self.dense.world_size), energy(p)
+            part = fit.clamped(p, sq, most) if math.isfinite(sq) else None
+            fit.send_whole(self.leftover, bucket, p, part, buffer.dtype)
+            buffer.copy_(p if part is None else part)
             self.leftover.commit()
         exchange = self.dense.reduce_in_place(buffer)
         return exchange.work.get_future().then(lambda _: buffer)
@@ -57,9 +60,6 @@ class HookSlot:
 def leftover(memory: Memory) -> Memory:
     """What a closed agent still owes; only that: a momentum it kept ends with it."""
     return convert(memory, ResidualMemory()) if memory.transforms else memory
-
-
-_NO_CODEC: Any = None  # an update without a payload never looks at the codec
 
 
 def gravac_hook(

@@ -12,7 +12,7 @@ from gravac.gain import GainTracker
 from gravac.protocol import Event
 from gravac_agent.clock import StepClock
 from gravac_agent.desk import Desk
-from gravac_agent.encode import Encoder
+from gravac_agent.encode import Encoder, named
 from gravac_agent.engine import Engine
 from gravac_agent.errors import AgreementError
 from gravac_agent.listing import Listing
@@ -80,6 +80,10 @@ class StepLoop:
         """
         outcome = engine.outcome()
         tick, sums = outcome.tick, outcome.tick.sums
+        overflowed = not outcome.finite and not sums.nonfinite
+        if overflowed:
+            sums.nonfinite = self._group.size()  # the mean is the same everywhere
+            sums = sums.flagged()
         counts = sums.nonfinite == 0
         if counts:
             if not sums.failed:
@@ -91,9 +95,12 @@ class StepLoop:
             self._encoder.rollback()
             self._look_at_dropped()
             self.nonfinite_steps += 1
-            self._note(
-                "nonfinite", f"Step {self.step}: a non-finite gradient on {sums.nonfinite:.0f} rank(s)."
-            )
+            what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
+            self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
+        for sentence in self._encoder.take_notes():
+            self._note("note", sentence)
+        if self._encoder.failing.due(sums.failed > 0):
+            engine.call(self._settle_failing)  # before any bucket of the next step, on all ranks
         if sums.failed:
             self.failed_steps += 1
             self._note(
@@ -175,6 +182,16 @@ class StepLoop:
                 )
         except Exception:  # a report is worth less than the training
             log.exception("window %d could not be reported", window.number)
+
+    def _settle_failing(self) -> None:
+        try:
+            for names in self._encoder.failing.settle(self._group):
+                self.agree_on(f"dense {names}")
+                self._encoder.say(
+                    f"Compressing {named(names)} keeps failing: it is sent densely from now on."
+                )
+        except Exception:  # the next collective fails, too, and is raised where the training sees it
+            log.exception("ranks could not agree on buckets that keep failing")
 
     def _look_at(self, cf: float) -> None:
         """Warn, once a CF, when the memory may grow without limit under it."""

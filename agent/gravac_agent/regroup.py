@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
+from gravac_agent.kinds import real_shape
 
 Submit = Callable[[Bucket, Tensor, bool], torch.futures.Future[Tensor]]
 
@@ -36,11 +37,12 @@ class Regrouper:
             pieces = {
                 name: piece
                 for one, flat, _ in self._waiting
-                for name, piece in zip(one.names, torch.split(flat, list(one.numels)), strict=True)
+                for name, piece in zip(one.names, _pieces(one, flat), strict=True)
             }
             for number, saved in enumerate(self._layout):
                 views = [pieces[name] for name in saved.names]
-                mean = submit(saved, torch.cat(views), number == len(self._layout) - 1)
+                flat = views[0] if len(views) == 1 else torch.cat(views)
+                mean = submit(saved, flat, number == len(self._layout) - 1)
                 mean.add_done_callback(self._scatter(views))
         return future
 
@@ -53,7 +55,8 @@ class Regrouper:
                     if not future.done():
                         future.set_exception(error)  # type: ignore[arg-type]
                 return
-            torch._foreach_copy_(views, list(torch.split(flat, [view.numel() for view in views])))
+            if len(views) > 1:  # else it was reduced in place
+                torch._foreach_copy_(views, list(torch.split(flat, [view.numel() for view in views])))
             with self._lock:
                 self._left -= 1
                 complete = self._left == 0
@@ -64,9 +67,14 @@ class Regrouper:
         return done
 
 
+def _pieces(bucket: Bucket, flat: Tensor) -> tuple[Tensor, ...]:
+    """Each parameter's part; a sparse gradient is alone in its bucket."""
+    return (flat,) if flat.is_sparse else torch.split(flat, list(bucket.numels))
+
+
 def regrouper(layout: list[list[str]], module: DistributedDataParallel) -> Regrouper | None:
     """For the layout of a checkpoint (parameter names per bucket); None when ``module`` has other parameters."""
-    shapes = {name: tuple(p.shape) for name, p in module.module.named_parameters() if p.requires_grad}
+    shapes = {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
     if {name for names in layout for name in names} != set(shapes):
         return None
     return Regrouper(

@@ -42,6 +42,7 @@ class Sending:
     task: Task
     exchange: Transfer
     raw: bool = False  # the mean will be that of the raw gradients
+    dense: bool = False  # the buffer itself is reduced
     over_at: float | None = None  # monotonic; None: still on the real network
     error: Exception | None = None
 
@@ -58,6 +59,8 @@ class Outcome:
     payload_bytes: int
     mean_sq: float | None
     """‖mean over ranks of the raw gradients‖², where the step was plainly dense; the same on all ranks."""
+    finite: bool
+    """False: the mean left the gradients' format. The same on all ranks, as they all hold the same bits."""
     curve: Curve | None
     """Of this rank, where the step was surveyed and finite."""
     cpu_seconds: float
@@ -74,6 +77,7 @@ class Step:
     dense_bytes: int = 0
     payload_bytes: int = 0
     mean_sq: float | None = 0.0
+    finite: bool = True
     survey: Survey = field(default_factory=Survey)
     cpu_seconds: float = 0.0
     tick: Tensor | None = None

@@ -1,7 +1,5 @@
 """Another codec, error memory or collective in the middle of a job: agreed by all ranks, and nothing owed is lost."""
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
@@ -29,7 +27,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
     except ValueError as error:
         raise SetupError(str(error)) from None
     asked: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
-    _aside(parts, lambda: same_everywhere(asked | {"step": loop.step}, parts.tick_group))
+    parts.engine.run(lambda: same_everywhere(asked | {"step": loop.step}, parts.tick_group))
     said = []
     if owed is not None:
         owed.world_size = parts.world_size
@@ -39,7 +37,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         except ValueError as error:
             raise SetupError(f"memory={memory!r} cannot take over what is owed: {error}") from None
     if aggregator is not None:
-        _aside(parts, lambda: wire.settle(aggregator, parts.metered))
+        parts.engine.run(lambda: wire.settle(aggregator, parts.metered))
         if compressor is None:
             aggregator.load_state_dict(_of_codec(encoder.aggregator))
         else:
@@ -49,6 +47,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         encoder.aggregator, encoder.compressor = aggregator, compressor or encoder.compressor
         parts.wire.collective, parts.wire.network = wire.collective, wire.network
         loop.agree_on(str(wire))
+    encoder.failing.forget()
     loop.forget_gains(f"Step {loop.step}: {', '.join(said)}. Gains are measured anew.")
     parts.engine.begin(loop.plan, loop.step)
 
@@ -56,21 +55,3 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
 def _of_codec(aggregator: Aggregator) -> dict[str, Tensor]:
     """What was learnt of the gradient, and not of how it travels."""
     return (aggregator.compressor if isinstance(aggregator, OneShot) else aggregator).state_dict()
-
-
-def _aside(parts: Parts, job: Callable[[], object]) -> None:
-    """Do it on the exchange thread, which alone uses the agent's groups."""
-    done, failed = threading.Event(), list[Exception]()
-
-    def ask() -> None:
-        try:
-            job()
-        except Exception as error:
-            failed.append(error)
-        finally:
-            done.set()
-
-    parts.engine.call(ask)
-    done.wait()
-    if failed:
-        raise failed[0]

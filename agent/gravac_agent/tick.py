@@ -1,4 +1,4 @@
-"""The tick: one small all-reduce a step that makes every rank know the same things .
+"""The tick: one small all-reduce a step that makes every rank know the same things.
 
 A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
 fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.
@@ -84,6 +84,18 @@ class TickCodec:
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
         return torch.tensor([*clean.values(), *words, *fingerprint, *squares, *figures], dtype=torch.float64)
+
+    def pack_verdict(self, sums: StepSums, figures: int) -> Tensor:
+        """A vector of the same size that is no step's: its fingerprint is of no plan (those have 16 bits a piece)."""
+        pieces = (1 << 16,) * 3
+        numbers = [
+            *sums.values(),
+            *(0.0,) * 5,
+            *pieces,
+            *(piece * piece for piece in pieces),
+            *(0.0,) * figures,
+        ]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:
         values = vector.tolist()

@@ -16,14 +16,7 @@ from gravac.derived import whole_job
 from gravac.fold import JobFold
 from gravac.follow import Difference, Follower
 from gravac.orders import Order, Override
-from gravac.protocol import (
-    End,
-    Event,
-    JobAnswer,
-    JobSpec,
-    WindowAnswer,
-    WindowReport,
-)
+from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
 from gravac.trace import Line, TraceRecord
 from gravac_controller import refusals, takeover
 from gravac_controller.budget import Budget

@@ -49,6 +49,13 @@ class _InPlace:
         return  # the buffer that was reduced is the output
 
 
+def _nbytes(gradient: Tensor) -> int:
+    """Of a sparse gradient: what is there, positions included."""
+    if gradient.is_sparse:
+        return gradient._values().nbytes + gradient._indices().nbytes
+    return gradient.nbytes
+
+
 class AllReduce(Collective):
     """Linear codecs: sum the payloads' values; the support is the same everywhere, so one ring does it.
 
@@ -82,8 +89,8 @@ class AllReduce(Collective):
         """Dense mean of a whole bucket, written over it: the same operations in the same order as DDP without a hook,
         hence bit-identical to it (promise P3)."""
         gradient.mul_(self.share)
-        work = self.communicator.sum(gradient)
-        return _InPlace(work, ring_bytes(gradient.nbytes, self.world_size), gradient.nbytes)
+        work, nbytes = self.communicator.sum(gradient), _nbytes(gradient)
+        return _InPlace(work, ring_bytes(nbytes, self.world_size), nbytes)
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:

@@ -1,6 +1,6 @@
 """Error memories: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
 
-from gravac.memories.base import Bucket, Memory
+from gravac.memories.base import LARGEST, Bucket, Memory
 from gravac.memories.conef import ConEFMemory
 from gravac.memories.iconef import IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
@@ -45,6 +45,7 @@ def build(text: str) -> Memory:
 parse = build
 
 __all__ = [
+    "LARGEST",
     "MEMORIES",
     "Bucket",
     "ConEFMemory",

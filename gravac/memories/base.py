@@ -95,6 +95,13 @@ class Memory(ABC):
         """
 
     @abstractmethod
+    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
+        """Add ``excess``, float32 of shape ``(n,)``, to the residual if this step counts. After ``update``.
+
+        It counts as sent, and did not fit the gradient's format. ``excess`` is copied. A memory that keeps nothing
+        loses it."""
+
+    @abstractmethod
     def owes(self, bucket: Bucket) -> bool:
         """Whether anything is (or may be) owed to this bucket's parameters."""
 

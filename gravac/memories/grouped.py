@@ -33,6 +33,7 @@ class Grouped(Memory, Generic[SlotT]):
         super().__init__(**given)
         self._slots: dict[tuple[str, ...], SlotT] = {}
         self._loose: dict[str, Tensor] = {}  # residuals whose bucket is not (or no longer) known
+        self._excess: dict[tuple[str, ...], Tensor] = {}  # held back in the running step
 
     @abstractmethod
     def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> SlotT:
@@ -58,12 +59,28 @@ class Grouped(Memory, Generic[SlotT]):
             other.owing for other in self._overlapping(bucket)
         )
 
+    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
+        self._slot(bucket, excess.device)
+        before = self._excess.get(bucket.names)
+        self._excess[bucket.names] = excess.clone() if before is None else before.add_(excess)
+
     def commit(self) -> None:
         for slot in self._slots.values():
             self._accept(slot)
             slot.offered = None
+        for names, excess in self._excess.items():
+            slot = self._slots[names]
+            self._loosen(
+                slot
+            )  # rare, so it may cost a copy: the next step collects it again, whatever a slot keeps
+            pieces = torch.split(excess, list(slot.bucket.numels))
+            for name, piece in zip(names, pieces, strict=True):
+                owed = self._loose.get(name)
+                self._loose[name] = piece.clone() if owed is None else owed.add_(piece)
+        self._excess.clear()
 
     def rollback(self) -> None:
+        self._excess.clear()
         for names, slot in list(self._slots.items()):
             # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
             # happen again in every step to come.
@@ -80,7 +97,7 @@ class Grouped(Memory, Generic[SlotT]):
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._slots = {}
+        self._slots, self._excess = {}, {}
         self._loose = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
 
     def _overflown(self, slot: SlotT) -> bool:

@@ -22,6 +22,9 @@ class NoMemory(Memory):
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
         return None
 
+    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
+        return
+
     def owes(self, bucket: Bucket) -> bool:
         return False
 

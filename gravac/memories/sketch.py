@@ -112,6 +112,13 @@ class SketchMemory(Memory):
         self._numels |= dict(zip(bucket.names, bucket.numels, strict=True))
         return unsent
 
+    def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
+        for name, piece in self._split(bucket, excess):
+            held = self._drafts.get(name, self._held_of(name, piece))
+            sketched = self._sketcher.encode(piece)
+            self._drafts[name] = sketched if held is None else held + sketched
+        self._numels |= dict(zip(bucket.names, bucket.numels, strict=True))
+
     def owes(self, bucket: Bucket) -> bool:
         return not self._held.keys().isdisjoint(bucket.names)
 

@@ -98,3 +98,20 @@ def test_a_non_finite_rank_adds_its_flag_but_not_its_energies() -> None:
     plan = Plan(EXPLORE, 10.0)
     (tick, _) = tick_of([plan, plan], EXPLORE, [StepSums(gradient_sq=5.0), bad])
     assert tick.sums == StepSums(gradient_sq=5.0, nonfinite=1.0)  # type: ignore[attr-defined]
+
+
+@given(plan=plans, world=st.integers(1, 40), count=st.integers(0, 40))
+def test_the_tick_carries_the_mean_of_the_aggregators_figures(plan: Plan, world: int, count: int) -> None:
+    """However many there are, they disturb neither the directive nor the agreement."""
+    codecs = [TickCodec(rank, world) for rank in range(world)]
+    vectors = [
+        codec.pack(
+            StepSums(sent_sq=1.0), plan.directive, plan.fingerprint("setup"), [float(codec.rank)] * count
+        )
+        for codec in codecs
+    ]
+    tick = codecs[-1].unpack(torch.stack(vectors).sum(0))
+    assert tick.means == ((world - 1) / 2,) * count
+    assert tick.agreed
+    assert tick.directive == plan.directive
+    assert tick.sums == StepSums(sent_sq=world)

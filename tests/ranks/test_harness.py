@@ -1,5 +1,6 @@
 """What the distributed tests rest on: ranks are processes of their own, and none outlives its test."""
 
+import json
 import os
 import signal
 import socket
@@ -75,6 +76,32 @@ def test_a_zygote_ends_when_its_asker_ends_in_mid_request() -> None:
             socket.send_fds(control, [(100).to_bytes(4, "big")], [file.fileno()] * 4)
             control.sendall(b"{")
         assert zygote.wait(30) == 0
+    finally:
+        zygote.kill()
+        zygote.wait()
+
+
+def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    """Its test's time was up while the zygote still imported: the rank began all the same, and stayed."""
+    script = tmp_path / "waits.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    what = {"argv": [], "environment": dict(os.environ), "cwd": str(tmp_path), "script": str(script)}
+    body = json.dumps(what).encode()
+    control, theirs = socket.socketpair()
+    (output, writing), (status, told) = os.pipe(), os.pipe()
+    os.close(status)  # as whoever gave up does
+    with theirs:
+        number = theirs.fileno()
+        zygote = subprocess.Popen([sys.executable, str(ZYGOTE), str(number)], pass_fds=[number])
+    try:
+        with control, open(output, "rb") as output_of_rank:
+            with open(os.devnull, "rb") as null:
+                files = [null.fileno(), writing, writing, told]
+                socket.send_fds(control, [len(body).to_bytes(4, "big")], files)
+            os.close(writing)
+            os.close(told)
+            control.sendall(body)
+            assert first_line(output_of_rank, seconds=30) == b"", "it has ended"
     finally:
         zygote.kill()
         zygote.wait()

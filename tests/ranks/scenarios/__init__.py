@@ -10,6 +10,7 @@ from ranks.scenarios.exactness import (
     true_gains,
 )
 from ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
+from ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
 from ranks.scenarios.members import (
     chosen_collectives,
     every_codec,
@@ -45,14 +46,18 @@ __all__ = [
     "failing_codec",
     "fingerprint",
     "hashed",
+    "keeps_failing",
     "many_steps",
+    "mixed_kinds",
     "momentum_in_the_memory",
     "monitored",
     "names_taken",
     "narrated",
+    "narrow",
     "net",
     "nonfinite",
     "one_fails",
+    "overflow_of_the_mean",
     "overflow_under_amp",
     "resumed",
     "same_as_ddp",

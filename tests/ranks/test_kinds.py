@@ -1,0 +1,79 @@
+"""Gradients other than dense float32: P10 in float16, complex and sparse ones, and buckets that cannot be encoded."""
+
+import pytest
+from ranks.harness import RunEach, RunRanks
+
+pytestmark = pytest.mark.distributed
+
+NARROW = [
+    {"size": 2000.0, "steps": 50},
+    {"size": 20000.0, "steps": 15},
+    {"size": 20000.0, "steps": 15, "compressor": "topk"},
+    {"size": 20000.0, "steps": 15, "compressor": "randomk"},  # all-reduced, in float16
+    {
+        "size": 20000.0,
+        "steps": 15,
+        "compressor": "randomk-unbiased",
+    },  # decodes to 100 times what it was given
+    {"size": 20000.0, "steps": 15, "compressor": "powersgd:rank=1", "memory": "partial:beta=0.3"},
+    {"size": 20000.0, "steps": 15, "memory": "conef:codec=dense"},
+    {"size": 20000.0, "steps": 20, "dense_at": 10},
+    {"size": 20000.0, "steps": 20, "dense_at": 10, "memory": "partial:beta=0.3", "compressor": "scaledsign"},
+]
+
+
+def test_what_does_not_fit_float16_stays_in_the_memory(run_each: RunEach) -> None:
+    """Gradients that plain DDP trains on reach infinity in gradient + residual at CF 100."""
+    for case, results in run_each("narrow", 3, NARROW):
+        for result in results:
+            assert result["buckets"] >= 3, case
+            assert result["finite"], case
+            assert result["skipped"] == 0, case
+            assert result["applied"] == results[0]["applied"], case
+            assert result["worst"] < 2e-3, case  # of what came in: float16 rounds what was sent by 5e-4
+        assert results[0]["largest"] > 20000, case  # it really came near the end
+        assert results[0]["notes"] == 1, case
+
+
+def test_a_mean_that_overflows_is_a_non_finite_step(run_ranks: RunRanks) -> None:
+    for result in run_ranks("overflow_of_the_mean", 3):
+        assert not result["plain"]
+        assert result["agent"]
+        assert result["kept"]
+        assert result["counted"] == 1
+
+
+def test_complex_gradients_are_compressed_and_sparse_ones_are_not(run_each: RunEach) -> None:
+    cases = [
+        {"policy": "dense"},
+        {"policy": "static:cf=10"},
+        {"policy": "static:cf=10", "compressor": "powersgd"},
+    ]
+    for case, results in run_each("mixed_kinds", 3, cases):
+        compressed = case["policy"] != "dense"
+        for result in results:
+            assert result["buckets"] >= 5, case
+            assert result["failed"] == 0, case
+            assert result["agent"] == results[0]["agent"], case
+            assert (result["agent"] == result["plain"]) != compressed, case
+            assert result["resumed"] == result["agent"], case
+            assert result["words"][0] == result["words"][1], case  # to the bit
+            assert result["off"] < 0.5, case  # frozen parameters would be at 1
+            assert result["pairs"] == (2 * 64 * 64 if compressed else 0), case
+            assert (result["saved"] > 2) == compressed, case
+        assert results[0]["notes"] == 1, case
+
+
+def test_a_bucket_that_keeps_failing_goes_dense_on_all_ranks(run_ranks: RunRanks) -> None:
+    results = run_ranks("keeps_failing", 3)
+    for result in results:
+        assert result["parameters"] == results[0]["parameters"]
+        assert result["finite"]
+        assert result["buckets"] >= 3
+        assert result["failed"] == 1 + 3
+        assert not any(result["owed"])
+        assert result["others_owed"] > 0
+        assert result["sent"][7] < result["sent"][8] == result["sent"][13]  # steps 5, 6 and 7 failed
+        assert result["sent"] == results[0]["sent"]
+        assert result["late"] < result["sent"][13]
+    assert results[0]["said"] == 1
