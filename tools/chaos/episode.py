@@ -123,8 +123,10 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
 
 def begin(scene: Scene, tell: Tell, outcome: Outcome) -> None:
     """Start a life; sometimes things happen before its first step."""
-    if scene.served is not None and scene.chance.random() < 0.7:
-        scene.served.wait()
+    if scene.served is not None:
+        scene.served.start(after=scene.chance.choice((0.0, scene.chance.uniform(0.0, 4.0))))
+        if scene.chance.random() < 0.7:
+            scene.served.wait()
     if scene.served is not None and scene.chance.random() < 0.4:
         what = events.cut(scene) or ""
         outcome.events[what] += 1
