@@ -1,8 +1,9 @@
 """Whether the other machines can reach this one by the address that gloo takes.
 
-gloo listens at the address that the host's own name resolves to, unless GLOO_SOCKET_IFNAME names an interface. On Debian
-that is 127.0.1.1 as installed. Then ``init_process_group`` fails on some ranks ("connectFullMesh failed ... Connection
-refused, remote=[127.0.1.1]") and the others wait, before an Agent exists. So this looks when the package is imported.
+gloo listens at the address that the host's own name resolves to, unless GLOO_SOCKET_IFNAME names an interface. On
+Debian that is 127.0.1.1 as installed. Then ``init_process_group`` fails on some ranks ("connectFullMesh failed ...
+Connection refused, remote=[127.0.1.1]") and the others wait, before an Agent exists. So this looks when the package is
+imported.
 """
 
 import fcntl
@@ -19,7 +20,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def warn_of_loopback() -> None:
-    """Log how to cure it, if torchrun started this process on one of several machines and gloo would listen on loopback.
+    """Log the cure, if torchrun started this process on one of several machines and gloo would listen on loopback.
     Never raises."""
     try:
         several = int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
@@ -43,8 +44,8 @@ def loopback_problem(master: str) -> str | None:
         return None
     where = f"resolves to {address}" if address else "does not resolve"
     return (
-        f"the name of this machine, {name}, {where}, where other machines cannot reach it, and gloo would listen there: "
-        f"set GLOO_SOCKET_IFNAME={_interface(master) or 'eth0'} on it (docs/multi-host.md)"
+        f"the name of this machine, {name}, {where}, where other machines cannot reach it, and gloo would listen "
+        f"there: set GLOO_SOCKET_IFNAME={_interface(master) or 'eth0'} on it (docs/multi-host.md)"
     )
 
 

@@ -121,13 +121,16 @@ def check_division(module: DistributedDataParallel) -> None:
 
 def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     """Until the handle is removed: say so, once, when ``optimizer`` steps before the agent was entered."""
+    said = False
 
-    def warn(*_: Any) -> None:
-        handle.remove()
-        log.warning(
-            "an optimizer step, and the Agent made for it does not run: nothing is compressed. Write "
-            "`with Agent(module, optimizer):` around the training loop"
-        )
+    def warn(*_: Any) -> None:  # it must not remove itself while torch walks through the hooks
+        nonlocal said
+        if not said:
+            said = True
+            log.warning(
+                "an optimizer step, and the Agent made for it does not run: nothing is compressed. Write "
+                "`with Agent(module, optimizer):` around the training loop"
+            )
 
     handle: RemovableHandle = optimizer.register_step_pre_hook(warn)
     return handle

@@ -87,8 +87,11 @@ class AllReduce(Collective):
 
     def reduce_in_place(self, gradient: Tensor) -> Transfer:
         """Dense mean of a whole bucket, written over it: the same operations in the same order as DDP without a hook,
-        hence bit-identical to it (promise P3)."""
-        gradient.mul_(self.share)
+        hence bit-identical to it (promise P3). Of a sparse one, DDP divides the values."""
+        if gradient.is_sparse:
+            gradient.div_(self.world_size)
+        else:
+            gradient.mul_(self.share)
         work, nbytes = self.communicator.sum(gradient), _nbytes(gradient)
         return _InPlace(work, ring_bytes(nbytes, self.world_size), nbytes)
 

@@ -53,7 +53,7 @@ def test_not_a_ddp_module() -> None:
 def test_compiled_but_not_ddp() -> None:
     model = nn.Linear(4, 2)
     with pytest.raises(SetupError, match=r"got torch.compile of Linear: write Agent\(Distributed"):
-        Agent(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
+        Agent(torch.compile(model, backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ NARROW = [
     {"size": 20000.0, "steps": 15, "compressor": "powersgd:rank=1", "memory": "partial:beta=0.3"},
     {"size": 20000.0, "steps": 15, "memory": "conef:codec=dense"},
     {"size": 20000.0, "steps": 20, "dense_at": 10},
-    {"size": 20000.0, "steps": 20, "dense_at": 10, "memory": "partial:beta=0.3", "compressor": "scaledsign"},
+    {"size": 20000.0, "steps": 20, "dense_at": 10, "memory": "partial:beta=0.3"},
 ]
 
 
@@ -30,7 +30,8 @@ def test_what_does_not_fit_float16_stays_in_the_memory(run_each: RunEach) -> Non
             assert result["finite"], case
             assert result["skipped"] == 0, case
             assert result["applied"] == results[0]["applied"], case
-            assert result["worst"] < 2e-3, case  # of what came in: float16 rounds what was sent by 5e-4
+            # Of what came in. float16 rounds by 5e-4 what is sent: with the unbiased codec that is 100 times as much.
+            assert result["worst"] < (0.1 if "unbiased" in str(case) else 2e-3), case
         assert results[0]["largest"] > 20000, case  # it really came near the end
         assert results[0]["notes"] == 1, case
 
