@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_nothing_is_lost_doubled_or_leaked(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
-    command = [sys.executable, "-m", "tools.chaos", "--events", "6", "--per-episode", "3", "--seed", "12"]
+    command = [sys.executable, "-m", "tools.chaos", "--events", "4", "--per-episode", "2", "--seed", "9"]
     done = subprocess.run(
         [*command, "--folder", str(tmp_path / "kept"), "--json", str(summary)],
         cwd=ROOT,
@@ -26,5 +26,5 @@ def test_nothing_is_lost_doubled_or_leaked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     found = json.loads(summary.read_text())
-    assert found["events"] >= 6
+    assert found["events"] >= 4
     assert found["windows_journaled"] > 0
