@@ -1,7 +1,7 @@
 """What a valid answer of a controller is: it parses, fits the job, and its decision stays within the job's bounds."""
 
 import json
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -18,13 +18,59 @@ MAX_NEXT_WINDOW = MAX_EPOCH = 2**48
 Answer = TypeVar("Answer", JobAnswer, WindowAnswer)
 
 
-class Bounds(NamedTuple):
-    """What a decision may ask for. CFs are elements in / elements kept."""
+class Checker:
+    """Checks decisions, and the policy's state that comes with each, before the ranks obey the one and keep the other.
 
-    policy_cf: float
-    """Largest CF that the job's policy can choose."""
-    pinned_cf: float
-    """Largest CF that an operator may pin."""
+    Args:
+        policy: the job's policy. No decision may go beyond the largest CF that it can choose.
+        pinned_cf: largest CF (elements in / elements kept) that an operator may pin.
+        latest: decision of the checkpoint that the job goes on from; None for a fresh start.
+    """
+
+    def __init__(self, policy: Policy, pinned_cf: float, latest: Decision | None = None) -> None:
+        self._policy, self._pinned_cf = policy, pinned_cf
+        self._policy_cf = policy.largest_cf()
+        self._latest: Decision | None = None
+        if latest is not None:
+            self.resume(latest)
+
+    def resume(self, decision: Decision) -> None:
+        """Go on from a decision of the user's own checkpoint, whose CF is within bounds then."""
+        self._latest = decision
+        self._policy_cf = max(self._policy_cf, decision.cf_candidate)
+
+    def accept(self, decision: Decision, policy_state: str, newest_window: int) -> None:
+        """Check a decision that a controller wants in force.
+
+        Args:
+            decision: epochs never go back, and grow by at most one a window.
+            policy_state: JSON of the policy's state, which goes into checkpoints.
+            newest_window: number of the newest window that the controller can have decided on.
+
+        Raises:
+            NoAnswer: naming the field, its value and what is allowed.
+        """
+        if decision.phase == "fallback":
+            raise NoAnswer("a decision of phase 'fallback', which only agents enter")
+        if decision.window > newest_window:
+            raise NoAnswer(f"a decision on window {decision.window}, the newest is {newest_window}")
+        if decision.epoch > MAX_EPOCH:
+            raise NoAnswer(f"a decision of epoch {decision.epoch}, {MAX_EPOCH} at most")
+        if self._latest is not None:
+            grown = decision.epoch - self._latest.epoch
+            windows = max(0, decision.window - self._latest.window)
+            if not 0 <= grown <= windows:
+                raise NoAnswer(
+                    f"a decision of epoch {decision.epoch}, {windows} windows after one of epoch {self._latest.epoch}"
+                )
+        largest = max(self._policy_cf, self._pinned_cf) if decision.rule == "pinned" else self._policy_cf
+        for name in ("cf_minimum", "cf_candidate"):
+            cf = getattr(decision, name)
+            if cf > largest:
+                raise NoAnswer(f"a decision with {name} {cf:g}, above the job's bound of {largest:g}")
+        if read_state(self._policy, policy_state).decision != decision:
+            raise NoAnswer("a policy_state that belongs to another decision")
+        self._latest = decision
 
 
 def read_answer(model: type[Answer], body: bytes) -> Answer:
@@ -43,42 +89,6 @@ def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
         raise NoAnswer(
             f"next_window {answer.next_window} is outside {spec.first_window} to {MAX_NEXT_WINDOW}"
         )
-
-
-def check_decision(
-    decision: Decision, policy_state: str, latest: Decision | None, policy: Policy, bounds: Bounds
-) -> None:
-    """Check a decision, and the policy's state that came with it, before the ranks obey the one and keep the other.
-
-    Args:
-        decision: the decision that the controller wants in force.
-        policy_state: JSON of the policy's state, which goes into checkpoints.
-        latest: the newest decision that was obeyed; None before the first. Epochs never go back, and grow by at most
-            one a window.
-        policy: the job's policy, which says what its states are.
-        bounds: the largest CFs allowed.
-
-    Raises:
-        NoAnswer: naming the field, its value and what is allowed.
-    """
-    if decision.phase == "fallback":
-        raise NoAnswer("a decision of phase 'fallback', which only agents enter")
-    if decision.epoch > MAX_EPOCH:
-        raise NoAnswer(f"a decision of epoch {decision.epoch}, {MAX_EPOCH} at most")
-    if latest is not None:
-        grown, windows = decision.epoch - latest.epoch, max(0, decision.window - latest.window)
-        if not 0 <= grown <= windows:
-            raise NoAnswer(
-                f"a decision of epoch {decision.epoch}, {windows} windows after one of epoch {latest.epoch}"
-            )
-    largest = max(bounds) if decision.rule == "pinned" else bounds.policy_cf
-    for name in ("cf_minimum", "cf_candidate"):
-        cf = getattr(decision, name)
-        if cf > largest:
-            raise NoAnswer(f"a decision with {name} {cf:g}, above the job's bound of {largest:g}")
-    state = read_state(policy, policy_state)
-    if state.decision != decision:
-        raise NoAnswer("a policy_state that belongs to another decision")
 
 
 def read_state(policy: Policy, policy_state: str) -> PolicyState:

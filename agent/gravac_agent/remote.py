@@ -8,7 +8,7 @@ from pathlib import Path
 from gravac.policies import build
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac_agent import calls
-from gravac_agent.answers import Bounds, check_decision, read_state
+from gravac_agent.answers import Checker, read_state
 from gravac_agent.backoff import FIRST_SECONDS, Backoff
 from gravac_agent.client import Connection, NoAnswer, Refused
 from gravac_agent.desk import renumbered
@@ -73,8 +73,7 @@ class RemoteDesk:
         start = self._policy.start().decision
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
-        self._bounds = Bounds(max(self._policy.largest_cf(), start.cf_candidate), pinned_cf)
-        self._latest = start if spec.policy_state is not None else None
+        self._checker = Checker(self._policy, pinned_cf, None if spec.policy_state is None else start)
         self._decided = self.directive = Directive.of(start)
         self._dense = False  # by agreement, as nobody answers
         self._outbox = Outbox()
@@ -125,10 +124,9 @@ class RemoteDesk:
             ) from None
         with self._lock:
             self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
-            self.policy_state, self._latest = policy_state, state.decision
+            self.policy_state = policy_state
             self._decided = self.directive = Directive.of(state.decision)
-            largest = max(self._bounds.policy_cf, state.decision.cf_candidate)
-            self._bounds = self._bounds._replace(policy_cf=largest)
+            self._checker.resume(state.decision)
             self._registered, self._offset = False, None
         self._wake.set()
 
@@ -178,7 +176,7 @@ class RemoteDesk:
                 log.exception("reporting to the controller failed; training goes on")
                 pause = self._backoff.failed(f": {error!r}")
             else:
-                if self._outbox:
+                if self._outbox or self._closing.is_set():
                     self._wake.set()
                 continue
             if self._closing.is_set() and time.monotonic() > self._closing_until:
@@ -242,7 +240,7 @@ class RemoteDesk:
         with self._lock:
             if self._spec is not base:
                 return  # a checkpoint was loaded in the meantime: register again
-            self._adopt(answer.decision, answer.policy_state)
+            self._adopt(answer.decision, answer.policy_state, answer.next_window - 1)
             if offset is None:
                 self._offset = answer.next_window - spec.first_window
             elif first is not None and answer.next_window > first + offset + 1:
@@ -254,10 +252,11 @@ class RemoteDesk:
 
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
-            answer = calls.report(connection, self._spec.job, renumbered(record, self._offset or 0))
-            if answer is not None:
+            numbered = renumbered(record, self._offset or 0)
+            answer = calls.report(connection, self._spec.job, numbered)
+            if answer is not None and isinstance(numbered, WindowReport):
                 with self._lock:
-                    self._adopt(answer.decision, answer.policy_state)
+                    self._adopt(answer.decision, answer.policy_state, numbered.window)
         except Refused as refused:
             if refused.status in (409, 413, 422):
                 self._refusals += 1
@@ -283,10 +282,10 @@ class RemoteDesk:
         if back:
             log.warning(BACK)
 
-    def _adopt(self, decision: Decision, policy_state: str) -> None:
+    def _adopt(self, decision: Decision, policy_state: str, newest_window: int) -> None:
         """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
-        check_decision(decision, policy_state, self._latest, self._policy, self._bounds)
-        self.policy_state, self._latest = policy_state, decision
+        self._checker.accept(decision, policy_state, newest_window)
+        self.policy_state = policy_state
         self._decided = Directive.of(decision)
         if not self._dense:
             self.directive = self._decided

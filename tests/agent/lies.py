@@ -85,6 +85,7 @@ LIES: dict[str, Lie] = {
     )[1],
     "phase fallback": lambda handler, body: _changed(handler, body, phase="fallback"),
     "huge epoch": lambda handler, body: _changed(handler, body, epoch=2**53),
+    "window far ahead": lambda handler, body: _changed(handler, body, window=10**6, epoch=10**6),
     "epoch without a window": lambda handler, body: _changed(handler, body, epoch=9),
     "huge next window": lambda handler, body: _changed(handler, body, next_window=2**53),
     "huge cf": lambda handler, body: _changed(handler, body, cf_candidate=1e9, cf_minimum=1e9),
