@@ -111,7 +111,7 @@ def test_a_floor_bounds_the_weights_and_keeps_the_mean() -> None:
         (lambda: Importance(torch.ones(3), floor=1.5), "floor=1.5"),
         (lambda: LSVRG(Uniform(3), refresh=0.0), "refresh=0.0"),
         (lambda: LSVRG(LSVRG(Uniform(3))), "already reduces variance"),
-        (lambda: build("svrg", torch.ones(3)), "estimator='svrg' is unknown .did you mean 'lsvrg'...; choose one of"),
+        (lambda: build("svrg", torch.ones(3)), "estimator='svrg' is unknown .did you mean 'lsvrg'..; choose one of"),
         (lambda: build("lsvrg", torch.ones(3), base="svrg"), "base='svrg' of lsvrg is unknown; choose one of imp"),
         (lambda: build("lsvrg", torch.ones(3), refresh=2.0), "refresh=2.0"),
         (lambda: build("lsvrg", torch.ones(3), rate=2.0), "no setting 'rate'; it has base, refresh"),
