@@ -117,8 +117,8 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Networ
         running.close()
 
 
-def test_a_collective_that_fails_is_told_where_backward_waits(network: Network) -> None:
-    """And at the end of the step: never raised on a thread of its own, never swallowed."""
+def test_a_collective_that_fails_is_raised_at_the_end_of_the_step(network: Network) -> None:
+    """Never on a thread of its own, never swallowed. Backward ends with zeros: DDP cannot read an exception."""
     running = engine(network)
     try:
 
@@ -129,7 +129,6 @@ def test_a_collective_that_fails_is_told_where_backward_waits(network: Network) 
         future = running.submit(Bucket(0, ("w",), (N,), ((N,),)), torch.randn(N), True)
         with pytest.raises(RuntimeError, match="the network is gone"):
             running.outcome()
-        with pytest.raises(RuntimeError, match="the network is gone"):
-            future.wait()
+        assert not future.wait().any()
     finally:
         running.close()

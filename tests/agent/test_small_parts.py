@@ -95,7 +95,7 @@ def test_misspelt_variables_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 def outcome(last_submit_at: float, *activity: tuple[str, float, float]) -> Outcome:
     tick = Tick(StepSums(), PLAN.directive, True)
-    return Outcome(tick, last_submit_at, list(activity), 0, 0, None, None, 0.0)  # type: ignore[arg-type]
+    return Outcome(tick, last_submit_at, list(activity), 0, 0, None, True, None, 0.0)  # type: ignore[arg-type]
 
 
 def test_phases_add_up_and_count_only_what_backward_does_not_hide(monkeypatch: pytest.MonkeyPatch) -> None:
