@@ -70,6 +70,15 @@ def test_the_name_of_a_live_run_is_refused_on_all_ranks(run_ranks: RunRanks, tmp
         assert check(tmp_path / name / "journal.jsonl").ok
 
 
+def test_a_checkpoint_of_another_policy_is_refused_on_all_ranks(run_ranks: RunRanks) -> None:
+    """0.1 raised ValueError on rank 0, and rank 1 lost its peer."""
+    for result in run_ranks("resumed_under_another_policy", 2):
+        assert len(result["messages"]) == 2
+        for message in result["messages"]:
+            assert "the checkpoint does not fit policy='gravac'" in message
+            assert "Resume with the policy that it was saved with" in message
+
+
 def test_a_name_is_free_again_when_its_run_is_over_or_dead(tmp_path: Path) -> None:
     lock = JobLock.acquire(tmp_path, "live")
     assert lock is not None

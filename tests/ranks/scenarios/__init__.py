@@ -29,6 +29,7 @@ from ranks.scenarios.service import (
     names_taken,
     narrated,
     resumed,
+    resumed_under_another_policy,
     same_job_twice,
     steered,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "overflow_under_amp",
     "peer_dies",
     "resumed",
+    "resumed_under_another_policy",
     "same_as_ddp",
     "same_job_twice",
     "settings_differ",

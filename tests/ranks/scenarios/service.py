@@ -171,6 +171,33 @@ def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"parameters": fingerprint(module), "epochs": epochs}
 
 
+def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """A checkpoint of one policy, loaded under another: by a desk in process, and by one that asks a controller."""
+
+    def agent(policy: str, **options: Any) -> tuple[Agent, DistributedDataParallel, torch.optim.Optimizer]:
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        return (
+            Agent(module, optimizer, data_dir=folder, policy=policy, window=2, **options),
+            module,
+            optimizer,
+        )
+
+    first, module, optimizer = agent("static:cf=10", controller=None)
+    with first:
+        train(module, optimizer, rank, range(5))
+        state = first.state_dict()
+    messages = []
+    for controller in (None, "auto"):
+        other, module, optimizer = agent("gravac", controller=controller)
+        try:
+            with other:
+                other.load_state_dict(state)
+        except SetupError as error:
+            messages.append(str(error))
+    return {"messages": messages}
+
+
 def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
     """The name of a live run, with a controller and without, and then names made by the agent."""
     messages, names = [], []
