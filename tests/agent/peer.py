@@ -136,7 +136,7 @@ def serving(spec: JobSpec, token: str | None, port: int = 0) -> Iterator[Peer]:
             thread.join()
 
 
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 150.0) -> None:
     """Wait until it holds; AssertionError when it never does."""
     until = time.monotonic() + seconds
     while not condition():
