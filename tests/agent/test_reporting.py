@@ -160,7 +160,7 @@ def own_desk(process: ControllerProcess, seconds: float = 2.0) -> RemoteDesk:
 def test_a_squatter_on_a_dead_controllers_port_learns_nothing(own: ControllerProcess, tmp_path: Path) -> None:
     """0.1 gave it the token and 80 windows, and obeyed its CF for 19.5 s."""
     one = own_desk(own)
-    assert one.wait_ready(60)
+    assert one.wait_ready(150)
     assert own.pid is not None
     port = own.port
     os.kill(own.pid, signal.SIGKILL)
@@ -195,7 +195,7 @@ def _once_free(port: int) -> Iterator[Peer]:
 def test_killed_just_before_the_end_nothing_is_lost(own: ControllerProcess, tmp_path: Path) -> None:
     """0.1 lost the last three windows and the end, and span for 4 s."""
     one = own_desk(own)
-    assert one.wait_ready(60)
+    assert one.wait_ready(150)
     assert own.pid is not None
     os.kill(own.pid, signal.SIGKILL)
     for window in range(3):
@@ -210,7 +210,7 @@ def test_killed_just_before_the_end_nothing_is_lost(own: ControllerProcess, tmp_
 def test_a_stopped_controller_is_replaced_at_the_end(own: ControllerProcess, tmp_path: Path) -> None:
     """0.1 took 11 s to close, and lost what was left. A process that is stopped cannot be ended but by SIGKILL."""
     one = own_desk(own, seconds=1.0)
-    assert one.wait_ready(60)
+    assert one.wait_ready(150)
     assert own.pid is not None
     stopped = own.pid
     os.kill(stopped, signal.SIGSTOP)
@@ -282,7 +282,7 @@ def test_a_lost_answer_is_asked_for_again_and_counts_once() -> None:
 
     with serving(SPEC, TOKEN) as peer:
         one = desk(peer)
-        assert one.wait_ready(60)
+        assert one.wait_ready(150)
         peer.lie = lose
         one.put(report(0))
         eventually(lambda: peer.lie is None and peer.windows == [0])
@@ -299,7 +299,7 @@ def test_an_end_whose_answer_is_lost_is_not_announced_as_lost(caplog: pytest.Log
 
     with serving(SPEC, TOKEN) as peer:
         one = desk(peer)
-        assert one.wait_ready(60)
+        assert one.wait_ready(150)
         one.put(report(0))
         eventually(lambda: peer.windows == [0])
         peer.lie = lose
@@ -333,7 +333,7 @@ def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
 def test_what_cannot_be_delivered_is_announced(caplog: pytest.LogCaptureFixture) -> None:
     with serving(SPEC, TOKEN) as peer:
         one = desk(peer, seconds=0.2)
-        assert one.wait_ready(60)
+        assert one.wait_ready(150)
         peer.lie = LIES["503"]
         for window in range(2):
             one.put(report(window))
@@ -347,7 +347,7 @@ def test_an_older_epoch_is_not_obeyed_and_the_controller_gets_the_newer_state() 
     with serving(SPEC, TOKEN) as peer:
         peer.fold._state = StaticPolicy(cf=10).start(epoch=5).state
         one = desk(peer)
-        assert one.wait_ready(60)
+        assert one.wait_ready(150)
         one.put(report(0))
         eventually(lambda: peer.windows == [0])
         assert one.directive.epoch == 5
