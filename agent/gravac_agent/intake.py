@@ -14,18 +14,21 @@ class Intake:
     told: int | None = None
     """Samples a step of this rank has, if the trainer said so."""
     _counted: int = field(default=0, init=False)
+    _ran: bool = field(default=False, init=False)
     _window: int = field(default=0, init=False)
     _loss: float | Tensor | None = field(default=None, init=False)
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the first dimension of the first tensor given to ``forward``; micro-batches add up."""
+        self._ran = True
         first = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
         if first is not None and first.dim():
             self._counted += first.shape[0]
 
     def step_done(self) -> None:
-        self._window += self._counted if self.told is None else self.told
-        self._counted = 0
+        if self._ran:  # else this rank's inputs have ended, and it shadows the others in a Join context
+            self._window += self._counted if self.told is None else self.told
+        self._counted, self._ran = 0, False
 
     def take_samples(self) -> int:
         """Samples since the last call."""

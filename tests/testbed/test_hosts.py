@@ -15,20 +15,13 @@ from gravac_agent import hosts
 from gravac_controller.bench.network import Host, Network
 
 pytestmark = pytest.mark.distributed
-TRAINING = """
-import sys
+CONNECTING = """
 from datetime import timedelta
 import torch, torch.distributed as dist
-from gravac_agent import Agent
+import gravac_agent
 dist.init_process_group("gloo", timeout=timedelta(seconds=100))
+dist.all_reduce(torch.ones(1))
 print("connected", flush=True)
-module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
-optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-with Agent(module, optimizer, controller=None, policy="static:cf=10", data_dir=sys.argv[1]):
-    for _ in range(4):
-        module(torch.ones(3, 100)).sum().backward()
-        optimizer.step()
-print("trained", flush=True)
 """
 CURE = "set GLOO_SOCKET_IFNAME=eth0 on it (docs/multi-host.md)"
 
@@ -45,17 +38,17 @@ def debian(networks: None) -> Iterator[list[Host]]:
 
 
 def run(on: list[Host], folder: Path, together: bool, **more: str) -> list[tuple[str, str]]:
-    """The training on each host, started as torchrun would: output and errors of each rank. ``together``: all are to
+    """A rank on each host, started as torchrun would: output and errors of each rank. ``together``: all are to
     end; else the others are killed when the first has."""
     ranks, until = [], time.monotonic() + 200
     try:
         for rank, host in enumerate(on):
             environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
             environment |= {"MASTER_ADDR": on[0].address, "MASTER_PORT": "29500"}
-            environment |= {"OMP_NUM_THREADS": "1", "GRAVAC_KERNELS": "reference"}
+            environment |= {"OMP_NUM_THREADS": "1"}
             name = ["unshare", "--uts", "sh", "-c", f'hostname box{rank} && exec "$@"', "sh"]
             with (folder / f"out{rank}").open("w") as out, (folder / f"errors{rank}").open("w") as errors:
-                words = host.command([*name, sys.executable, "-c", TRAINING, str(folder / str(rank))])
+                words = host.command([*name, sys.executable, "-c", CONNECTING])
                 ranks.append(
                     subprocess.Popen(words, env=os.environ | environment | more, stdout=out, stderr=errors)
                 )
@@ -80,7 +73,7 @@ def test_a_name_that_is_loopback_is_warned_of_and_cured(debian: list[Host], tmp_
         assert CURE in errors
     assert any("Connection refused, remote=[127.0.1.1]" in errors for _, errors in found)  # as the page says
     for out, errors in run(debian, tmp_path, together=True, GLOO_SOCKET_IFNAME="eth0"):
-        assert "trained" in out, errors
+        assert "connected" in out, errors
         assert "cannot reach it" not in errors
 
 

@@ -19,7 +19,9 @@ from gravac.trace import read
 from gravac_agent import Agent, build
 
 
-def uneven(rank: int, world: int, folder: str, counts: list[int], **options: Any) -> dict[str, Any]:
+def uneven(
+    rank: int, world: int, folder: str, counts: list[int], told: int = 0, **options: Any
+) -> dict[str, Any]:
     """Ranks with different numbers of batches in a Join context, twice in a row; plainly and with the agent."""
     found = {}
     for name in ("plain", "agent"):
@@ -37,6 +39,8 @@ def uneven(rank: int, world: int, folder: str, counts: list[int], **options: Any
             with Agent(
                 module, optimizer, data_dir=folder, controller=None, window=5, agreement_seconds=60, **options
             ) as agent:
+                if told:
+                    agent.log(samples=told)
                 passes()
                 assert agent._parts is not None
                 loop, trace = agent._parts.loop, agent.trace_path
