@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -56,18 +57,15 @@ class ControllerProcess:
             OSError: it did not start within ``seconds``; the message has the last line of its log.
         """
         self.stop()
-        until = time.monotonic() + seconds
+        taken = self.port if self.port and _is_taken(self.port) else 0
         try:
-            self.url = self._start(self.port, until)
-        except OSError as error:
-            if not self.port:
+            self.url = self._start(0 if taken else self.port, time.monotonic() + seconds)
+        except OSError:
+            if taken or not self.port:
                 raise
-            taken, self.port = self.port, 0
-            try:
-                self.url = self._start(0, until)
-            except OSError:
-                self.port = taken  # the port was not what is wrong
-                raise error from None
+            taken = self.port  # somebody may have taken it just now
+            self.url = self._start(0, time.monotonic() + seconds)
+        if taken:
             log.warning("port %d is taken; the live page is at %s now", taken, self.url)
         self.port = int(self.url.rsplit(":", 1)[1])
         return self.url
@@ -122,6 +120,15 @@ class ControllerProcess:
         except (OSError, ValueError, KeyError, TypeError):
             self.kill()
             raise OSError(f"the controller did not start: {_tail(log_path, begin)}") from None
+
+
+def _is_taken(port: int) -> bool:
+    """Whether another program listens there. On a busy machine a controller takes long to find that out."""
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return False
+    except OSError:
+        return True
 
 
 def _first_line(process: subprocess.Popen[bytes], until: float) -> bytes:
