@@ -361,6 +361,25 @@ def test_an_older_epoch_is_not_obeyed_and_the_controller_gets_the_newer_state() 
         one.close(end(3))
 
 
+def test_a_checkpoint_whose_job_counted_further_than_its_trainer() -> None:
+    """A trainer started twice under one name: its checkpoint has window 3, and the job's decision on window 12. Under a
+    new name windows go on from 3, and the epoch still grows."""
+    policy = StaticPolicy(cf=10, warmup_windows=2)
+    spec = job_spec(policy.spec())
+    state = policy.start(epoch=4).state
+    state = state.model_copy(update={"decision": state.decision.model_copy(update={"window": 12})})
+    with serving(spec, TOKEN) as peer:
+        one = desk(peer)
+        assert one.wait_ready(60)
+        one.resume(state.model_dump_json(), window=3)
+        for window in range(3, 7):
+            one.put(report(window))
+        eventually(lambda: peer.windows == [3, 4, 5, 6])
+        eventually(lambda: one.directive.epoch == 5)
+        assert one.directive.cf_candidate == 10.0
+        one.close(end(7))
+
+
 def test_a_server_without_keep_alive_is_served_where_no_token_is_at_stake() -> None:
     with serving(SPEC, None) as peer:
         peer.lie = lambda handler, body: handler.answer(handler.truth(body), connection="close")
