@@ -22,7 +22,7 @@ from load_parts.service import Service, send
 
 from gravac.policies import parse
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer
-from gravac.trace import read
+from gravac.traces.trace import read
 from gravac.whatif import Fleet, Oracle, Scenario, record
 
 SERVICE_CORE = 1

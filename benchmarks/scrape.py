@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 
 from gravac.fold import JobFold
-from gravac.trace import TraceRecord
-from gravac_controller import metrics
-from gravac_controller.examples import SPEC, WINDOW
-from gravac_controller.live import LiveJob
+from gravac.traces.trace import TraceRecord
+from gravac_controller.api.examples import SPEC, WINDOW
+from gravac_controller.live.projection import LiveJob
+from gravac_controller.metrics import exposition as metrics
 from gravac_controller.settings import ControllerSettings
 
 MOST_ROWS = 1024

@@ -20,8 +20,8 @@ from typing import Any
 
 from gravac.fold import JobFold
 from gravac.protocol import JobSpec, WindowReport
-from gravac.trace import TraceRecord, TraceWriter, read
-from gravac.traceline import encode
+from gravac.traces.line import encode
+from gravac.traces.trace import TraceRecord, TraceWriter, read
 
 STORED = Path(__file__).parent.parent / "tests/traces/schema-1.jsonl.gz"
 CHUNK = 1000

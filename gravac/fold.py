@@ -11,11 +11,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from gravac import steering
-from gravac.orders import Override
-from gravac.policies import aligned, build
+from gravac.policies import aligned, build, steering
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer, WindowReport
+from gravac.protocol.orders import Override
 from gravac.validation import first_problem
 
 Judgement = Literal["new", "duplicate", "conflict", "gap", "wrong_job", "wrong_incarnation"]

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, PolicySpec
-from gravac.redecide import Pair, Redecision, redecide
-from gravac.trace import read
+from gravac.traces.redecide import Pair, Redecision, redecide
+from gravac.traces.trace import read
 
 LISTED = 5
 """Windows that a failure shows with both reasons; of the others it gives the numbers."""

@@ -21,17 +21,17 @@ from pathlib import Path
 
 from policies.builders import Cluster, job_spec
 
-from gravac.detail import COLUMNS, StepDetail
 from gravac.fold import JobFold
-from gravac.orders import Override
-from gravac.parts import Part
 from gravac.policies import parse
 from gravac.protocol import SCHEMA, End, Event
-from gravac.redecide import redecide
-from gravac.replay import check
-from gravac.spread import Spread
-from gravac.trace import TraceError, TraceRecord, read
-from gravac.traceline import encode
+from gravac.protocol.detail import COLUMNS, StepDetail
+from gravac.protocol.orders import Override
+from gravac.protocol.spread import Spread
+from gravac.traces.line import encode
+from gravac.traces.parts import Part
+from gravac.traces.redecide import redecide
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceError, TraceRecord, read
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')
 ODD = (

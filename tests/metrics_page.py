@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily
 
-from gravac_controller.metric_rows import Row
-from gravac_controller.metric_service import DURATIONS, SERVICE
-from gravac_controller.metric_table import TABLE
+from gravac_controller.metrics.rows import Row
+from gravac_controller.metrics.service import DURATIONS, SERVICE
+from gravac_controller.metrics.table import TABLE
 
 HEAD = """# Metrics
 

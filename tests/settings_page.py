@@ -8,7 +8,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gravac.policies.dense import DensePolicy
-from gravac.policies.gravac import GravacPolicy
+from gravac.policies.gravac.policy import GravacPolicy
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac_agent.settings import AgentSettings

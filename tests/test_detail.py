@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gravac.detail import COLUMNS, MOST_STEPS, StepDetail
 from gravac.protocol import WindowReport
-from gravac.trace import read
+from gravac.protocol.detail import COLUMNS, MOST_STEPS, StepDetail
+from gravac.traces.trace import read
 
 TRACE = Path(__file__).parent / "traces/mlp-steps.jsonl.gz"
 LISTED, SPOILT = 6, 124

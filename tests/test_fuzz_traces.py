@@ -2,7 +2,7 @@
 
 from fuzz_traces import fuzz, seeds
 
-from gravac.traceline import KINDS
+from gravac.traces.line import KINDS
 
 
 def test_the_seeds_hold_every_kind_of_line_in_both_schemas() -> None:

@@ -15,9 +15,9 @@ import pytest
 from traces_made import make
 
 from gravac.protocol import SCHEMA
-from gravac.replay import check
-from gravac.trace import TraceError, read
-from gravac.traceline import MAX_LINE_BYTES
+from gravac.traces.line import MAX_LINE_BYTES
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceError, read
 
 Change = Callable[[bytes], bytes]
 WINDOW = 3

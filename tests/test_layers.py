@@ -74,8 +74,8 @@ def breaking(rule: Callable[[str, Path], object]) -> dict[str, object]:
 
 def test_there_is_something_to_check() -> None:
     assert {package for package, _ in FILES} == set(PACKAGES)
-    assert imported(ROOT / "agent/gravac_agent/client.py") >= {"http", "socket", "threading"}
-    assert "len" in called(ROOT / "gravac/trace.py")
+    assert imported(ROOT / "agent/gravac_agent/reporting/client.py") >= {"http", "socket", "threading"}
+    assert "len" in called(ROOT / "gravac/traces/trace.py")
 
 
 def test_layers() -> None:
@@ -112,7 +112,7 @@ def test_the_controller_runs_where_there_is_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys; sys.modules['torch'] = None; import gravac_controller.app"
+    code = "import sys; sys.modules['torch'] = None; import gravac_controller.api.app"
     code += "".join(f"; import gravac_controller.cli.{MODULES.get(name, name)}" for name in COMMANDS)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

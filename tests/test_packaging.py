@@ -35,10 +35,10 @@ def test_wheel(wheel: Path) -> None:
     for package in tops:
         assert f"{package}/py.typed" in names
         assert f"{package}/__init__.py" in names
-    static = ROOT / "controller/gravac_controller/static"
+    static = ROOT / "controller/gravac_controller/page/static"
     for file in static.rglob("*"):
         if file.is_file():
-            assert f"gravac_controller/static/{file.relative_to(static)}" in names
+            assert f"gravac_controller/page/static/{file.relative_to(static)}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

@@ -12,12 +12,12 @@ import pytest
 from policies.builders import Cluster, job_spec
 from traces_made import Ticker
 
-from gravac import parts
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobSpec, Record, WindowReport
-from gravac.replay import check, replay
-from gravac.trace import Line, TraceError, TraceWriter, read
+from gravac.traces import parts
+from gravac.traces.replay import check, replay
+from gravac.traces.trace import Line, TraceError, TraceWriter, read
 
 CLUSTER = Cluster()
 

@@ -9,9 +9,9 @@ from traces_made import make, records, write
 
 from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac.redecide import gate, redecide
-from gravac.replay import replay_with
-from gravac.trace import TraceError, read
+from gravac.traces.redecide import gate, redecide
+from gravac.traces.replay import replay_with
+from gravac.traces.trace import TraceError, read
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from traces_made import Ticker, make, write
 from gravac.fold import JobFold
 from gravac.policies import POLICIES, parse
 from gravac.protocol import Event, JobSpec
-from gravac.replay import check, replay, replay_with
-from gravac.trace import TraceError, TraceWriter, read
-from gravac.traceline import encode
+from gravac.traces.line import encode
+from gravac.traces.replay import check, replay, replay_with
+from gravac.traces.trace import TraceError, TraceWriter, read
 
 
 @pytest.fixture

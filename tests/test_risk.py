@@ -4,7 +4,7 @@ import pytest
 from policies.builders import window_report
 
 from gravac.protocol import GainSums, LevelSums, WindowReport
-from gravac.risk import OWED_HIGH, OWED_RAISED, RESIDUAL_RAISED, RULE, judge
+from gravac.signals.risk import OWED_HIGH, OWED_RAISED, RESIDUAL_RAISED, RULE, judge
 
 
 def report(owed: float, residual: float, gain: float, **changes: object) -> WindowReport:

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from traces_made import Ticker
 
 from gravac.fold import JobFold
-from gravac.orders import Order, Override
 from gravac.policies import parse
 from gravac.protocol import Decision
-from gravac.replay import check, replay, replay_with
-from gravac.trace import TraceWriter, read
+from gravac.protocol.orders import Order, Override
+from gravac.traces.replay import check, replay, replay_with
+from gravac.traces.trace import TraceWriter, read
 
 HERE = Path(__file__).parent
 POLICIES = ("gravac", "gravac:variant=paper", "static:cf=40,warmup_windows=2", "warmup", "dense")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from traces_made import Ticker, records, write
 
-from gravac.follow import Follower
 from gravac.policies import parse
 from gravac.protocol import Decision
-from gravac.replay import check
-from gravac.trace import TraceWriter, read
+from gravac.traces.follow import Follower
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceWriter, read
 
 
 @pytest.fixture

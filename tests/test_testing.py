@@ -8,7 +8,7 @@ from traces_made import make, records, write
 from gravac.policies import parse
 from gravac.protocol import Decision
 from gravac.testing import assert_decisions
-from gravac.trace import TraceError
+from gravac.traces.trace import TraceError
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from traces_made import NOTE, Ticker, make, records, write
 
-from gravac import trace, traceline
 from gravac.policies import parse
 from gravac.protocol import SCHEMA
-from gravac.trace import TraceError, TraceWriter, read
-from gravac.traceline import encode
+from gravac.traces import line as traceline
+from gravac.traces import trace
+from gravac.traces.line import encode
+from gravac.traces.trace import TraceError, TraceWriter, read
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_a_damaged_journal_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_two_writers_are_refused_even_across_processes(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     code = (
-        "import sys, time; from gravac.trace import TraceWriter, TraceError\n"
+        "import sys, time; from gravac.traces.trace import TraceWriter, TraceError\n"
         "try: TraceWriter(sys.argv[1], time.time)\n"
         "except TraceError as error: print(error)\n"
     )

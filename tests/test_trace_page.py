@@ -10,10 +10,10 @@ import pytest
 from jsonschema_rs import Draft202012Validator, meta
 from trace_page import DOCS, page, schema, schema_text
 
-from gravac.parts import COMPRESS_LEVEL
 from gravac.protocol import SCHEMA
-from gravac.trace import read
-from gravac.traceline import KINDS, encode
+from gravac.traces.line import KINDS, encode
+from gravac.traces.parts import COMPRESS_LEVEL
+from gravac.traces.trace import read
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
 PUBLISHED = Draft202012Validator(json.loads((DOCS / "trace.schema.json").read_text()))

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces_made import NOTE, make, write
 
-from gravac.trace import TraceError, read
-from gravac.traceline import decode, encode
+from gravac.traces.line import decode, encode
+from gravac.traces.trace import TraceError, read
 
 
 def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import SCHEMA, JobSpec, WindowReport
-from gravac.replay import check
-from gravac.spread import quantiles
-from gravac.trace import TraceError, read
-from gravac.upgrades import STEPS
+from gravac.protocol.spread import quantiles
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceError, read
+from gravac.traces.upgrades import STEPS
 
 TRACES = Path(__file__).parent / "traces"
 OLD = {1: TRACES / "schema-1.jsonl.gz", 2: TRACES / "mlp-ruled-out.jsonl.gz"}

@@ -14,10 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from gravac import fields
-from gravac.protocol import SCHEMA
-from gravac.trace import MAX_TRACE_BYTES
-from gravac.traceline import KINDS, MAX_LINE_BYTES
+from gravac.protocol import SCHEMA, fields
+from gravac.traces.line import KINDS, MAX_LINE_BYTES
+from gravac.traces.trace import MAX_TRACE_BYTES
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEAD = """# The trace: a job's journal, line by line
@@ -46,8 +45,8 @@ decision in force. Each part is a trace of its own, and all of them are one.
 ## Versions
 
 This is schema {schema}. Every line has its own, so a journal may go on under a newer gravac. Older lines are read
-for ever: `gravac/upgrades.py` has a step from each version to the next, and `tests/traces` a trace of each, which
-replays. A newer one is refused by name. The version grows with every field, even one that may be left out: records
+for ever: `gravac/traces/upgrades.py` has a step from each version to the next, and `tests/traces` a trace of each,
+which replays. A newer one is refused by name. The version grows with every field, even one that may be left out: records
 take no unknown fields, so an older gravac could otherwise only complain about the field.
 
 | Version | New in it |
@@ -58,7 +57,7 @@ take no unknown fields, so an older gravac could otherwise only complain about t
 
 ## What is read and what is not
 
-`gravac.trace.read` gives line after line in the memory of one line. Repaired, and said in its notes: a torn last
+`gravac.traces.trace.read` gives line after line in the memory of one line. Repaired, and said in its notes: a torn last
 line and a compressed stream that ends early (what is whole is read), CRLF, a byte order mark. All else is one
 `TraceError` with file, line and, where there is one, field: lines of more than {line} MiB, more than {trace} GiB
 unpacked, an unknown kind or version, a value of another type or out of range, an unknown or missing field, NaN,

@@ -8,7 +8,7 @@ from policies.builders import Cluster, job_spec
 from gravac.fold import JobFold
 from gravac.policies import Policy, parse
 from gravac.protocol import End, Event
-from gravac.trace import TraceRecord, TraceWriter
+from gravac.traces.trace import TraceRecord, TraceWriter
 
 NOTE = Event(kind="note", window=None, message="hello")
 

@@ -2,10 +2,10 @@
 
 from gravac_agent.agent import Agent
 from gravac_agent.errors import AgentError, AgreementError, ClosedError, PeerError, SetupError
-from gravac_agent.hosts import warn_of_loopback
-from gravac_agent.link import Link
+from gravac_agent.network.hosts import warn_of_loopback
+from gravac_agent.network.link import Link
 from gravac_agent.settings import AgentSettings
-from gravac_agent.state import AgentState
+from gravac_agent.status import AgentState
 
 __all__ = [
     "Agent",

@@ -16,19 +16,20 @@ from torch.utils.hooks import RemovableHandle
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
-from gravac_agent import checkpoint, usage
-from gravac_agent.agree import together
-from gravac_agent.build import Parts, assemble
 from gravac_agent.errors import ClosedError, SetupError
-from gravac_agent.hook import attach, leftover
-from gravac_agent.intake import Intake
-from gravac_agent.link import Link
-from gravac_agent.rates import Rates, Scaler
-from gravac_agent.regroup import Regrouper
+from gravac_agent.exchange.agree import together
+from gravac_agent.exchange.hook import attach, leftover
+from gravac_agent.network.link import Link
+from gravac_agent.run_log import Story
 from gravac_agent.settings import AgentSettings, load
-from gravac_agent.state import AgentState, state_of
-from gravac_agent.story import Story
-from gravac_agent.switch import switch
+from gravac_agent.setup import usage
+from gravac_agent.setup.build import Parts, assemble
+from gravac_agent.state import checkpoint
+from gravac_agent.state.rates import Rates, Scaler
+from gravac_agent.state.regroup import Regrouper
+from gravac_agent.state.switch import switch
+from gravac_agent.status import AgentState, state_of
+from gravac_agent.windows.intake import Intake
 
 log = logging.getLogger("gravac.agent")
 

@@ -10,12 +10,12 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
-from gravac.detail import MOST_STEPS
-from gravac.fields import Choice
+from gravac.protocol.detail import MOST_STEPS
+from gravac.protocol.fields import Choice
 from gravac.validation import plain
 from gravac.wording import meant
-from gravac_agent import link
 from gravac_agent.errors import SetupError
+from gravac_agent.network import link
 
 OTHER_KEYWORDS = ("module", "optimizer", "scaler")
 """Keywords of ``Agent`` that are no settings."""

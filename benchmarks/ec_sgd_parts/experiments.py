@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ec_sgd_parts.runs import Run, run, theory_step
 from ec_sgd_parts.standins import Kind
 from gravac.compressors import TopK
-from gravac.compressors.hardthreshold import HardThreshold
+from gravac.compressors.sparse.hardthreshold import HardThreshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.protocol import JobSpec, WindowReport
-from gravac.trace import read
+from gravac.traces.trace import read
 from gravac_controller.bench import rate
 from gravac_controller.bench.places import Places, on_hosts
 from gravac_controller.bench.ranks import Ranks

@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gravac_controller.access import Access
+from gravac_controller.api.access import Access
 from gravac_controller.hosts import is_loopback
 
 DEFAULT_PORT = 8756

@@ -3,7 +3,7 @@
 from grafana.model import Panel, Query, Row
 from grafana.panels import named, of_job, stat
 
-from gravac import risk
+from gravac.signals import risk
 
 RISK = Row(
     title="Is accuracy at risk?",

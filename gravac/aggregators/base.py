@@ -73,7 +73,7 @@ class Aggregator(ABC):
 
     @property
     def keeps_largest(self) -> bool:
-        """Sends exactly the largest n/CF elements: the curve of gain against CF (``gravac.spectrum``) is its own."""
+        """Sends exactly the n/CF largest: the gain curve (``gravac.signals.spectrum``) is its own."""
         return False
 
     def counts(self, gradient: Tensor) -> bool:

@@ -13,7 +13,7 @@ from gravac.aggregators.shortfall import Shortfall
 from gravac.collectives import Communicator, Done, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
-from gravac.compressors.matrices import Geometry, Group, geometry
+from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
 from gravac.kernels import Known, energy
 
 _DENSE = Dense()

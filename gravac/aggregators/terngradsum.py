@@ -12,7 +12,7 @@ from gravac.aggregators.shortfall import Shortfall, aligned
 from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
-from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
+from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.kernels import Known, pack
 
 

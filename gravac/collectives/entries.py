@@ -9,7 +9,7 @@ from gravac import kernels
 from gravac.collectives.header import HEADER_BYTES, Facts, marked, unmarked
 from gravac.compressors.base import Compressor, Key
 from gravac.compressors.dense import Dense
-from gravac.compressors.selector import Indexed
+from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
 
 

@@ -1,30 +1,30 @@
 """Codecs: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it here."""
 
 from gravac.compressors import spec
-from gravac.compressors.atomo import Atomo
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
-from gravac.compressors.bernoulli import Bernoulli, UnbiasedBernoulli
-from gravac.compressors.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
 from gravac.compressors.dense import Dense
-from gravac.compressors.dgc import DGC
-from gravac.compressors.elias import EliasQSGD
-from gravac.compressors.halves import BF16, FP16
-from gravac.compressors.hardthreshold import HardThreshold
-from gravac.compressors.integers import Int4, Int8
-from gravac.compressors.natural import Natural
-from gravac.compressors.nuqsgd import NUQSGD
-from gravac.compressors.onebit import OneBit
-from gravac.compressors.qsgd import QSGD
-from gravac.compressors.randomk import RandomK, UnbiasedRandomK
-from gravac.compressors.redsync import RedSync, TrimmedTopK
-from gravac.compressors.scaledsign import ScaledSign
-from gravac.compressors.sidco import SIDCo
+from gravac.compressors.lowrank.atomo import Atomo
+from gravac.compressors.lowrank.svd import SVD
+from gravac.compressors.quantize.elias import EliasQSGD
+from gravac.compressors.quantize.halves import BF16, FP16
+from gravac.compressors.quantize.integers import Int4, Int8
+from gravac.compressors.quantize.natural import Natural
+from gravac.compressors.quantize.nuqsgd import NUQSGD
+from gravac.compressors.quantize.onebit import OneBit
+from gravac.compressors.quantize.qsgd import QSGD
+from gravac.compressors.quantize.scaledsign import ScaledSign
+from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
+from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
+from gravac.compressors.sparse.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
+from gravac.compressors.sparse.dgc import DGC
+from gravac.compressors.sparse.hardthreshold import HardThreshold
+from gravac.compressors.sparse.randomk import RandomK, UnbiasedRandomK
+from gravac.compressors.sparse.redsync import RedSync, TrimmedTopK
+from gravac.compressors.sparse.sidco import SIDCo
+from gravac.compressors.sparse.topk import TopK
+from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
 from gravac.compressors.stack import Stack, TopKInt8
-from gravac.compressors.svd import SVD
-from gravac.compressors.terngrad import ClippedTernGrad, TernGrad
-from gravac.compressors.topk import TopK
-from gravac.compressors.warmedthreshold import WarmedThreshold
 from gravac.wording import meant
 
 _MEMBERS: tuple[type[Compressor], ...] = (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
-from gravac.compressors.quantiser import ROUNDED, Quantiser
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
 from gravac.kernels import select_top
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, travelling
-from gravac.compressors.selector import PLAIN
+from gravac.compressors.sparse.selector import PLAIN
 
 
 class Dense(Compressor):

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
-from gravac.compressors.integers import Int8
-from gravac.compressors.quantiser import ROUNDED, Quantiser
-from gravac.compressors.selector import Selector
-from gravac.compressors.topk import TopK
+from gravac.compressors.quantize.integers import Int8
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
+from gravac.compressors.sparse.selector import Selector
+from gravac.compressors.sparse.topk import TopK
 from gravac.kernels import Known
 
 

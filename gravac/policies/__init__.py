@@ -6,7 +6,7 @@ from typing import Any
 
 from gravac.policies.base import Policy, PolicyState, Verdict
 from gravac.policies.dense import DensePolicy
-from gravac.policies.gravac import GravacPolicy
+from gravac.policies.gravac.policy import GravacPolicy
 from gravac.policies.settings import PolicySettings
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy

@@ -9,15 +9,15 @@ from typing import ClassVar, Protocol, Self
 
 from pydantic import model_validator
 
-from gravac.orders import Override
 from gravac.protocol import Decision, PolicySpec, Record, WindowReport
+from gravac.protocol.orders import Override
 
 
 class PolicyState(Record):
     """Base of every policy's state. ``decision`` is the one in force, so a state alone can resume a job.
 
     ``override``: the operator's order in force, null while the policy decides; ``suspended``: the policy's own decision
-    meanwhile. Both are ``gravac.steering``'s: no policy is asked while they are set.
+    meanwhile. Both are ``gravac.policies.steering``'s: no policy is asked while they are set.
     """
 
     decision: Decision

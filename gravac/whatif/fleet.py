@@ -14,7 +14,7 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
-from gravac.spread import Spread, quantiles
+from gravac.protocol.spread import Spread, quantiles
 from gravac.whatif.gains import GainModel
 from gravac.whatif.predict import Foretold, Oracle, Scenario
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 from gravac.protocol import GainCurve
-from gravac.spectrum import LADDER
+from gravac.signals.spectrum import LADDER
 from gravac.whatif.recording import LEAST_GAIN, Recording
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gravac import derived
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
-from gravac.traceline import Line
+from gravac.signals import derived
+from gravac.traces.line import Line
 
 T = TypeVar("T")
 LEAST_SETTLED = 3

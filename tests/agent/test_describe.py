@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac_agent import describe
 from gravac_agent.settings import AgentSettings, load
+from gravac_agent.setup import describe
 
 
 def test_the_commit_is_that_of_the_script_not_of_the_folder_one_is_in(

@@ -14,11 +14,11 @@ from gravac.collectives.communicator import Communicator, Done
 from gravac.compressors import Key
 from gravac.kernels import tally
 from gravac.memories import Bucket
-from gravac.spectrum import LADDER
-from gravac_agent.encode import Encoder
-from gravac_agent.plan import Directive, Plan
-from gravac_agent.survey import STEPS, Survey, surveyed
-from gravac_agent.tick import StepSums
+from gravac.signals.spectrum import LADDER
+from gravac_agent.exchange.encode import Encoder
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.survey import STEPS, Survey, surveyed
+from gravac_agent.exchange.tick import StepSums
 
 N = 40_000
 BUCKET = Bucket(0, ("a", "b"), (N - 100, 100), ((N - 100,), (100,)))
@@ -143,7 +143,7 @@ def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPat
     def broken(counted: object) -> None:
         raise RuntimeError("no spectrum today")
 
-    monkeypatch.setattr("gravac.spectrum.Spectrum.of", broken)
+    monkeypatch.setattr("gravac.signals.spectrum.Spectrum.of", broken)
     ours, survey, sums = encoder("topk", "residual"), Survey(True), StepSums()
     flight = ours.start(plan(10.0, 10.0, 10.0), BUCKET, next(gradients()), Key(0, 0, 0, 0), sums, survey)
     assert flight is not None
@@ -172,7 +172,7 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
         broken(gradient, residual, out=out)
 
     with monkeypatch.context() as failing, on("cpu"):
-        failing.setattr("gravac_agent.offer.tally", broken)
+        failing.setattr("gravac_agent.exchange.offer.tally", broken)
         failing.setattr("gravac.kernels.Sifter.sift", broken_too)
         sums = StepSums()
         assert ours.start(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums) is not None
@@ -190,7 +190,7 @@ def test_a_step_like_the_last_one_is_not_counted_again(monkeypatch: pytest.Monke
         counted.append(step)
         return tally(gradient, *terms, **more)
 
-    monkeypatch.setattr("gravac_agent.offer.tally", counting)
+    monkeypatch.setattr("gravac_agent.exchange.offer.tally", counting)
     with on("cpu"):
         ours, source = encoder("topk", "residual"), gradients()
         for step in range(40):

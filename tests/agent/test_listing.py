@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from gravac.gain import GainTracker
-from gravac_agent.clock import Lap
-from gravac_agent.listing import Listing
-from gravac_agent.plan import Directive, Plan, next_plan
-from gravac_agent.tick import StepSums
+from gravac.signals.gain import GainTracker
+from gravac_agent.exchange.clock import Lap
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.tick import StepSums
+from gravac_agent.windows.listing import Listing
 
 LAP = Lap(seconds=1.0, data_wait=0.125, compute=0.5, compress=0.0625, communicate=0.25, decompress=0.0625)
 PLAN: Plan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))

@@ -4,7 +4,7 @@ from policies.builders import Cluster
 
 from gravac.policies import StaticPolicy
 from gravac.protocol import End, Event, WindowReport
-from gravac_agent.outbox import Outbox
+from gravac_agent.reporting.outbox import Outbox
 
 DECISION = StaticPolicy(cf=10).start().decision
 EVENT = Event(kind="note", window=None, message="same text")

@@ -14,11 +14,11 @@ from gravac import aggregators, memories
 from gravac.collectives import AllReduce
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
-from gravac_agent.encode import Encoder
-from gravac_agent.engine import Engine
-from gravac_agent.link import Pacer
-from gravac_agent.plan import Directive, Plan
-from gravac_agent.tick import TickCodec
+from gravac_agent.exchange.encode import Encoder
+from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.tick import TickCodec
+from gravac_agent.network.link import Pacer
 
 N = 1000
 PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.0), 10.0)

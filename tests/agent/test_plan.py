@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gravac.gain import GainTracker
-from gravac_agent.plan import Directive, Plan, next_plan
-from gravac_agent.tick import StepSums, TickCodec
+from gravac.signals.gain import GainTracker
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.tick import StepSums, TickCodec
 
 EXPLORE = Directive(3, "explore", 10.0, 40.0, 0.5)
 

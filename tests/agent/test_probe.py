@@ -5,7 +5,7 @@ import torch
 from maths.simulated import SimulatedWorld
 
 from gravac.collectives import ALONE, Communicator, Done, Network, cost
-from gravac_agent import probe
+from gravac_agent.network import probe
 
 
 class Paced(Communicator):

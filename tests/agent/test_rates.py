@@ -8,7 +8,7 @@ from torch import nn
 
 from gravac.compressors import Key, build
 from gravac.memories import Bucket, ResidualMemory
-from gravac_agent.rates import Rates
+from gravac_agent.state.rates import Rates
 
 
 class FakeScaler:

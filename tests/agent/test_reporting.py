@@ -17,11 +17,11 @@ from policies.builders import Cluster, job_spec
 
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, WindowReport
-from gravac.replay import check
-from gravac.trace import read
-from gravac_agent.client import Connection, NoAnswer, Refused
-from gravac_agent.launcher import ControllerProcess
-from gravac_agent.remote import RemoteDesk
+from gravac.traces.replay import check
+from gravac.traces.trace import read
+from gravac_agent.reporting.client import Connection, NoAnswer, Refused
+from gravac_agent.reporting.launcher import ControllerProcess
+from gravac_agent.reporting.remote import RemoteDesk
 
 TOKEN = "a-token-of-the-job-0123456789abcdef"
 SPEC = job_spec(StaticPolicy(cf=10).spec())
@@ -38,9 +38,9 @@ def real_pauses() -> None:
 def short_pauses(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Pauses do not grow, and are short where nothing depends on how long they are."""
     if "real_pauses" not in request.fixturenames:
-        monkeypatch.setattr("gravac_agent.backoff.FIRST_SECONDS", 0.1)
-        monkeypatch.setattr("gravac_agent.remote.FIRST_SECONDS", 0.1)
-    monkeypatch.setattr("gravac_agent.backoff.MAX_SECONDS", 1.0)
+        monkeypatch.setattr("gravac_agent.reporting.backoff.FIRST_SECONDS", 0.1)
+        monkeypatch.setattr("gravac_agent.reporting.remote.FIRST_SECONDS", 0.1)
+    monkeypatch.setattr("gravac_agent.reporting.backoff.MAX_SECONDS", 1.0)
 
 
 def desk(peer: Peer, token: str | None = TOKEN, seconds: float = 2.0) -> RemoteDesk:
@@ -311,7 +311,7 @@ def test_an_end_whose_answer_is_lost_is_not_announced_as_lost(caplog: pytest.Log
 def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gravac_agent.remote.MAX_REFUSALS", 3)
+    monkeypatch.setattr("gravac_agent.reporting.remote.MAX_REFUSALS", 3)
 
     def refuse_first(handler: Handler, body: bytes) -> None:
         if handler.path.endswith("/windows") and WindowReport.model_validate_json(body).window == 1:

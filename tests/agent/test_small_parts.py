@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from gravac.kernels import tally
-from gravac.spectrum import LADDER, Spectrum
+from gravac.signals.spectrum import LADDER, Spectrum
 from gravac_agent import Link, SetupError
-from gravac_agent.clock import StepClock
-from gravac_agent.intake import Intake
-from gravac_agent.link import Pacer, parse
-from gravac_agent.plan import Directive, Plan
+from gravac_agent.exchange.clock import StepClock
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.step import Outcome
+from gravac_agent.exchange.tick import StepSums, Tick
+from gravac_agent.network.link import Pacer, parse
 from gravac_agent.settings import load
-from gravac_agent.step import Outcome
-from gravac_agent.tick import StepSums, Tick
-from gravac_agent.window import Row, Window, build_report
+from gravac_agent.windows.intake import Intake
+from gravac_agent.windows.window import Row, Window, build_report
 
 PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
 

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies import DensePolicy
 from gravac.protocol import End, WindowReport
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 from gravac_agent import Agent, ClosedError, SetupError
 from gravac_agent.settings import load
 from gravac_controller.cli import main

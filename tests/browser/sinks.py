@@ -8,7 +8,7 @@ from controller.process import Controller
 
 from gravac.fold import JobFold
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
-from gravac.trace import TraceRecord, TraceWriter
+from gravac.traces.trace import TraceRecord, TraceWriter
 
 
 class Sink(Protocol):

@@ -10,7 +10,7 @@ from controller.process import Controller
 from playwright.sync_api import Browser
 
 import gravac_controller
-from gravac_controller.page_files import SCRIPT
+from gravac_controller.page.files import SCRIPT
 
 STATIC = Path(gravac_controller.__file__).parent / "static"
 VENDOR = STATIC / "vendor"

@@ -14,7 +14,7 @@ from browser.test_replay import SHOWN, Ui, opened, pictures
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
-from gravac_controller.columns import NAMES
+from gravac_controller.views.columns import NAMES
 
 pytestmark = pytest.mark.browser
 

@@ -9,7 +9,7 @@ from controller.builders import Trainer, spec
 
 from gravac.fold import JobFold
 from gravac.protocol import Decision, End, Event, WindowReport
-from gravac.trace import TraceWriter
+from gravac.traces.trace import TraceWriter
 from tools.chaos import checks
 from tools.chaos.events import LIES
 from tools.chaos.journals import Journal, journals

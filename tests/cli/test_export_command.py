@@ -11,12 +11,12 @@ from browser.sinks import Disk
 from browser.story import Story
 from click.testing import CliRunner, Result
 
-from gravac import derived
 from gravac.protocol import WindowReport
-from gravac.trace import read
+from gravac.signals import derived
+from gravac.traces.trace import read
 from gravac_controller.cli import main
-from gravac_controller.columns import NAMES
-from gravac_controller.metric_table import TABLE
+from gravac_controller.metrics.table import TABLE
+from gravac_controller.views.columns import NAMES
 
 STATIC = Path(main.callback.__code__.co_filename).parents[1] / "static"  # type: ignore[union-attr]
 

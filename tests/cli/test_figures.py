@@ -7,8 +7,8 @@ from policies.builders import Cluster
 from traces_made import make
 
 from gravac.protocol import LinkSpec
-from gravac.trace import TraceError
-from gravac_controller.cli.figures import collect
+from gravac.traces.trace import TraceError
+from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.wording import link, size, times
 
 

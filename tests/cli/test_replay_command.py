@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from traces_made import make
 
-from gravac.trace import read
-from gravac.traceline import encode
+from gravac.traces.line import encode
+from gravac.traces.trace import read
 from gravac_controller.cli import main
 
 

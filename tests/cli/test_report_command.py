@@ -13,14 +13,14 @@ from browser.sinks import Disk
 from browser.story import Story
 from click.testing import CliRunner, Result
 
-from gravac_controller.bundle import CannotBundle, bundle
 from gravac_controller.cli import main
-from gravac_controller.history import MOST_CURVES, plain
-from gravac_controller.page_files import STATIC
+from gravac_controller.page.bundle import CannotBundle, bundle
+from gravac_controller.page.files import STATIC
 from gravac_controller.report.figure import LONGEST_NAME, svg
 from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell
-from gravac_controller.thinning import MOST_MARKED, Kept, Thinned
+from gravac_controller.views.history import MOST_CURVES, plain
+from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
 BUDGET_BYTES = 10_000_000

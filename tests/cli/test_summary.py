@@ -12,11 +12,11 @@ from rich.console import Console
 from traces_made import make
 
 from gravac_controller.cli import main
-from gravac_controller.cli.demo import _command
-from gravac_controller.cli.figures import collect
-from gravac_controller.cli.summary import Result, show
-from gravac_controller.cli.training import Plan
-from gravac_controller.cli.watch import Outcome
+from gravac_controller.cli.demo.command import _command
+from gravac_controller.cli.demo.figures import collect
+from gravac_controller.cli.demo.summary import Result, show
+from gravac_controller.cli.demo.training import Plan
+from gravac_controller.cli.demo.watch import Outcome
 from gravac_controller.cli.wording import near
 
 LONG = "a folder of [bold]many[/bold] words and 1234 numbers, " + "deep" * 30

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gravac_controller.cli.svg import Series, chart
+from gravac_controller.cli.whatif.svg import Series, chart
 
 NAMES = "{http://www.w3.org/2000/svg}"
 

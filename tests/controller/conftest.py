@@ -8,8 +8,8 @@ import pytest
 from controller.process import Controller
 from starlette.testclient import TestClient
 
-from gravac_controller.app import create_app
-from gravac_controller.services import Services
+from gravac_controller.api.app import create_app
+from gravac_controller.api.services import Services
 from gravac_controller.settings import ControllerSettings
 
 

@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 from controller.builders import Trainer, spec
 
-from gravac import parts
 from gravac.protocol import Decision, JobAnswer, Record, WindowAnswer, WindowReport
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces import parts
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 
 PATIENCE_SECONDS = 60.0
 JOBS = ("one", "two", "three")
@@ -37,7 +37,7 @@ LATER = (408, 429, 503)
 
 def serve(folder: str, told: Connection) -> None:
     """A controller, in a process of its own."""
-    from gravac_controller.server import run
+    from gravac_controller.server.run import run
     from gravac_controller.settings import ControllerSettings
 
     settings = ControllerSettings(data_dir=Path(folder), port=0, journal_part_bytes=PART_BYTES)
@@ -49,7 +49,7 @@ class Forked:
 
     def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["gravac_controller.server", "controller.killing"])
+        context.set_forkserver_preload(["gravac_controller.server.run", "controller.killing"])
         here, there = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(str(folder), there), daemon=True)
         self._process.start()

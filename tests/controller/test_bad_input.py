@@ -330,7 +330,7 @@ def test_a_job_that_holds_a_poisoned_state_answers_409(
     app: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a journal of an older controller may: nothing checked the state then."""
-    monkeypatch.setattr("gravac_controller.checks.LARGEST_COUNTER", 2**53)
+    monkeypatch.setattr("gravac_controller.jobs.checks.LARGEST_COUNTER", 2**53)
     state = huge(register(app).policy_state, "decision.epoch", 2**53)
     decision = register(app, job="other", policy_state=state, first_window=2**53).decision
     report = Trainer("other").report(decision, window=2**53)

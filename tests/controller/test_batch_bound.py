@@ -12,10 +12,10 @@ from controller.test_jobs import post, register, run
 from controller.test_metrics import scrape
 
 from gravac.protocol import Decision, WindowAnswer, WindowReport
-from gravac.replay import check
-from gravac.traceline import seal, split
-from gravac_controller.job import Job
-from gravac_controller.views import WindowView
+from gravac.traces.line import seal, split
+from gravac.traces.replay import check
+from gravac_controller.jobs.job import Job
+from gravac_controller.views.models import WindowView
 
 NAMES = ("gradient_diversity", "batch_bound_samples")
 METRICS = ("gravac_gradient_diversity_ratio", "gravac_batch_bound_samples")

@@ -14,7 +14,7 @@ from controller.process import Controller
 from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
-from gravac.replay import check
+from gravac.traces.replay import check
 from gravac_controller.client import (
     Client,
     ControllerError,
@@ -25,7 +25,7 @@ from gravac_controller.client import (
     running,
 )
 from gravac_controller.client.wire import base_of
-from gravac_controller.messages import EndView, Snapshot, WindowDelta
+from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gravac_controller import collector
-from gravac_controller.collector import Collector
+from gravac_controller.server import collector
+from gravac_controller.server.collector import Collector
 
 
 class Knot:

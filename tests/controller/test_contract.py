@@ -10,7 +10,7 @@ from controller.conftest import InProcess
 from controller.test_jobs import register, run
 
 from gravac import proof
-from gravac_controller import examples
+from gravac_controller.api import examples
 from gravac_controller.settings import ControllerSettings
 
 PROOF = f"GET {proof.PATH}"

@@ -12,7 +12,7 @@ from controller.conftest import InProcess
 from controller.test_jobs import journal, post, register, run
 
 from gravac.protocol import Decision, End
-from gravac.replay import check
+from gravac.traces.replay import check
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

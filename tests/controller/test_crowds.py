@@ -12,7 +12,7 @@ from controller.builders import Trainer, spec
 from controller.process import PATIENCE_SECONDS, Answer, Controller
 
 from gravac.protocol import JobAnswer, WindowAnswer
-from gravac_controller.room import SPARE_CONNECTIONS, Room
+from gravac_controller.server.room import SPARE_CONNECTIONS, Room
 
 TOKEN = "an-agents-token-0123456789abcdef"
 HOST = b"Host: localhost\r\n"

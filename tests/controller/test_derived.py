@@ -8,9 +8,9 @@ import torch
 from policies.builders import level_sums, window_report
 from torch import Tensor
 
-from gravac import derived
-from gravac.diversity import split
 from gravac.protocol import GainSums, WindowReport
+from gravac.signals import derived
+from gravac.signals.diversity import split
 
 
 def sums(**changes: float) -> GainSums:

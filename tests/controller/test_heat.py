@@ -7,7 +7,7 @@ import pytest
 from policies.builders import window_report
 
 from gravac.protocol import PhaseSeconds, RankRow, WindowReport
-from gravac_controller.heat import MOST_COLUMNS, MOST_ROWS, RankHeat
+from gravac_controller.views.heat import MOST_COLUMNS, MOST_ROWS, RankHeat
 
 
 def row(rank: int, own: float, steps: int = 10) -> RankRow:

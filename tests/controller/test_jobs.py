@@ -10,7 +10,7 @@ from controller.builders import Trainer, spec
 from controller.conftest import InProcess
 
 from gravac.protocol import Decision, End, Event, JobAnswer, Record, WindowAnswer
-from gravac.replay import check
+from gravac.traces.replay import check
 
 JSON = {"Content-Type": "application/json"}
 

@@ -11,8 +11,8 @@ from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
 from controller.sse import Reader
 
 from gravac.protocol import JobAnswer
-from gravac_controller.headers import HEADERS
-from gravac_controller.rates import BURST_SECONDS, MOST_KEYS, Rates
+from gravac_controller.api.headers import HEADERS
+from gravac_controller.api.rates import BURST_SECONDS, MOST_KEYS, Rates
 
 
 @pytest.fixture(scope="module")

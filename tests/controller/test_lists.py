@@ -10,8 +10,8 @@ from controller.direct import run
 from controller.test_jobs import register
 from controller.test_pages import walk
 
-from gravac_controller import cursor
-from gravac_controller.cursor import Cursor, cut
+from gravac_controller.jobs import cursor
+from gravac_controller.jobs.cursor import Cursor, cut
 
 SMALL_HISTORY = 600
 WINDOWS = 700

@@ -17,10 +17,10 @@ from controller.test_jobs import post, register
 from controller.test_pages import walk
 from controller.test_restart import everything
 
-from gravac import parts
 from gravac.protocol import End, Event, WindowAnswer
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces import parts
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 
 SMALL = 1 << 16  # about 14 windows
 WINDOWS = 700

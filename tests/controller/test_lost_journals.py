@@ -11,10 +11,10 @@ from controller.conftest import InProcess
 from controller.process import Controller
 from controller.test_jobs import JSON, journal, post, register, run
 
-from gravac import parts
 from gravac.protocol import End, JobAnswer, WindowReport
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces import parts
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 
 
 @pytest.fixture

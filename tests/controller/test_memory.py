@@ -11,10 +11,10 @@ from controller.direct import run
 from controller.test_jobs import register
 
 from gravac.protocol import Candidate, Decision, GainCurve, SmoothedGain, WindowReport
-from gravac_controller.budget import SLACK, Budget
-from gravac_controller.from_records import decision_view, window_view
-from gravac_controller.recent import Recent, decision_bytes, window_bytes
+from gravac_controller.live.budget import SLACK, Budget
+from gravac_controller.live.recent import Recent, decision_bytes, window_bytes
 from gravac_controller.settings import ControllerSettings
+from gravac_controller.views.records import decision_view, window_view
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24
 TOLERANCE = 1.5

@@ -11,10 +11,10 @@ from controller.conftest import InProcess
 from controller.test_jobs import post, register, run
 from prometheus_client.parser import text_string_to_metric_families
 
-from gravac import derived, risk
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
-from gravac_controller import live
-from gravac_controller.traffic import Traffic
+from gravac.signals import derived, risk
+from gravac_controller.live import projection as live
+from gravac_controller.metrics.traffic import Traffic
 
 Samples = dict[tuple[str, ...], float]
 

@@ -15,7 +15,7 @@ from controller.test_jobs import register, run
 
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
-from gravac_controller.store import Store
+from gravac_controller.jobs.store import Store
 
 ODD = {
     b"run1 (copy)": "run1 (copy)",

@@ -12,7 +12,7 @@ from controller.direct import run
 from controller.test_jobs import register
 
 from gravac.protocol import Decision, Record
-from gravac.replay import check
+from gravac.traces.replay import check
 
 SMALL_HISTORY = 600
 WINDOWS = 850

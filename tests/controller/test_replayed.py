@@ -10,16 +10,16 @@ from controller.builders import Trainer, spec
 from controller.conftest import InProcess
 from starlette.testclient import TestClient
 
-from gravac.orders import Order
 from gravac.protocol import End, Event
-from gravac.trace import TraceError
-from gravac_controller import present
-from gravac_controller.live import LiveJob
-from gravac_controller.replay_server import create_replay_app
-from gravac_controller.replayed import EVERY, ReplayedJob
-from gravac_controller.services import Services
+from gravac.protocol.orders import Order
+from gravac.traces.trace import TraceError
+from gravac_controller.api.services import Services
+from gravac_controller.live import present
+from gravac_controller.live.projection import LiveJob
+from gravac_controller.replay.replayed import EVERY, ReplayedJob
+from gravac_controller.replay.server import create_replay_app
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views import JobView
+from gravac_controller.views.models import JobView
 
 WINDOWS = 2 * EVERY + 15
 SETTINGS = ControllerSettings.model_construct()

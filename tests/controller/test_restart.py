@@ -11,8 +11,8 @@ from controller.conftest import InProcess
 from controller.test_jobs import journal, post, register, run
 
 from gravac.protocol import SCHEMA, Decision, End, Event
-from gravac.replay import check
-from gravac.trace import TraceWriter, read
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceWriter, read
 from gravac_controller.lock import DataDirError, DataDirLock
 
 ROUTES = ("", "/windows?limit=1000", "/decisions?limit=1000", "/candidates", "/ranks", "/trace")

@@ -11,7 +11,7 @@ from controller.conftest import InProcess
 from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
 
 from gravac.protocol import JobAnswer
-from gravac_controller.headers import HEADERS
+from gravac_controller.api.headers import HEADERS
 from gravac_controller.hosts import canonical_host, is_loopback
 
 TOKEN = "a-token-of-the-tests-0123456789"

@@ -15,7 +15,7 @@ from controller.builders import spec
 from controller.process import PATIENCE_SECONDS, Controller, zygotes
 from forked import surroundings
 
-from gravac_controller.listen import ListenError, listen, url_of
+from gravac_controller.server.listen import ListenError, listen, url_of
 
 TOKEN = "a-token-of-the-tests-0123456789"
 

@@ -47,7 +47,7 @@ def test_both_ways_answer_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     seen = []
     for way in ("short", "long"):
         if way == "long":
-            monkeypatch.setattr("gravac_controller.app.Shortcut", lambda app, *_: app)
+            monkeypatch.setattr("gravac_controller.api.app.Shortcut", lambda app, *_: app)
         app, body = begun(tmp_path / way)
         answer = app.client.request(**{"method": "POST", "url": WINDOWS} | REQUESTS[what](body))
         counted = app.services.traffic.picture().requests

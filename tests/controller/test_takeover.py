@@ -9,7 +9,7 @@ from controller.conftest import InProcess
 from controller.test_jobs import journal, post, register, run, silence
 
 from gravac.protocol import End, JobAnswer
-from gravac_controller.takeover import LEAST_SECONDS, MOST_SECONDS, patience_seconds
+from gravac_controller.jobs.registration import LEAST_SECONDS, MOST_SECONDS, patience_seconds
 
 SECOND = spec(incarnation="second")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac import parts
-from gravac_controller.journal import Journal
+from gravac.traces import parts
+from gravac_controller.jobs.journal import Journal
 from gravac_controller.settings import ControllerSettings
 
 PATIENCE_SECONDS = 60.0

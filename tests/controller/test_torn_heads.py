@@ -12,9 +12,9 @@ from controller.conftest import InProcess
 from controller.direct import run
 from controller.test_jobs import register
 
-from gravac import parts
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces import parts
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 
 SMALL = 1 << 16  # about 14 windows
 HEAD = ("part", "job", "decision")
@@ -92,7 +92,7 @@ def test_a_journal_that_went_on_after_a_torn_head_is_read_again(
     """As controllers before this one left it: windows follow a head without its decision."""
     path = copied(turned, tmp_path, cuts(turned)[7], packed=True)
     with monkeypatch.context() as patch:
-        patch.setattr("gravac.follow.Follower.missing_head", ())
+        patch.setattr("gravac.traces.follow.Follower.missing_head", ())
         app = open_app(journal_part_bytes=SMALL)
         answer = register(app)
         run(app, Trainer(window=answer.next_window), answer.decision, 3)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gravac_controller.writers import MOST_THREADS, Writers
+from gravac_controller.jobs.writers import MOST_THREADS, Writers
 
 
 @pytest.fixture

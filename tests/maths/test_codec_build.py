@@ -5,7 +5,7 @@ import torch
 from maths.checks import KEY, vector
 
 from gravac.compressors import COMPRESSORS, Stack, build
-from gravac.compressors.qsgd import QSGD
+from gravac.compressors.quantize.qsgd import QSGD
 
 
 def test_settings() -> None:

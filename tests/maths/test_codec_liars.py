@@ -11,14 +11,14 @@ from torch import Tensor
 
 from gravac import compressors
 from gravac.compressors import COMPRESSORS, Bound, Compressor, Key, Part, Payload, RandomK, TopK
-from gravac.compressors.atomo import Atomo
 from gravac.compressors.base import kept
-from gravac.compressors.blockrandomk import UnbiasedBlockRandomK
-from gravac.compressors.natural import Natural
-from gravac.compressors.qsgd import QSGD
-from gravac.compressors.quantiser import ROUNDED
-from gravac.compressors.randomk import UnbiasedRandomK
-from gravac.compressors.scaledsign import ScaledSign
+from gravac.compressors.lowrank.atomo import Atomo
+from gravac.compressors.quantize.natural import Natural
+from gravac.compressors.quantize.qsgd import QSGD
+from gravac.compressors.quantize.quantizer import ROUNDED
+from gravac.compressors.quantize.scaledsign import ScaledSign
+from gravac.compressors.sparse.blockrandomk import UnbiasedBlockRandomK
+from gravac.compressors.sparse.randomk import UnbiasedRandomK
 from gravac.kernels import noise, pack, relative, row_scales
 
 

@@ -7,7 +7,7 @@ import torch
 from maths.checks import KEY, draws, vector
 
 from gravac.compressors import build
-from gravac.compressors.svd import SVD
+from gravac.compressors.lowrank.svd import SVD
 
 NORMAL = vector("gauss", 2**18)
 STUDENT = vector("student", 2**18)

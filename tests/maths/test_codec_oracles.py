@@ -8,11 +8,11 @@ from maths.checks import KEY, LECTURE, draws, vector
 from torch import Tensor
 
 from gravac.compressors import Key, build
-from gravac.compressors.atomo import water_filling
 from gravac.compressors.base import Compressor
-from gravac.compressors.elias import encode
-from gravac.compressors.hardthreshold import HardThreshold
-from gravac.compressors.svd import SVD, LowRank
+from gravac.compressors.lowrank.atomo import water_filling
+from gravac.compressors.lowrank.svd import SVD, LowRank
+from gravac.compressors.quantize.elias import encode
+from gravac.compressors.sparse.hardthreshold import HardThreshold
 from gravac.kernels import stochastic_round
 from gravac.kernels.elias import omega
 

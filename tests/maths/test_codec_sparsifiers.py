@@ -8,9 +8,9 @@ from maths.checks import KEY, vector
 
 from gravac.compressors import Key, build
 from gravac.compressors.base import Compressor, kept
-from gravac.compressors.dgc import DGC
-from gravac.compressors.redsync import RedSync
-from gravac.compressors.survivors import Survivors, Thresholded
+from gravac.compressors.sparse.dgc import DGC
+from gravac.compressors.sparse.redsync import RedSync
+from gravac.compressors.sparse.survivors import Survivors, Thresholded
 from gravac.kernels import select_top
 
 TEN = 10_000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac.diversity import (
+from gravac.signals.diversity import (
     DiversityTracker,
     batch_bound,
     batch_second_moment,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gravac.gain import GainTracker, gain
+from gravac.signals.gain import GainTracker, gain
 
 
 def test_gain_of_one_step() -> None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gravac.aggregators import Aggregator, build
 from gravac.collectives import ALONE, Communicator
-from gravac.compressors import Key, tail
+from gravac.compressors import Key
 from gravac.compressors import build as build_codec
-from gravac.compressors.warmedthreshold import WarmedThreshold
+from gravac.compressors.sparse import tail
+from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
 
 ELEMENTS = sum(sum(one.numels) for one in BUCKETS)
 NET = tuple(bucket(number, (60, 100), (60,), (100, 40)) for number in range(4))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.compressors.elias import decode, encode
+from gravac.compressors.quantize.elias import decode, encode
 from gravac.kernels import (
     energy,
     inner,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gravac.compressors import build
 from gravac.compressors.base import kept
 from gravac.kernels import take_top, tally
-from gravac.spectrum import LADDER, Spectrum
+from gravac.signals.spectrum import LADDER, Spectrum
 
 CFS = tuple(1.5 * (1000 / 1.5) ** (step / 60) for step in range(61))
 

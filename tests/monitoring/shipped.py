@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from prometheus_client.core import CounterMetricFamily
 
-from gravac_controller.metric_service import DURATIONS, SERVICE
-from gravac_controller.metric_table import TABLE
+from gravac_controller.metrics.service import DURATIONS, SERVICE
+from gravac_controller.metrics.table import TABLE
 
 ROOT = Path(__file__).parent.parent.parent
 PROMETHEUS = ROOT / "dashboards/prometheus"

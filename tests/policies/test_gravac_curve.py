@@ -4,7 +4,7 @@ import pytest
 from policies.builders import Cluster, Run
 
 from gravac.policies import GravacPolicy
-from gravac.policies.table import row
+from gravac.policies.gravac.table import row
 from gravac.protocol import GainCurve
 
 

@@ -6,7 +6,7 @@ import pytest
 from policies.builders import GAINS, Cluster, Run, level_sums
 
 from gravac.policies import GravacPolicy, build
-from gravac.policies.table import row
+from gravac.policies.gravac.table import row
 from gravac.protocol import PolicySpec, WindowReport
 
 FLAT = dict.fromkeys(GAINS, 0.5)

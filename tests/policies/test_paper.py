@@ -4,7 +4,7 @@ import pytest
 from policies.builders import Cluster, Run, level_sums, window_report
 
 from gravac.policies import GravacPolicy
-from gravac.policies.paper import reachable
+from gravac.policies.gravac.paper import reachable
 from gravac.protocol import SmoothedGain
 
 PAIRS = [(10.0, 20.0), (10.0, 40.0), (10.0, 160.0), (10.0, 1000.0), (10.0, 1000.0)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from policies.builders import level_sums, window_report
 
 from gravac.policies import POLICIES, Policy, PolicyState, parse
-from gravac.policies.paper import reachable
+from gravac.policies.gravac.paper import reachable
 from gravac.protocol import Decision, SmoothedGain, WindowReport
 
 POLICY_LINES = [

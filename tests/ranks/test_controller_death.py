@@ -12,10 +12,10 @@ import pytest
 from ranks.harness import RunRanks
 
 from gravac.protocol import End, WindowReport
-from gravac.replay import check
-from gravac.trace import read
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 from gravac_agent import SetupError
-from gravac_agent.joblock import JobLock
+from gravac_agent.reporting.joblock import JobLock
 
 pytestmark = pytest.mark.distributed
 
@@ -86,7 +86,7 @@ def test_a_name_is_free_again_when_its_run_is_over_or_dead(tmp_path: Path) -> No
         JobLock.acquire(tmp_path, "live")
     lock.release()
     holds = (
-        "import pathlib, sys; from gravac_agent.joblock import JobLock\n"
+        "import pathlib, sys; from gravac_agent.reporting.joblock import JobLock\n"
         "lock = JobLock.acquire(pathlib.Path(sys.argv[1]), 'live'); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -7,7 +7,7 @@ from ranks.harness import RunEach, RunRanks
 
 from gravac.memories import MEMORIES
 from gravac.protocol import Event
-from gravac.trace import read
+from gravac.traces.trace import read
 
 pytestmark = pytest.mark.distributed
 

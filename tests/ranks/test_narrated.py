@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ranks.harness import RunRanks
 
-from gravac.replay import check
+from gravac.traces.replay import check
 
 pytestmark = pytest.mark.distributed
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from ranks.harness import RunRanks
 
-from gravac.orders import Override
-from gravac.replay import check
-from gravac.trace import read
+from gravac.protocol.orders import Override
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 
 pytestmark = pytest.mark.distributed
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ranks.harness import RunEach, RunRanks
 
-from gravac.replay import check
+from gravac.traces.replay import check
 
 pytestmark = pytest.mark.distributed
 

@@ -7,7 +7,7 @@ import pytest
 from ranks.harness import RunRanks
 
 from gravac.protocol import Event
-from gravac.trace import read
+from gravac.traces.trace import read
 
 pytestmark = pytest.mark.distributed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac_agent import hosts
+from gravac_agent.network import hosts
 from gravac_controller.bench.network import Host, Network
 
 pytestmark = pytest.mark.distributed

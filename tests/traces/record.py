@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.replay import check
-from gravac.trace import read
-from gravac.traceline import encode
+from gravac.traces.line import encode
+from gravac.traces.replay import check
+from gravac.traces.trace import read
 from gravac_agent import Agent
 from gravac_agent.demo import digits, lm
 from gravac_controller.bench.places import on_hosts, side_by_side

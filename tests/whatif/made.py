@@ -10,7 +10,7 @@ from traces_made import write
 from gravac.collectives import Network
 from gravac.policies import parse
 from gravac.protocol import GainCurve, JobSpec, ModelShape, PhaseSeconds, WindowReport
-from gravac.spectrum import LADDER
+from gravac.signals.spectrum import LADDER
 from gravac.whatif.exchange import volume
 from gravac.whatif.recording import Recording
 from gravac.whatif.timemodel import TimeModel

@@ -9,7 +9,7 @@ from whatif.made import NETWORK, recording
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobAnswer, WindowAnswer
-from gravac.replay import check
+from gravac.traces.replay import check
 from gravac.whatif import Fleet, Oracle, Scenario
 
 RANKS, LISTED, WINDOWS = 10_000, 1024, 4

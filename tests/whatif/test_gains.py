@@ -7,7 +7,7 @@ import pytest
 import torch
 from whatif.made import kept, recording
 
-from gravac.spectrum import LADDER
+from gravac.signals.spectrum import LADDER
 from gravac.whatif.gains import USUAL_LOSS, GainModel
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from whatif.made import CFS, NETWORK, recording, spec, windows
 
 from gravac.protocol import ModelShape, WindowReport
-from gravac.traceline import Line, TraceRecord, kind_of
+from gravac.traces.line import Line, TraceRecord, kind_of
 from gravac.whatif import NothingRecorded, record
 from gravac.whatif.recording import MOST_KEPT, Recording
-from gravac_controller.cli.whatif_answer import Question, Unanswerable, answer
+from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
 
 
 def lines(*records: TraceRecord) -> list[Line]:

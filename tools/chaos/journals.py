@@ -5,10 +5,10 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gravac import parts
 from gravac.protocol import Decision, End, Event, WindowReport
-from gravac.replay import check
-from gravac.trace import TraceError, read
+from gravac.traces import parts
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceError, read
 
 MOST_CF = 1000.0
 """Of the policies used here."""

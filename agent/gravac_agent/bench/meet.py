@@ -16,7 +16,7 @@ from gravac.collectives import COLLECTIVES, AllReduce, Load, ProcessGroupCommuni
 from gravac.compressors import Key, Payload, build
 from gravac.compressors.base import Compressor
 from gravac_agent.bench.rank import Answer, serve
-from gravac_agent.probe import measure
+from gravac_agent.network.probe import measure
 
 DENSE = "dense all-reduce"
 DTYPE = torch.float32

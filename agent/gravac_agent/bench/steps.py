@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.spectrum import Spectrum
+from gravac.signals.spectrum import Spectrum
 
 
 class Step:

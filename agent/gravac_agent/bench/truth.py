@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from gravac.compressors.base import kept
 from gravac.kernels import take_top, tally
-from gravac.spectrum import Spectrum
+from gravac.signals.spectrum import Spectrum
 from gravac_agent.bench.paired import compare
 from gravac_agent.bench.task import build
 

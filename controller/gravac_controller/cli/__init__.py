@@ -25,8 +25,13 @@ COMMANDS = {
 }
 """What the help says of each, in its order. A new command: its module with a click command of the same name, and a line
 here."""
-MODULES = {"pin": "steer", "dense": "steer", "pause": "steer", "resume": "steer"}
-"""Of the commands that share one."""
+MODULES = {
+    "bench": "bench.commands",
+    "demo": "demo.command",
+    "whatif": "whatif.command",
+    **dict.fromkeys(("pin", "dense", "pause", "resume"), "steer"),
+}
+"""Where a command is, if not in the module of its own name."""
 
 SEARCHES_FOR_CYCLES = (100_000, 50, 50)
 """As ``gc.set_threshold`` takes them. Reading a long trace makes millions of objects and no cycle: searching for one

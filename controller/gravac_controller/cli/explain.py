@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gravac.trace import TraceError
+from gravac.traces.trace import TraceError
 from gravac_controller.cli.source import Nothing, Source, choose, looking, one_source, token_of
 from gravac_controller.cli.wording import clock, factor, number, printable, seconds
 from gravac_controller.client import ControllerError
-from gravac_controller.views import DecisionView, JobView, WindowView
+from gravac_controller.views.models import DecisionView, JobView, WindowView
 
 VERDICTS = {
     "untried": "not tried",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gravac.trace import TraceError
+from gravac.traces.trace import TraceError
 from gravac_controller.cli.wording import near, printable
 from gravac_controller.export.csv_table import write_csv
 from gravac_controller.export.openmetrics import write_openmetrics
@@ -14,7 +14,7 @@ from gravac_controller.export.tables import of_steps, of_windows
 from gravac_controller.export.tensorboard import write_tensorboard
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.told import fresh, windows_of
-from gravac_controller.views import WindowView
+from gravac_controller.views.models import WindowView
 
 
 class CannotExport(click.ClickException):

@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gravac.parts import ACTIVE
-from gravac.replay import Check, Replay, Row
-from gravac.replay import check as check_trace
-from gravac.replay import replay as replay_trace
-from gravac.trace import TraceError, read
+from gravac.traces.parts import ACTIVE
+from gravac.traces.replay import Check, Replay, Row
+from gravac.traces.replay import check as check_trace
+from gravac.traces.replay import replay as replay_trace
+from gravac.traces.trace import TraceError, read
 from gravac_controller.cli.replay_other import other_rule
 from gravac_controller.cli.wording import factor, printable
 

@@ -11,8 +11,8 @@ from rich.padding import Padding
 
 from gravac.policies import parse_settings
 from gravac.protocol import Decision, PolicySpec
-from gravac.redecide import Pair, Redecision, redecide
-from gravac.trace import read
+from gravac.traces.redecide import Pair, Redecision, redecide
+from gravac.traces.trace import read
 from gravac_controller.cli.wording import factor, printable
 
 

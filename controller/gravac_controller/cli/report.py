@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gravac.trace import TraceError
+from gravac.traces.trace import TraceError
 from gravac_controller.cli.wording import near, printable, size
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.figure import svg

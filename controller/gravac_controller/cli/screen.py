@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gravac_controller.cli.wording import clock, factor, number, printable, seconds, size
-from gravac_controller.live import PHASES
-from gravac_controller.present import rank_views
-from gravac_controller.views import DecisionView, JobView, WindowView
+from gravac_controller.live.present import rank_views
+from gravac_controller.live.projection import PHASES
+from gravac_controller.views.models import DecisionView, JobView, WindowView
 
 BAR = 40
 SLOWEST = 5

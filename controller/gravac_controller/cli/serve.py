@@ -14,13 +14,13 @@ import click
 from pydantic import ValidationError
 
 from gravac.wording import meant
+from gravac_controller.api.problems import faults_of
+from gravac_controller.api.services import Services
 from gravac_controller.hosts import is_loopback
-from gravac_controller.listen import ListenError
 from gravac_controller.lock import DataDirError, DataDirInUse
-from gravac_controller.problems import faults_of
 from gravac_controller.safe_text import log_safely
-from gravac_controller.server import UnsafeError, run
-from gravac_controller.services import Services
+from gravac_controller.server.listen import ListenError
+from gravac_controller.server.run import UnsafeError, run
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
 
 PREFIX = "GRAVAC_CONTROLLER_"

@@ -8,18 +8,18 @@ from typing import Any, Protocol
 
 import click
 
-from gravac.follow import Follower
-from gravac.parts import ACTIVE, Part
 from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac.trace import TraceError, read
+from gravac.traces.follow import Follower
+from gravac.traces.parts import ACTIVE, Part
+from gravac.traces.trace import TraceError, read
 from gravac_controller.cli.wording import printable
 from gravac_controller.client import Client, ControllerError, running
-from gravac_controller.from_records import decision_view, window_view
-from gravac_controller.live import LiveJob
+from gravac_controller.live.present import job_view
+from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
-from gravac_controller.present import job_view
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
-from gravac_controller.views import DecisionView, JobView, WindowView
+from gravac_controller.views.models import DecisionView, JobView, WindowView
+from gravac_controller.views.records import decision_view, window_view
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_FOLDER = Path("gravac-runs")

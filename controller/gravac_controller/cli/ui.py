@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from gravac.parts import ACTIVE
-from gravac.trace import TraceError
+from gravac.traces.parts import ACTIVE
+from gravac.traces.trace import TraceError
 from gravac_controller.cli.wording import printable
-from gravac_controller.listen import ListenError
-from gravac_controller.replay_server import serve_trace
-from gravac_controller.replayed import ReplayedJob
+from gravac_controller.replay.replayed import ReplayedJob
+from gravac_controller.replay.server import serve_trace
+from gravac_controller.server.listen import ListenError
 
 
 class CannotShow(click.ClickException):

@@ -6,7 +6,7 @@
         for job in controller.jobs():
             print(job.job, job.state, job.cf, controller.job(job.job).decision.reason)
 
-Answers are the records of ``gravac_controller.views``. Errors, all ``ControllerError``: ``NoController`` (nobody
+Answers are the records of ``gravac_controller.views.models``. Errors, all ``ControllerError``: ``NoController`` (nobody
 answers there), ``NotAController`` (something else does, or another version), ``Refused`` (it says no, and why).
 """
 

@@ -9,12 +9,12 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
 
-from gravac.orders import Order
 from gravac.protocol import Phase, Record, Rule
+from gravac.protocol.orders import Order
 from gravac_controller.client.errors import NotAController
 from gravac_controller.client.stream import Message, messages
 from gravac_controller.client.wire import Answer, Wire
-from gravac_controller.views import (
+from gravac_controller.views.models import (
     CandidatesView,
     DecisionView,
     Health,

@@ -6,7 +6,7 @@ ControllerError
 └── Refused           the controller says no; ``status`` and ``problem`` say why
 """
 
-from gravac_controller.views import Problem
+from gravac_controller.views.models import Problem
 
 
 class ControllerError(Exception):

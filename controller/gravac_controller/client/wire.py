@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gravac import proof
 from gravac_controller.client.errors import NoController, NotAController, Refused
-from gravac_controller.views import Problem, ProofView
+from gravac_controller.views.models import Problem, ProofView
 
 MOST_BYTES = 64_000_000
 """Of one answer, but for streams and traces."""

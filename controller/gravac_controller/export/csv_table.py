@@ -1,4 +1,4 @@
-"""A table as CSV; of windows it is the page's own CSV (``gravac_controller.columns``)."""
+"""A table as CSV; of windows it is the page's own CSV (``gravac_controller.views.columns``)."""
 
 import csv
 from pathlib import Path

@@ -12,11 +12,11 @@ from typing import IO
 
 from prometheus_client.core import CounterMetricFamily
 
-from gravac_controller.metric_rows import JobPicture, Row
-from gravac_controller.metric_table import TABLE
-from gravac_controller.metrics import picture
-from gravac_controller.replayed import ReplayedLive
-from gravac_controller.views import DecisionView, WindowView
+from gravac_controller.metrics.exposition import picture
+from gravac_controller.metrics.rows import JobPicture, Row
+from gravac_controller.metrics.table import TABLE
+from gravac_controller.replay.replayed import ReplayedLive
+from gravac_controller.views.models import DecisionView, WindowView
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 

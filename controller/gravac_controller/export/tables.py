@@ -6,12 +6,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from gravac.detail import COLUMNS as DETAIL
 from gravac.protocol import WindowReport
-from gravac.trace import TraceError, read
-from gravac_controller.columns import COLUMNS, PHASES, Value, row_of
+from gravac.protocol.detail import COLUMNS as DETAIL
+from gravac.traces.trace import TraceError, read
 from gravac_controller.report.told import journal
-from gravac_controller.views import WindowView
+from gravac_controller.views.columns import COLUMNS, PHASES, Value, row_of
+from gravac_controller.views.models import WindowView
 
 WHOLE = ("epoch", "payload_bytes", "nonfinite_ranks", "failed_ranks")
 

@@ -6,9 +6,9 @@ The extra ``gravac[tensorboard]`` brings the ``tensorboard`` package, whose own 
 from collections.abc import Iterable
 from pathlib import Path
 
-from gravac_controller.columns import COLUMNS, row_of
 from gravac_controller.extras import needs
-from gravac_controller.views import WindowView
+from gravac_controller.views.columns import COLUMNS, row_of
+from gravac_controller.views.models import WindowView
 
 PREFIX = "gravac/"
 NOT_DRAWN = {"window", "first_step", "last_step", "time"}

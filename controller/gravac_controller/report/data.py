@@ -6,8 +6,8 @@ from importlib.metadata import version
 
 from pydantic import BaseModel
 
-from gravac_controller.history import Plain, plain
 from gravac_controller.report.told import Told, labels, thinning_note
+from gravac_controller.views.history import Plain, plain
 
 FORMAT = 1
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gravac import derived
-from gravac.parts import ACTIVE
 from gravac.protocol import Decision, WindowReport
-from gravac.trace import TraceError, read
-from gravac_controller import present
-from gravac_controller.history import History
+from gravac.signals import derived
+from gravac.traces.parts import ACTIVE
+from gravac.traces.trace import TraceError, read
+from gravac_controller.live import present
 from gravac_controller.lock import being_written
-from gravac_controller.replayed import ReplayedLive
+from gravac_controller.replay.replayed import ReplayedLive
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views import DecisionView, JobView, RankHeatView, WindowView
+from gravac_controller.views.history import History
+from gravac_controller.views.models import DecisionView, JobView, RankHeatView, WindowView
 
 MOST_WINDOWS = 10_000
 

@@ -11,7 +11,7 @@ from ranks.scenarios.model import batch, fingerprint, net, train, wrapped
 from torch import nn
 
 from gravac_agent import Agent
-from gravac_agent.plan import Directive
+from gravac_agent.exchange.plan import Directive
 
 
 def same_as_ddp(

@@ -7,7 +7,7 @@ import torch
 from ranks.scenarios.model import fingerprint, train, wrapped
 
 from gravac_agent import Agent, AgreementError
-from gravac_agent.plan import Plan
+from gravac_agent.exchange.plan import Plan
 
 
 def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.plan import Directive
+from gravac_agent.exchange.plan import Directive
 
 
 class Slopes(nn.Module):

@@ -11,7 +11,7 @@ from ranks.simulation import simulate
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent, AgreementError, SetupError
-from gravac_agent.link import Link
+from gravac_agent.network.link import Link
 
 
 def unstable_memory(rank: int, world: int, folder: str, memory: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.protocol import WindowReport
-from gravac.trace import read
-from gravac_agent import Agent, build
+from gravac.traces.trace import read
+from gravac_agent import Agent
+from gravac_agent.setup import build
 
 
 def uneven(

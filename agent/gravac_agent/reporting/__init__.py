@@ -1,0 +1,1 @@
+"""Reporting to a controller: the queue of unacknowledged records, HTTP, and starting a controller."""

@@ -1,0 +1,299 @@
+"""The desk that asks a controller process: a background thread, so that a step never waits for HTTP (promise P1)."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from gravac.policies import build
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.plan import Directive
+from gravac_agent.reporting import calls
+from gravac_agent.reporting.answers import Checker, read_state
+from gravac_agent.reporting.backoff import FIRST_SECONDS, Backoff
+from gravac_agent.reporting.client import Connection, NoAnswer, Refused
+from gravac_agent.reporting.desk import renumbered
+from gravac_agent.reporting.joblock import JobLock
+from gravac_agent.reporting.launcher import ControllerProcess
+from gravac_agent.reporting.outbox import Outbox, OutboxRecord, name_of
+
+log = logging.getLogger("gravac.agent")
+
+IDLE_SECONDS = 1.0
+"""How often an idle desk looks whether its own controller still runs."""
+MAX_REFUSALS = 8
+"""A record refused so many times in a row (over half a minute) is dropped, so that those behind it can go."""
+START_SECONDS = 30.0
+"""Longest that a controller of its own may take to answer after its start."""
+BACK = "The controller is back: its decision holds again."
+CLOSING_START_SECONDS = 15.0
+"""Time to start a controller of its own again where it died before the last windows were delivered."""
+
+
+class RemoteDesk:
+    """Reports in order, each until it is acknowledged; restarts a controller of its own when that died.
+
+    What is not a valid answer counts as none: the record is kept, and sent again after a growing pause. After
+    ``fallback_windows`` windows without an answer the directive is dense (P5), and the decision's again as soon as the
+    controller has caught up.
+
+    Args:
+        spec: the job.
+        process: a controller of the agent's own; None where ``url`` names another one.
+        url: address of a controller that runs already.
+        token: its secret; None where it has none. A controller of the agent's own has one of its own.
+        request_seconds: total deadline of one request.
+        fallback_windows: windows without an answer before all ranks go dense.
+        pinned_cf: largest CF that an operator may pin.
+        lock: held until ``close``.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        process: ControllerProcess | None,
+        url: str | None,
+        token: str | None,
+        request_seconds: float,
+        fallback_windows: int,
+        pinned_cf: float = 1000.0,
+        lock: JobLock | None = None,
+    ) -> None:
+        self._spec, self._process, self._job_lock = spec, process, lock
+        self._token = process.token if process is not None else token
+        self._request_seconds, self._fallback_windows = request_seconds, fallback_windows
+        self.url = url
+        self.trace_path: Path | None = None
+        if process is not None:
+            self.trace_path = process.data_dir.absolute() / spec.job / "journal.jsonl"
+        self.policy_state = spec.policy_state
+        self._policy = build(spec.policy)
+        start = self._policy.start().decision
+        if spec.policy_state is not None:
+            start = read_state(self._policy, spec.policy_state).decision
+        self._checker = Checker(self._policy, pinned_cf, None if spec.policy_state is None else start)
+        self._decided = self.directive = Directive.of(start)
+        self._dense = False  # by agreement, as nobody answers
+        self._outbox = Outbox()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ready = threading.Event()
+        self._registered = False
+        self._offset: int | None = None  # known after the first registration
+        self._refusals = 0  # of the record in flight, in a row
+        self._backoff = Backoff()
+        self._hung = False
+        self._closing, self._closing_until = threading.Event(), 0.0
+        self._wake.set()  # register at once
+        self._thread = threading.Thread(target=self._run, name="gravac-desk", daemon=True)
+        self._thread.start()
+
+    # -- what the training calls ------------------------------------------------------------------------------
+
+    def put(self, report: WindowReport) -> None:
+        with self._lock:
+            dropped = self._outbox.dropped_windows
+            self._outbox.add(report)
+            unanswered = self._outbox.windows - 1  # the one just handed in cannot have been answered yet
+            fall_back = unanswered >= self._fallback_windows and not self._dense
+            if fall_back:
+                self._dense, self.directive = True, self._decided.dense()
+                message = f"No answer from the controller for {unanswered} windows: all ranks go dense."
+                self._outbox.add(Event(kind="fallback", window=report.window, message=message))
+            dropping = self._outbox.dropped_windows > dropped == 0
+        if fall_back:
+            log.warning(message)
+        if dropping:
+            log.error("no controller for so long that windows are dropped, the oldest first")
+        self._wake.set()
+
+    def note(self, event: Event) -> None:
+        with self._lock:
+            self._outbox.add(event)
+        self._wake.set()
+
+    def resume(self, policy_state: str, window: int) -> None:
+        try:
+            state = read_state(self._policy, policy_state)
+        except NoAnswer as error:
+            raise SetupError(
+                f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
+                "it was saved with, or start afresh without loading it"
+            ) from None
+        with self._lock:
+            self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+            self.policy_state = policy_state
+            self._decided = self.directive = Directive.of(state.decision)
+            self._checker.resume(state.decision)
+            self._registered, self._offset = False, None
+        self._wake.set()
+
+    def wait_ready(self, seconds: float) -> bool:
+        return self._ready.wait(seconds)
+
+    def close(self, end: End) -> None:
+        """Deliver what is left, with a new controller of its own if need be, and end that. Logs what is lost."""
+        with self._lock:
+            self._outbox.add(end)
+        seconds = 2 * self._request_seconds
+        if self._process is not None:
+            seconds += CLOSING_START_SECONDS
+        self._closing_until = time.monotonic() + seconds
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(seconds + self._request_seconds)
+        with self._lock:
+            losses = self._outbox.losses()
+        if losses:
+            log.error("the journal of job %s lacks %s", self._spec.job, losses)
+        if self._process is not None:
+            self._process.close()
+        if self._job_lock is not None:
+            self._job_lock.release()
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(IDLE_SECONDS)
+            self._wake.clear()
+            if self._process is not None and self._registered and not self._process.alive():
+                log.warning("the controller ended; starting it again")
+                self._registered = False
+            if self._registered and not len(self._outbox):
+                if self._closing.is_set():
+                    return
+                continue
+            try:
+                self._backoff.succeeded(self._deliver())
+            except NoAnswer as error:
+                starting = self._process is not None and not self._process.alive()
+                where = "" if self.url is None else f" at {self.url}"
+                pause = self._backoff.failed(f"{where}: {error}", error.retry_after, starting)
+            except Exception as error:  # a fault of ours must not end the thread, nor lose a record
+                log.exception("reporting to the controller failed; training goes on")
+                pause = self._backoff.failed(f": {error!r}")
+            else:
+                if self._outbox or self._closing.is_set():
+                    self._wake.set()
+                continue
+            if self._closing.is_set() and time.monotonic() > self._closing_until:
+                return
+            self._pause(pause)
+            self._wake.set()
+
+    def _deliver(self) -> bool:
+        """Send everything there is on one connection; False when there was nothing but a registration to send."""
+        self._look_after_process()
+        if self.url is None:
+            raise NoAnswer("no controller yet")
+        delivered = False
+        try:
+            with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
+                if not self._registered:
+                    self._register(connection)
+                while self._registered and not connection.closed and (record := self._next()) is not None:
+                    self._send(connection, record)
+                    delivered = True
+        except NoAnswer as error:
+            if (
+                isinstance(error, Refused)
+                and error.reason == "ended"
+                and isinstance(end := self._next(), End)
+            ):
+                self._acknowledged(end)  # it was taken, the answer was lost
+                return True
+            self._hung = not isinstance(error, Refused)
+            self._registered = False  # it may have forgotten us; to register again changes nothing otherwise
+            raise
+        self._hung = False
+        return delivered
+
+    def _next(self) -> OutboxRecord | None:
+        with self._lock:
+            return self._outbox.next()
+
+    def _look_after_process(self) -> None:
+        """Start the controller of this agent where it does not run; the end of the training waits for no hung one."""
+        process = self._process
+        if process is None:
+            return
+        closing = self._closing.is_set()
+        if process.alive():
+            if not (self._hung and closing):
+                return
+            process.kill()
+        self._registered = self._hung = False
+        try:
+            self.url = process.start(CLOSING_START_SECONDS if closing else START_SECONDS)
+        except OSError as error:
+            raise NoAnswer(str(error)) from None
+
+    def _register(self, connection: Connection) -> None:
+        with self._lock:
+            base, first, offset = self._spec, self._outbox.first_window(), self._offset
+            state = self.policy_state
+        spec = calls.resumed(base, state, None if first is None else first + (offset or 0))
+        answer = calls.register(connection, spec)
+        with self._lock:
+            if self._spec is not base:
+                return  # a checkpoint was loaded in the meantime: register again
+            self._adopt(answer.decision, answer.policy_state, answer.next_window - 1)
+            if offset is None:
+                self._offset = answer.next_window - spec.first_window
+            elif first is not None and answer.next_window > first + offset + 1:
+                # Another run of this name reported meanwhile: ours were never taken, so they are numbered after those.
+                self._offset = answer.next_window - first
+            self._registered = True
+        self._ready.set()
+        log.debug("controller at %s decides for job %s", self.url, spec.job)
+
+    def _send(self, connection: Connection, record: OutboxRecord) -> None:
+        try:
+            numbered = renumbered(record, self._offset or 0)
+            answer = calls.report(connection, self._spec.job, numbered)
+            if answer is not None and isinstance(numbered, WindowReport):
+                with self._lock:
+                    self._adopt(answer.decision, answer.policy_state, numbered.window)
+        except Refused as refused:
+            if refused.status in (409, 413, 422):
+                self._refusals += 1
+                if self._refusals >= MAX_REFUSALS:
+                    log.error(
+                        "%s is dropped, as the controller keeps refusing it: %s", name_of(record), refused
+                    )
+                    self._acknowledged(record, dropped=True)
+            raise
+        self._acknowledged(record)
+
+    def _acknowledged(self, record: OutboxRecord, dropped: bool = False) -> None:
+        self._refusals = 0
+        back = False
+        with self._lock:
+            self._outbox.remove(record)
+            if dropped and isinstance(record, WindowReport):
+                self._outbox.dropped_windows += 1
+            if self._dense and self._outbox.windows == 0 and not dropped:
+                self._dense, self.directive, back = False, self._decided, True
+                window = record.window if isinstance(record, WindowReport) else None
+                self._outbox.add(Event(kind="recovered", window=window, message=BACK))
+        if back:
+            log.warning(BACK)
+
+    def _adopt(self, decision: Decision, policy_state: str, newest_window: int) -> None:
+        """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
+        self._checker.accept(decision, policy_state, newest_window)
+        self.policy_state = policy_state
+        self._decided = Directive.of(decision)
+        if not self._dense:
+            self.directive = self._decided
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, whatever is handed in meanwhile. At the end of the training pauses are short, but never none."""
+        if self._closing.is_set() and self._hung and self._process is not None:
+            return  # it is replaced next
+        began = time.monotonic()
+        if self._closing.wait(seconds):
+            time.sleep(max(0.0, began + FIRST_SECONDS - time.monotonic()))

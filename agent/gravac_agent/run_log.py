@@ -1,0 +1,145 @@
+"""What rank 0 logs of a job as a whole: one line at the start, one at the end.
+
+A library leaves logging to the program. Where the program has configured none, these lines would be lost, so they go to
+stderr then, for as long as the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
+"""
+
+import logging
+import os
+import shlex
+import sys
+import threading
+from pathlib import Path
+
+from gravac import kernels
+from gravac.wording import printable
+from gravac_agent.reporting.desk import Desk
+from gravac_agent.settings import AgentSettings
+from gravac_agent.setup.build import Parts
+from gravac_agent.windows.loop import StepLoop
+
+log = logging.getLogger("gravac.agent")
+READY_SECONDS = 1.0
+"""How often it is seen whether the agent closed before its controller came up."""
+_said_kernels = False
+
+
+class Printable(logging.Filter):
+    """Cleans every line of the agent: what a controller answered must not reach a terminal as escapes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = printable(record.getMessage()), None
+        if record.exc_info:
+            lines = logging.Formatter().formatException(record.exc_info).splitlines()
+            record.exc_text = "\n".join(map(printable, lines))
+        return True
+
+
+log.addFilter(Printable())
+
+
+class _Stderr(logging.Handler):
+    """Shows records while the program has no handler of its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return  # configured since: shown there
+        level = "" if record.levelno == logging.INFO else f" {record.levelname}"
+        try:
+            sys.stderr.write(f"gravac{level}: {self.format(record)}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+class Story:
+    """Of one agent, from its start to ``end``. Silent on all ranks but 0."""
+
+    def __init__(self, parts: Parts, settings: AgentSettings) -> None:
+        self._parts: Parts | None = None if parts.desk is None else parts
+        self._said, self._over = threading.Lock(), threading.Event()
+        self._handler: logging.Handler | None = None
+        self._level = log.level
+        if self._parts is None:
+            return
+        if settings.log_to_stderr and not log.hasHandlers():
+            self._handler = _Stderr()
+            log.addHandler(self._handler)
+            if log.level == logging.getLogger("gravac").level == logging.NOTSET:
+                log.setLevel(logging.INFO)
+        _say_kernels(settings)
+        if settings.controller == "none":
+            self._begin(parts)
+        else:  # the address is known once the controller answers, which no step may wait for
+            threading.Thread(target=self._wait, name="gravac-story", daemon=True).start()
+
+    def end(self, clean: bool) -> None:
+        """Say what came of it, after the desk was closed. Lets go of the agent's parts."""
+        parts, self._parts = self._parts, None
+        if parts is None or parts.desk is None:
+            return
+        if parts.desk.wait_ready(0):
+            self._begin(parts)
+        self._over.set()
+        how = "ended" if clean else "ended by an error in the training"
+        log.info(
+            "%s",
+            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts.loop)}{_replay(parts.desk)}",
+        )
+        if self._handler is not None:
+            log.removeHandler(self._handler)
+            log.setLevel(self._level)
+
+    def _wait(self) -> None:
+        while (parts := self._parts) is not None and parts.desk is not None:
+            if parts.desk.wait_ready(READY_SECONDS):
+                self._begin(parts)
+                return
+            del parts
+
+    def _begin(self, parts: Parts) -> None:
+        desk = parts.desk
+        if desk is None or self._over.is_set() or not self._said.acquire(blocking=False):
+            return  # said already, or too late
+        page = "decided in process, without a page" if desk.url is None else f"page {desk.url}"
+        journal = "" if desk.trace_path is None else f", journal {_near(desk.trace_path)}"
+        what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
+        log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
+
+
+def _sent(loop: StepLoop) -> str:
+    """The CF that most steps sent, and what that saved."""
+    if not loop.steps_at:
+        return ""
+    cf, steps = loop.steps_at.most_common(1)[0]
+    held = "stayed dense" if cf == 1 else f"held CF {cf:g}"
+    times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
+    fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
+    return f": {held} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+
+
+def _replay(desk: Desk) -> str:
+    if desk.trace_path is not None:
+        return f", replay with: gravac replay {shlex.quote(_near(desk.trace_path.parent))} --check"
+    return "" if desk.url is None else f", journal at {desk.url}"
+
+
+def _say_kernels(settings: AgentSettings) -> None:
+    """Once a process, where there are no compiled kernels though nobody asked for plain torch."""
+    global _said_kernels
+    if _said_kernels or settings.kernels != "auto" or kernels.active() != "reference":
+        return
+    _said_kernels = True
+    log.warning(
+        "compressing with plain torch, several times slower than with compiled kernels (%s): pip install 'gravac[cpu]'",
+        kernels.lacking(),
+    )
+
+
+def _near(path: Path) -> str:
+    """A path as it is typed here: relative where it is below the current folder, else from the root."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):
+        return str(path)
+    return str(path.absolute()) if relative.startswith(os.pardir) else relative

@@ -1,0 +1,1 @@
+"""Checking what the agent is attached to, and building its parts."""

@@ -1,0 +1,1 @@
+"""State that outlives a step: checkpoints, regrouped buckets, changed rates, changed codecs."""

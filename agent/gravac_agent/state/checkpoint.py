@@ -1,0 +1,177 @@
+"""The agent's state as plain tensors, numbers and strings: loads with ``torch.load(weights_only=True)``."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac.collectives import Network
+from gravac.memories import Bucket, reshard
+from gravac.memories.sketchstate import TAG, VELOCITY
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agree import verdict
+from gravac_agent.exchange.kinds import real_shape
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.setup.build import Parts
+from gravac_agent.state.rates import Rates
+from gravac_agent.state.regroup import Regrouper, regrouper
+
+log = logging.getLogger("gravac.agent")
+
+VERSION = 1
+
+
+def save(
+    parts: Parts, layout: Sequence[Bucket], module: DistributedDataParallel, rates: Rates
+) -> dict[str, Any]:
+    """This rank's state between steps; ``layout``: the buckets of the last step."""
+    loop, encoder = parts.loop, parts.encoder
+    return {
+        "version": VERSION,
+        "rank": parts.rank,
+        "world_size": parts.world_size,
+        "step": loop.step,
+        "window": loop.window.number,
+        "plan": _plain(loop.plan),
+        "following": _plain(loop.following),
+        "gain_averages": {str(cf): list(pair) for cf, pair in loop.tracker.averages.items()},
+        "policy_state": None if parts.desk is None else parts.desk.policy_state,
+        "buckets": [list(bucket.names) for bucket in layout],
+        "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
+        "rates": rates.state(),
+        "residual": encoder.memory.state_dict(),
+        "compressor": encoder.compressor,
+        "learnt": encoder.aggregator.state_dict(),
+        "network": None if parts.wire.network is None else asdict(parts.wire.network),
+    }
+
+
+def load_everywhere(
+    state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    parts: Parts,
+    module: DistributedDataParallel,
+    rates: Rates,
+) -> Regrouper | None:
+    """``load`` on all ranks. Raises SetupError on all when it failed on one."""
+    found = problem = None
+    try:
+        one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
+        found = load(one, parts, module, rates)
+    except SetupError as error:
+        problem = str(error)
+    except Exception as error:
+        log.debug("loading failed", exc_info=True)
+        problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
+    parts.engine.run(lambda: _verdict(problem, parts))
+    return found
+
+
+def load(
+    state: dict[str, Any] | Sequence[dict[str, Any]],
+    parts: Parts,
+    module: DistributedDataParallel,
+    rates: Rates,
+) -> Regrouper | None:
+    """Put everything where the state was taken; returns who regroups the first step's buckets, if need be.
+
+    One state: this rank's own, from a run with as many ranks. A sequence: the states of *all* ranks of the earlier run,
+    for any number of ranks now (the mean residual goes to each, which conserves it). Raises SetupError otherwise.
+    """
+    states = [state] if isinstance(state, dict) else list(state)
+    for one in states:
+        if one.get("version") != VERSION:
+            raise SetupError(f"agent state has version {one.get('version')!r}, this gravac reads {VERSION}")
+    residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
+    for one in states:
+        _check_shapes(one, module)
+    first, loop, encoder = states[0], parts.loop, parts.encoder
+    encoder.memory.load_state_dict(residual)
+    if first["compressor"] == encoder.compressor:
+        loop.restore_learnt(dict(first["learnt"]))
+    elif first["learnt"]:
+        log.warning(
+            "what %s had learnt is not for %s, which starts anew", first["compressor"], encoder.compressor
+        )
+    if first["world_size"] == parts.world_size and first.get("network") is not None:
+        _use(parts, Network(**first["network"]))
+    loop.restore(_plan(first["plan"]), _plan(first["following"]), first["step"], first["window"])
+    loop.tracker.averages = {float(cf): (pair[0], pair[1]) for cf, pair in first["gain_averages"].items()}
+    parts.engine.begin(loop.plan, loop.step)
+    rates.restore(list(first["rates"]))
+    if parts.desk is not None and first["policy_state"] is not None:
+        parts.desk.resume(first["policy_state"], loop.window.number)
+    return regrouper(first["buckets"], module)
+
+
+def _verdict(problem: str | None, parts: Parts) -> None:
+    figures = len(parts.encoder.aggregator.figures())
+    verdict(problem, "load_state_dict", parts.engine.codec, figures, parts.tick_group)
+
+
+def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
+    return {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
+
+
+def _check_shapes(state: dict[str, Any], module: DistributedDataParallel) -> None:
+    """States of gravac 0.1 have no shapes: then the sizes of the residuals must do."""
+    here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
+    there = {name: tuple(shape) for name, shape in state.get("shapes", {}).items()}
+    if not there and TAG not in state["residual"]:
+        for name, residual in state["residual"].items():
+            if name in here and residual.numel() == math.prod(here[name]):
+                there[name] = here[name]
+            elif not name.startswith(VELOCITY):
+                there[name] = tuple(residual.shape)
+    for name, shape in there.items():
+        if name not in here:
+            raise SetupError(
+                f"agent state is of another model: it has a parameter {name!r} of shape {shape}, which the module lacks"
+            )
+        if here[name] != shape:
+            raise SetupError(
+                f"agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
+            )
+    new = [name for name in _shapes(module) if name not in there]
+    if new and "shapes" in state:
+        log.warning(
+            "the agent state knows nothing of %d parameters, such as %s: they start anew", len(new), new[0]
+        )
+
+
+def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
+    if state["world_size"] != parts.world_size:
+        raise SetupError(
+            f"agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
+            "pass the states of all its ranks as a list, so that no residual is lost"
+        )
+    if state["rank"] != parts.rank:
+        raise SetupError(f"agent state is of rank {state['rank']}, this is rank {parts.rank}: load your own")
+    residual: dict[str, Tensor] = state["residual"]
+    return residual
+
+
+def _use(parts: Parts, network: Network) -> None:
+    """Choose collectives as the earlier run did, whatever this one measured: a resumed run shall be the same run."""
+    parts.wire.network = network
+    parts.wire.settle(parts.encoder.aggregator, parts.metered)
+    parts.loop.agree_on(str(parts.wire))
+
+
+def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:
+    if not states or sorted(one["rank"] for one in states) != list(range(states[0]["world_size"])):
+        have = [one["rank"] for one in states]
+        raise SetupError(f"pass the states of all ranks of the earlier run; these are of ranks {have}")
+    return reshard([one["residual"] for one in states])
+
+
+def _plain(plan: Plan) -> dict[str, Any]:
+    return {"cf": plan.cf, **asdict(plan.directive)}
+
+
+def _plan(state: dict[str, Any]) -> Plan:
+    fields = dict(state)
+    return Plan(cf=fields.pop("cf"), directive=Directive(**fields))

@@ -1,0 +1,143 @@
+"""The OpenAPI document, with the bodies, the error answers and the examples that FastAPI cannot see.
+
+Bodies are read raw (capped, strict), so their schemas are added here; every error is a Problem.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from gravac.protocol import End, Event, JobSpec, Record, WindowReport
+from gravac.protocol.orders import Order
+from gravac_controller.api import examples
+from gravac_controller.api.access import OPEN_PATHS, Access
+from gravac_controller.live.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
+from gravac_controller.views.models import Problem
+
+BODIES: tuple[type[Record], ...] = (JobSpec, WindowReport, Event, End, Order)
+MESSAGES: tuple[type[Record], ...] = (Snapshot, WindowDelta, EventDelta, EndView, JobDelta, Problem)
+TAGS = [
+    {"name": "jobs", "description": "Looking. Nothing here changes anything."},
+    {
+        "name": "agents",
+        "description": "What the agent in the trainer sends. Each request may be repeated until it is answered, "
+        "which counts once.",
+    },
+    {
+        "name": "operators",
+        "description": "Steering. Off unless the controller was started with a control token.",
+    },
+    {"name": "metrics", "description": "What Prometheus scrapes, and how it finds it."},
+    {"name": "service", "description": "The controller itself."},
+]
+MEANING: Mapping[int, str] = {
+    400: "Not a request for this server: a Host it does not serve, or not HTTP.",
+    401: "The token is missing or wrong.",
+    403: "Refused whatever the token: a page of another site, or something this controller does not do.",
+    404: "No such job.",
+    408: "The body did not arrive in time.",
+    409: "It contradicts what is known; detail says how.",
+    412: "The epoch has moved on since it was looked at; the ETag is the one now.",
+    413: "The body is too large.",
+    415: "The body is not declared as application/json.",
+    422: "Not valid; errors name the fields.",
+    428: "If-Match is missing.",
+    429: "Too much for now, or too many jobs; see Retry-After.",
+    431: "The head of the request is too long.",
+    500: "A fault of the controller; its log has the details.",
+    503: "Cannot now; try again later.",
+}
+_REF = "#/components/schemas/{model}"
+
+
+def takes(model: type[Record], example: Record) -> dict[str, Any]:
+    """``openapi_extra`` of a route whose body is a ``model``."""
+    content = {"schema": {"$ref": _REF.format(model=model.__name__)}, "example": _plain(example)}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """``responses`` for these errors: what each means, and the one shape they all have."""
+    schema = {"$ref": _REF.format(model=Problem.__name__)}
+    return {
+        status: {
+            "description": MEANING[status],
+            "content": {"application/problem+json": {"schema": schema}},
+        }
+        for status in statuses
+    }
+
+
+EVERYWHERE = problems(400, 401, 403, 422, 429, 431, 500, 503)
+"""What any route may answer."""
+TAKING_BODIES = problems(404, 408, 409, 413, 415)
+
+
+def install(app: FastAPI, access: Access) -> None:
+    """Make ``app`` answer /openapi.json with the whole document. ``access``: which routes need a token here."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                tags=TAGS,
+            )
+            _, extra = models_json_schema(
+                [(model, "validation") for model in (*BODIES, *MESSAGES)], ref_template=_REF
+            )
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            for name, schema in extra["$defs"].items():
+                schemas.setdefault(name, schema)
+            _add_examples(document)
+            _add_tokens(document, access)
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    answers = examples.answers()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            example = answers.get(f"{method.upper()} {path}")
+            if example is not None:
+                operation["responses"]["200"]["content"]["application/json"]["example"] = _plain(example)
+    document["components"]["schemas"]["Problem"]["example"] = _plain(examples.PROBLEM)
+
+
+def _add_tokens(document: dict[str, Any], access: Access) -> None:
+    """What each route needs on this controller, as it was started."""
+    document["components"]["securitySchemes"] = {
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The agents' token; the operators' does too.",
+        },
+        "password": {
+            "type": "http",
+            "scheme": "basic",
+            "description": "Any name, either token: to look only.",
+        },
+        "control": {"type": "http", "scheme": "bearer", "description": "The operators' token."},
+    }
+    looking: list[dict[str, list[str]]] = [] if access.open_to_look else [{"token": []}, {"password": []}]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if method == "get":
+                operation["security"] = [] if path in OPEN_PATHS else looking
+            elif "operators" in operation["tags"]:
+                operation["security"] = [{"control": []}] if access.control_token is not None else []
+            else:
+                operation["security"] = [{"token": []}] if access.agent_token is not None else []
+
+
+def _plain(record: Record) -> Any:
+    return json.loads(record.model_dump_json())

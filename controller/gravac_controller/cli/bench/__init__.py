@@ -1,0 +1,1 @@
+"""``gravac bench``: measure on this machine."""

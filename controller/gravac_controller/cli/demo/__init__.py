@@ -1,0 +1,1 @@
+"""``gravac demo``: train on this machine and watch."""

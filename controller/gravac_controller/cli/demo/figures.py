@@ -1,0 +1,71 @@
+"""What a finished training amounts to: read from its journal, and nothing else."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from gravac.protocol import Decision, JobSpec, LevelSums, WindowReport
+from gravac.traces.trace import TraceError, read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A job's history in numbers. Bytes are of all ranks; seconds are medians of settled steps on rank 0, per window,
+    and then over windows; None where no such step was taken. ``baseline``: dense steps of the warm-up."""
+
+    job: JobSpec
+    windows: tuple[WindowReport, ...]
+    decisions: tuple[Decision, ...]
+    dense_bytes: int
+    payload_bytes: int
+    hold_dense_bytes: int
+    hold_payload_bytes: int
+    baseline_step_seconds: float | None
+    hold_step_seconds: float | None
+
+    @property
+    def changes(self) -> int:
+        """How often the CF that the ranks were told to send changed."""
+        told = [decision.cf_candidate for decision in self.decisions]
+        return sum(before != after for before, after in pairwise(told))
+
+    def after(self, window: int) -> Decision | None:
+        """The decision made after a window."""
+        return next((decision for decision in self.decisions if decision.window == window), None)
+
+
+def collect(path: Path) -> Figures:
+    """Read a job's journal. Raises gravac.traces.trace.TraceError when it cannot be read, or holds no job."""
+    job: JobSpec | None = None
+    windows: list[WindowReport] = []
+    decisions: list[Decision] = []
+    for line in read(path):
+        if isinstance(line.record, JobSpec):
+            job = line.record
+        elif isinstance(line.record, WindowReport):
+            windows.append(line.record)
+        elif isinstance(line.record, Decision):
+            decisions.append(line.record)
+    if job is None:
+        raise TraceError(str(path), None, "is empty")
+    phases = {decision.epoch: decision.phase for decision in decisions}
+    levels = [level for report in windows for level in report.levels]
+    held = [level for level in levels if phases.get(level.epoch) == "hold"]
+    warm = [level for level in levels if phases.get(level.epoch) == "warmup" and level.cf == 1.0]
+    return Figures(
+        job=job,
+        windows=tuple(windows),
+        decisions=tuple(decisions),
+        dense_bytes=sum(report.dense_bytes for report in windows),
+        payload_bytes=sum(report.payload_bytes for report in windows),
+        hold_dense_bytes=sum(level.dense_bytes for level in held),
+        hold_payload_bytes=sum(level.payload_bytes for level in held),
+        baseline_step_seconds=_typical(warm),
+        hold_step_seconds=_typical(held),
+    )
+
+
+def _typical(levels: list[LevelSums]) -> float | None:
+    medians = [level.step_seconds_median for level in levels if level.step_seconds_median is not None]
+    return median(medians) if medians else None

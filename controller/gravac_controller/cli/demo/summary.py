@@ -1,0 +1,186 @@
+"""What ``gravac demo`` says in the end, for people and as one JSON object."""
+
+import shlex
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gravac.protocol import Decision, WindowReport
+from gravac.signals import derived
+from gravac_controller.cli.demo.figures import Figures
+from gravac_controller.cli.demo.training import Plan
+from gravac_controller.cli.demo.watch import Outcome
+from gravac_controller.cli.wording import factor, link, near, number, printable, seconds, size, times
+
+SETTLING_STEPS = 5
+"""Steps after the first one in hold that are left out when step times are compared."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A demo that is over. ``dense``: the training to compare with, if one was asked for, and its figures if it had a
+    journal (plain DDP has none)."""
+
+    plan: Plan
+    outcome: Outcome
+    figures: Figures
+    dense: Outcome | None = None
+    dense_figures: Figures | None = None
+
+    @property
+    def speedup(self) -> float | None:
+        """Steps per second against dense, over the whole training."""
+        if self.dense is None:
+            return None
+        return _ratio(self.outcome.steps_per_second, self.dense.steps_per_second)
+
+    @property
+    def hold_pair(self) -> tuple[float | None, float | None]:
+        """Median seconds of a step in hold, and of the very same steps of the dense training."""
+        phases = self.outcome.phases
+        first = phases.index("hold") + SETTLING_STEPS if "hold" in phases else len(phases)
+        here, there = self.outcome.step_seconds[first:], self.dense.step_seconds[first:] if self.dense else []
+        return median(here) if here else None, median(there) if there else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything a script may want. Bytes of all ranks, seconds, losses in nats per prediction."""
+        figures, (held, same_steps) = self.figures, self.hold_pair
+        facts: dict[str, Any] = {
+            "job": self.plan.job,
+            "task": self.plan.task,
+            "ranks": self.plan.ranks,
+            "steps": self.plan.steps,
+            "link_bits_per_second": None if figures.job.link is None else figures.job.link.bits_per_second,
+            "trace": str(self.outcome.trace),
+            "heldout_loss": self.outcome.heldout_loss,
+            "heldout_accuracy": self.outcome.heldout_accuracy,
+            "steps_per_second": self.outcome.steps_per_second,
+            "dense_bytes": figures.dense_bytes,
+            "payload_bytes": figures.payload_bytes,
+            "hold_dense_bytes": figures.hold_dense_bytes,
+            "hold_payload_bytes": figures.hold_payload_bytes,
+            "baseline_step_seconds": figures.baseline_step_seconds,
+            "hold_step_seconds": figures.hold_step_seconds,
+            "cf_changes": figures.changes,
+            "decisions": [_decision(decision.model_dump()) for decision in figures.decisions],
+        }
+        if self.dense is not None:
+            facts |= {
+                "dense_trace": None if self.dense.trace is None else str(self.dense.trace),
+                "dense_heldout_loss": self.dense.heldout_loss,
+                "dense_steps_per_second": self.dense.steps_per_second,
+                "speedup": self.speedup,
+                "hold_speedup": _ratio(same_steps, held),
+            }
+        return facts
+
+
+def show(result: Result, console: Console, command: str) -> None:
+    """The table of windows, what it came to, and what to do next. ``command``: how gravac is called here."""
+    console.print(_windows(result.figures))
+    figures, outcome = result.figures, result.outcome
+    baseline, held = figures.baseline_step_seconds, figures.hold_step_seconds
+    trace = near(outcome.trace or "")
+    rows = [
+        ("Network", link(figures.job.link)),
+        ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} predicted right"),
+        ("Bytes sent", _saving(figures.payload_bytes, figures.dense_bytes)),
+        ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
+        ("A step", f"dense {seconds(baseline)}, in hold {seconds(held)} ({times(baseline, held)} as fast)"),
+    ]
+    to_copy = [
+        ("Trace", trace),
+        ("Check it", f"{command} replay {shlex.quote(trace)} --check"),
+        ("See it again", f"{command} serve --data-dir {shlex.quote(str(result.plan.data_dir))}"),
+    ]
+    if result.dense is not None:
+        console.print()
+        console.print(_comparison(result, result.dense))
+    console.print()
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in rows:
+        facts.add_row(name, text)
+    console.print(facts)
+    for name, text in to_copy:
+        console.print(name, style="bold")
+        console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, however long
+
+
+def _windows(figures: Figures) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for name in ("Window", "Steps", "CF"):
+        table.add_column(name, no_wrap=True)
+    for name in ("Gain", "T_comp"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("Rule", no_wrap=True)
+    table.add_column("Reason")
+    for report in figures.windows:
+        decision = figures.after(report.window)
+        table.add_row(
+            str(report.window),
+            f"{report.first_step + 1}–{report.last_step + 1}",
+            factor(report.cf),
+            *(number(value) for value in _measured(report, decision)),
+            "" if decision is None else decision.rule,
+            "" if decision is None else printable(decision.reason),
+        )
+    return table
+
+
+def _measured(report: WindowReport, decision: Decision | None) -> tuple[float | None, float | None]:
+    """Gain and T_comp of the CF that the window ended with: as the policy judged it, else of the window as a whole."""
+    for row in () if decision is None else decision.candidates:
+        if row.cf == report.cf and row.window == report.window:
+            return row.gain, row.useful_samples_per_second
+    return derived.gain(report), derived.useful_samples_per_second(report)
+
+
+def _comparison(result: Result, dense: Outcome) -> Table:
+    outcome, figures, (held, same_steps) = result.outcome, result.figures, result.hold_pair
+    name = "plain DDP" if result.dense_figures is None else "dense"
+    sent = figures.dense_bytes if result.dense_figures is None else result.dense_figures.payload_bytes
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("The same training", no_wrap=True)
+    for column in ("gravac", name, "gravac / " + name):
+        table.add_column(column, no_wrap=True, justify="right")
+    loss = _ratio(outcome.heldout_loss, dense.heldout_loss)
+    table.add_row(
+        "held-out loss", _loss(outcome), _loss(dense), "–" if loss is None else f"{100 * (loss - 1):+.1f} %"
+    )
+    speeds = outcome.steps_per_second, dense.steps_per_second
+    table.add_row("steps per second", *(number(speed) for speed in speeds), times(*speeds))
+    table.add_row("a step, from hold on", seconds(held), seconds(same_steps), times(held, same_steps))
+    table.add_row("bytes sent", size(figures.payload_bytes), size(sent), times(figures.payload_bytes, sent))
+    return table
+
+
+def _decision(decision: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "window": decision["window"],
+        "epoch": decision["epoch"],
+        "phase": decision["phase"],
+        "cf": decision["cf_candidate"],
+        "rule": decision["rule"],
+        "reason": decision["reason"],
+    }
+
+
+def _saving(payload_bytes: int, dense_bytes: int) -> str:
+    return f"{size(payload_bytes)} where dense sends {size(dense_bytes)} ({times(dense_bytes, payload_bytes)} less)"
+
+
+def _loss(outcome: Outcome) -> str:
+    return "–" if outcome.heldout_loss is None else f"{outcome.heldout_loss:.4f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return None if numerator is None or not denominator else numerator / denominator

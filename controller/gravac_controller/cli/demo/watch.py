@@ -1,0 +1,117 @@
+"""Showing a training while it runs: its page first, then a progress bar, or plain lines where there is no terminal."""
+
+import webbrowser
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from gravac.traces.trace import TraceError
+from gravac_controller.cli.demo.figures import collect
+from gravac_controller.cli.demo.training import Plan
+from gravac_controller.cli.wording import factor, printable, seconds
+
+
+@dataclass
+class Outcome:
+    """What rank 0 told of one training."""
+
+    heldout_loss: float | None = None
+    heldout_accuracy: float | None = None
+    url: str | None = None
+    trace: Path | None = None
+    step_seconds: list[float] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Over all steps."""
+        total = sum(self.step_seconds)
+        return len(self.step_seconds) / total if total else None
+
+
+class Watcher:
+    """Takes a training's events and shows them; ``outcome`` grows with them."""
+
+    def __init__(self, console: Console, plan: Plan, headline: str, open_page: bool) -> None:
+        self.outcome = Outcome()
+        self._console, self._plan, self._headline, self._open_page = console, plan, headline, open_page
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._row: TaskID | None = None
+        self._told: tuple[float, str] | None = None
+        self._reason = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self._row = self._bar.add_task("starting", total=self._plan.steps, facts="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def take(self, event: dict[str, Any]) -> None:
+        """One event of ``gravac_agent.demo.report``."""
+        match event["event"]:
+            case "page":
+                self._page(event["url"], event["trace"])
+            case "step":
+                self._step(event["step"], event["loss"], event["cf"], event["phase"], event["seconds"])
+            case "done":
+                self.outcome.heldout_loss = event["heldout_loss"]
+                self.outcome.heldout_accuracy = event["heldout_accuracy"]
+
+    def _page(self, url: str | None, trace: str | None) -> None:
+        self.outcome.url = url
+        self.outcome.trace = None if trace is None else Path(trace)
+        if url is None:
+            log = self._plan.data_dir / "controller.log"
+            self._say(
+                f"Live page  none: the controller did not start (see {log}); training goes on without it"
+            )
+        else:
+            self._say(f"Live page  {url}")
+            if self._open_page:
+                webbrowser.open(url)
+        self._say(self._headline)
+
+    def _step(self, step: int, loss: float, cf: float, phase: str, took: float) -> None:
+        if not self.outcome.step_seconds and self._plan.plain:
+            self._say(self._headline)
+        self.outcome.step_seconds.append(took)
+        self.outcome.phases.append(phase)
+        if self._told != (cf, phase) and self.outcome.trace is not None:
+            self._told = (cf, phase)
+            self._explain(step, self.outcome.trace)
+        facts = f"loss {loss:.3f}  CF {factor(cf)}  {phase}  {seconds(took)}/step"
+        if self._row is not None:
+            doing = "held-out loss" if step == self._plan.steps else phase
+            self._bar.update(self._row, completed=step, facts=facts, description=doing)
+        if not self._console.is_terminal and step % self._plan.window == 0:
+            self._say(f"step {step:>4}/{self._plan.steps}  {facts}")
+
+    def _explain(self, step: int, trace: Path) -> None:
+        """Say why the ranks changed what they do: the newest reason in the journal, once."""
+        try:
+            reason = collect(trace).decisions[-1].reason
+        except (TraceError, IndexError):
+            return  # training goes on without a journal, and the end will say so
+        if reason != self._reason:
+            self._reason = reason
+            self._say(f"step {step - 1:>4}  {printable(reason)}")
+
+    def _say(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False)

@@ -1,0 +1,1 @@
+"""``gravac whatif``: predict other networks, ranks, codecs and policies from a trace."""

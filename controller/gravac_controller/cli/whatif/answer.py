@@ -1,0 +1,196 @@
+"""Questions to a trace and their answers, as plain data: what ``--json`` prints, and the tables and plots show."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gravac import policies
+from gravac.collectives import Network
+from gravac.policies.base import Policy
+from gravac.traces.line import Line, TraceError
+from gravac.whatif import (
+    Foretold,
+    GainUnknown,
+    Oracle,
+    Path,
+    Scenario,
+    UnknownSizes,
+    best,
+    record,
+    walk,
+)
+from gravac.whatif.exchange import codec_of
+from gravac.whatif.timemodel import CODING_POWER
+
+FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+STRETCHES = 40
+"""Most changes of a policy's path that are told."""
+
+
+class Unanswerable(ValueError):
+    """The trace holds nothing to answer from; the message says what is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Options as given; None: as recorded."""
+
+    bandwidths: list[float] | None = None
+    latency_seconds: float | None = None
+    ranks: list[int] | None = None
+    compressor: str | None = None
+    policy: str | None = None
+    cfs: list[float] | None = None
+    recorded_on: tuple[float, float | None] | None = None
+
+
+def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, Any]:
+    """Everything asked. Raises Unanswerable, and TraceError from ``lines``."""
+    known = None
+    if question.recorded_on is not None:
+        bits, delay = question.recorded_on
+        known = Network(latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8)
+    try:
+        recording = record(lines)
+        oracle = Oracle([(recording, known)])
+        policy = (
+            policies.build(recording.spec.policy)
+            if question.policy is None
+            else policies.parse(question.policy)
+        )
+        scenarios = [
+            _scenario(oracle, one, policy, _factors(oracle, question)) for one in _asked(oracle, question)
+        ]
+    except TraceError:
+        raise
+    except ValueError as error:
+        raise Unanswerable(str(error)) from None
+    recorded = oracle.scenario()
+    return {
+        "trace": path,
+        "recorded": {
+            "job": recording.spec.job,
+            "windows": recording.windows,
+            "ranks": recorded.ranks,
+            "elements": recording.elements,
+            "compressor": recorded.compressor,
+            "policy": recording.spec.policy.name,
+            "seconds": recording.seconds,
+            "samples": recording.samples,
+            "useful_samples": recording.useful_samples,
+            "cfs": sorted({each.cf for each in recording.observations}),
+            **_network(recorded.network),
+        },
+        "model": {
+            **asdict(oracle.fit.model),
+            "coding_power": CODING_POWER,
+            "spread": oracle.fit.spread,
+            "error": oracle.error,
+        },
+        "policy": policy.spec().model_dump(mode="json"),
+        "scenarios": scenarios,
+        "notes": recording.notes,
+    }
+
+
+def _asked(oracle: Oracle, question: Question) -> list[Scenario]:
+    recorded = oracle.scenario()
+    delay = recorded.network.latency_seconds if question.latency_seconds is None else question.latency_seconds
+    rates = [recorded.network.bytes_per_second]
+    if question.bandwidths is not None:
+        rates = [bits / 8 for bits in question.bandwidths]
+    return [
+        Scenario(
+            network=Network(latency_seconds=delay, bytes_per_second=rate),
+            ranks=ranks,
+            compressor=question.compressor or recorded.compressor,
+        )
+        for rate in rates
+        for ranks in question.ranks or [recorded.ranks]
+    ]
+
+
+def _factors(oracle: Oracle, question: Question) -> list[float]:
+    """Those asked for, or recorded and usual ones; of an aggregator of several rounds only recorded ones are known."""
+    if question.cfs is not None:
+        return sorted({1.0, *question.cfs})
+    told = codec_of(question.compressor or oracle.recording.spec.compressor) is not None
+    return sorted({1.0, *(FACTORS if told else ()), *oracle.recording.seen})
+
+
+def _scenario(oracle: Oracle, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
+    foretold = [oracle.at(scenario, cf) for cf in cfs]
+    epsilon = policy.spec().settings.get("epsilon", 0.0)
+    chosen = best(foretold, float(epsilon) if isinstance(epsilon, int | float) else 0.0)
+    path, trouble = _walked(oracle, scenario, policy)
+    return {
+        **_network(scenario.network),
+        "ranks": scenario.ranks,
+        "compressor": scenario.compressor,
+        "factors": [_factor(each) for each in foretold],
+        "best_cf": None if chosen is None else chosen.cf,
+        "path": path,
+        "path_unknown": trouble,
+        "cannot_know": oracle.cannot_know(scenario, cfs),
+    }
+
+
+def _walked(oracle: Oracle, scenario: Scenario, policy: Policy) -> tuple[dict[str, Any] | None, str | None]:
+    """The policy's path, or why there is none."""
+    recording = oracle.recording
+    samples = float(recording.samples or recording.windows * recording.spec.window_steps * recording.ranks)
+    useful = recording.useful_samples or samples
+    try:
+        return _path(walk(oracle, scenario, policy, useful, samples)), None
+    except (GainUnknown, UnknownSizes) as error:
+        return None, str(error)
+
+
+def _network(network: Network) -> dict[str, float]:
+    return {
+        "bandwidth_bits_per_second": 8 * network.bytes_per_second,
+        "latency_seconds": network.latency_seconds,
+    }
+
+
+def _factor(told: Foretold) -> dict[str, Any]:
+    return {
+        "cf": told.cf,
+        "step_seconds": told.step.seconds,
+        "low_seconds": told.low,
+        "high_seconds": told.high,
+        **{f"{name}_seconds": value for name, value in asdict(told.step).items()},
+        "payload_bytes": told.volume.payload_bytes,
+        "link_bytes": told.volume.link_bytes,
+        "collective": told.volume.way,
+        "gain": told.gain.likely,
+        "gain_low": told.gain.low,
+        "gain_high": told.gain.high,
+        "gain_from": told.gain.why,
+        "samples_per_second": told.samples_per_second,
+        "useful_samples_per_second": told.useful_samples_per_second,
+    }
+
+
+def _path(path: Path) -> dict[str, Any]:
+    settled = path.settled
+    return {
+        "settled_cf": settled.cf,
+        "settled_step_seconds": settled.step_seconds,
+        "reason": settled.decision.reason,
+        "seconds_to_samples": path.seconds_to_samples,
+        "seconds_to_useful_samples": path.seconds_to_useful_samples,
+        "payload_bytes": path.payload_bytes,
+        "changes": len(path.stretches) - 1,
+        "stretches": [
+            {
+                "first_window": each.first_window,
+                "windows": each.windows,
+                "cf": each.cf,
+                "phase": each.decision.phase,
+                "rule": each.decision.rule,
+                "reason": each.decision.reason,
+            }
+            for each in path.stretches[:STRETCHES]
+        ],
+    }

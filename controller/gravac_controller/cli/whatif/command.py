@@ -1,0 +1,180 @@
+"""``gravac whatif``: a trace, and what it foretells of other networks, ranks, codecs and policies."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from gravac import policies
+from gravac.traces.parts import ACTIVE
+from gravac.traces.trace import TraceError, read
+from gravac_controller.cli.whatif import plot as whatif_plot
+from gravac_controller.cli.whatif import quantities
+from gravac_controller.cli.whatif import show as whatif_show
+from gravac_controller.cli.wording import printable
+
+if TYPE_CHECKING:
+    from gravac_controller.cli.whatif.answer import Question
+
+PIPED_WIDTH = 160
+
+
+class Unusable(click.ClickException):
+    """The trace cannot be read, or holds nothing to fit a model to."""
+
+    exit_code = 2
+
+
+def _policy(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text is not None:
+        try:
+            policies.parse(text)
+        except ValueError as error:
+            raise click.BadParameter(printable(str(error))) from None
+    return text
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--bandwidth",
+    "bandwidths",
+    callback=quantities.listed(quantities.bandwidth),
+    metavar="RATE,…",
+    help="Nominal rate of each rank's link: 1Gbit, or 100M,1G,10G [as recorded].",
+)
+@click.option(
+    "--latency",
+    callback=quantities.single(quantities.latency),
+    metavar="TIME",
+    help="Of a message between two ranks: 50us, 0.2ms [as recorded].",
+)
+@click.option(
+    "--ranks",
+    "counts",
+    callback=quantities.listed(quantities.ranks),
+    metavar="N,…",
+    help="Ranks, each with the batch it had: 64, or 2..1024 (doubled) [as recorded].",
+)
+@click.option(
+    "--compressor", metavar="CODEC", help="Another codec, as `gravac codecs` lists them [as recorded]."
+)
+@click.option(
+    "--policy", callback=_policy, metavar="POLICY", help="gravac:epsilon=0.3, static:cf=100 … [as recorded]."
+)
+@click.option(
+    "--cf",
+    "factors",
+    callback=quantities.listed(quantities.factor),
+    metavar="CF,…",
+    help="Compression factors to compare; dense is among them anyway [those recorded, and 4 to 1000].",
+)
+@click.option(
+    "--recorded-on",
+    callback=quantities.single(quantities.network),
+    metavar="RATE[,TIME]",
+    help="The network of the trace, if you know it: 200Mbit,100us [fitted].",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE.svg",
+    help="Draw it, too.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+def whatif(
+    trace: Path,
+    bandwidths: list[float] | None,
+    latency: float | None,
+    counts: list[int] | None,
+    compressor: str | None,
+    policy: str | None,
+    factors: list[float] | None,
+    recorded_on: tuple[float, float | None] | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Foretell from TRACE what a step would take elsewhere, which CF would be best, and what the policy would do.
+
+    TRACE is a job's journal, or the folder it is in. A model of a step's time is fitted to its windows: computing,
+    encoding and decoding, the network, and what hides behind backward. Every answer says how far it may be off, and
+    what the trace cannot tell. The more CFs a trace has, dense among them, the more it tells.
+
+    \b
+    Examples:
+      gravac whatif journal.jsonl --bandwidth 1Gbit --latency 50us --ranks 64
+      gravac whatif journal.jsonl --bandwidth 100M,1G,10G --ranks 2..1024 --plot sweep.svg
+      gravac whatif journal.jsonl --bandwidth 100M --policy gravac:epsilon=0.2 --compressor topk+int8
+    """
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise click.BadParameter(
+            f"{str(plot)!r} does not end in .svg; only SVG is drawn", param_hint="--plot"
+        )
+    answer = _answered(trace, bandwidths, latency, counts, compressor, policy, factors, recorded_on)
+    if plot is not None:
+        try:
+            plot.write_text(whatif_plot.draw(answer), encoding="utf-8")
+        except OSError as error:
+            message = f"{str(plot)!r} cannot be written: {error.strerror}"
+            raise click.BadParameter(message, param_hint="--plot") from None
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    whatif_show.show(answer, console)
+
+
+def _answered(
+    trace: Path,
+    bandwidths: list[float] | None,
+    latency: float | None,
+    counts: list[int] | None,
+    compressor: str | None,
+    policy: str | None,
+    factors: list[float] | None,
+    recorded_on: tuple[float, float | None] | None,
+) -> dict[str, Any]:
+    try:
+        from gravac_controller.cli.whatif import answer as whatif_answer
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise click.ClickException(
+            "sizes of payloads are computed with torch, which is not installed"
+        ) from None
+    if compressor is not None:
+        _check_codec(compressor)
+    question: Question = whatif_answer.Question(
+        bandwidths=bandwidths,
+        latency_seconds=latency,
+        ranks=counts,
+        compressor=compressor,
+        policy=policy,
+        cfs=factors,
+        recorded_on=recorded_on,
+    )
+    try:
+        lines = read(trace / ACTIVE if trace.is_dir() else trace)
+        return whatif_answer.answer(lines, str(trace), question)
+    except TraceError as error:
+        raise Unusable(printable(str(error))) from None
+    except whatif_answer.Unanswerable as error:
+        raise Unusable(printable(f"{trace}: {error}")) from None
+
+
+def _check_codec(text: str) -> None:
+    from gravac.whatif.exchange import codec_of
+
+    try:
+        known = codec_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--compressor") from None
+    if known is None:
+        raise click.BadParameter(
+            f"{text!r} sends what follows from the shapes of the parameters, which no trace holds; choose a codec that "
+            "`gravac codecs` lists as a compressor",
+            param_hint="--compressor",
+        )

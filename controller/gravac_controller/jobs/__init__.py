@@ -1,0 +1,1 @@
+"""Jobs: their registration, decisions, journals on disk, and reading those back."""

@@ -1,0 +1,141 @@
+"""Live jobs as the views that REST and the event streams answer with."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from gravac.protocol import RankRow
+from gravac.signals import derived, risk
+from gravac_controller.live.messages import Snapshot
+from gravac_controller.live.projection import LiveJob
+from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
+from gravac_controller.views.models import (
+    CandidatesView,
+    HeatColumn,
+    JobSummary,
+    JobView,
+    OverrideView,
+    RankHeatView,
+    RanksView,
+    RankView,
+    RiskView,
+)
+
+
+def summary(job: LiveJob) -> JobSummary:
+    """One line of the job list."""
+    spec, decision = job.known()
+    report = None if job.latest is None else job.latest.report
+    return JobSummary(
+        job=spec.job,
+        state=job.state(),
+        policy=spec.policy.name,
+        compressor=spec.compressor,
+        world_size=spec.world_size,
+        epoch=decision.epoch,
+        phase=decision.phase if report is None else report.phase,
+        cf=decision.cf_candidate if report is None else report.cf,
+        windows=job.totals.windows,
+        steps=job.totals.steps,
+        started_time=job.started_time,
+        last_report_time=job.last_report_time,
+    )
+
+
+def job_view(job: LiveJob) -> JobView:
+    """All about one job but its history."""
+    spec, decision = job.known()
+    return JobView(
+        **dict(summary(job)),
+        spec=spec,
+        decision=decision,
+        latest=job.latest,
+        risk=_risk(job, decision.epsilon),
+        totals=job.totals,
+        baseline_step_seconds=job.baseline_step_seconds,
+        gradient_diversity=job.gradient_diversity,
+        batch_bound_samples=job.batch_bound_samples,
+        events=tuple(job.events),
+        event_counts=dict(job.events_by_kind),
+        missing_windows=job.missing_windows,
+        control_enabled=job.control_enabled,
+        override=job.override,
+        override_waiting=job.ordered,
+    )
+
+
+def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
+    if job.latest is None:
+        return None
+    found = risk.judge(job.latest.report, epsilon)
+    return RiskView(level=found.level, because=found.because, rule=risk.RULE)
+
+
+def snapshot(job: LiveJob) -> Snapshot:
+    """What a page needs to draw: the job, its last windows and decisions."""
+    windows = tuple(job.all_windows())[-SNAPSHOT_WINDOWS:]
+    decisions = tuple(islice(reversed(job.decisions), SNAPSHOT_DECISIONS))[::-1]
+    return Snapshot(job=job_view(job), windows=windows, decisions=decisions)
+
+
+def override(job: LiveJob) -> OverrideView:
+    """The order in force and the one that waits."""
+    spec, decision = job.known()
+    return OverrideView(
+        job=spec.job,
+        epoch=decision.epoch,
+        control_enabled=job.control_enabled,
+        in_force=job.override,
+        waiting=job.ordered,
+    )
+
+
+def candidates(job: LiveJob) -> CandidatesView:
+    """What the policy knows of each CF."""
+    spec, decision = job.known()
+    return CandidatesView(
+        job=spec.job,
+        window=decision.window,
+        epoch=decision.epoch,
+        epsilon=decision.epsilon,
+        candidates=decision.candidates,
+    )
+
+
+def ranks(job: LiveJob) -> RanksView:
+    """The ranks in the last window, by rank."""
+    spec, _ = job.known()
+    if job.latest is None:
+        return RanksView(job=spec.job, window=None, time=None, ranks=())
+    report = job.latest.report
+    return RanksView(
+        job=spec.job, window=report.window, time=job.latest.time, ranks=tuple(rank_views(report.ranks))
+    )
+
+
+def rank_heat(job: LiveJob) -> RankHeatView:
+    """Own time by rank and window."""
+    spec, _ = job.known()
+    heat = job.heat
+    columns = (
+        HeatColumn(first_window=one.first, last_window=one.last, percent=tuple(x or None for x in one.cells))
+        for one in heat.columns
+    )
+    return RankHeatView(job=spec.job, ranks_per_row=heat.ranks_per_row, columns=tuple(columns))
+
+
+def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
+    """Each rank with its mean own step, and its speed relative to the fastest (own time: all but communicate).
+
+    Ranks wait for each other in the collective, so whole steps take equally long everywhere: a slow rank shows in
+    the time it spends on its own work.
+    """
+    own = [derived.own_step_seconds(row) for row in rows]
+    fastest = min((value for value in own if value), default=None)
+    return [
+        RankView(
+            row=row,
+            step_seconds=derived.ratio(row.step_seconds, row.steps),
+            relative_speed=None if fastest is None or not seconds else derived.ratio(fastest, seconds),
+        )
+        for row, seconds in sorted(zip(rows, own, strict=True), key=lambda pair: pair[0].rank)
+    ]

@@ -1,0 +1,273 @@
+"""What is known of one job: a projection of its journal, line by line, with bounded history.
+
+Everything here lives on the event loop and changes only in ``apply``, so readers need no locks. The decisions
+themselves come from ``gravac.fold.JobFold``; this only remembers them for people.
+"""
+
+import asyncio
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterator
+from time import time as unix_now
+
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac.protocol.orders import Override
+from gravac.signals import derived
+from gravac.traces.line import TraceRecord
+from gravac.traces.parts import Part
+from gravac_controller.live.carried import Carried
+from gravac_controller.live.recent import Moment, Recent
+from gravac_controller.settings import ControllerSettings
+from gravac_controller.views.heat import RankHeat
+from gravac_controller.views.models import DecisionView, EventView, LastKnown, State, Totals, WindowView
+from gravac_controller.views.records import decision_view, told, window_view
+
+KEPT_EVENTS = 100
+KEPT_INCARNATIONS = 64
+STALE_WINDOWS = 5
+BASELINE_MEDIANS = 32
+PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
+
+
+class LiveJob:
+    """One job as its journal tells it up to ``line``."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self.line = 0
+        self.spec: JobSpec | None = None
+        self.decision: Decision | None = None
+        self.decided_time = 0.0
+        self.started_time = 0.0
+        self.last_report_time: float | None = None
+        self.ended = False
+        self.end_message = ""
+        self.earlier_incarnations: deque[str] = deque(maxlen=KEPT_INCARNATIONS)
+        """Starts of the trainer that another one has replaced, as far as this part of the journal knows."""
+        self.override: Override | None = None
+        self.ordered: Override | None = None
+        self.latest: WindowView | None = None
+        self.gradient_diversity: LastKnown | None = None
+        self.batch_bound_samples: LastKnown | None = None
+        self.totals = Totals()
+        self.heat = RankHeat()
+        self.decisions_by_rule: Counter[str] = Counter()
+        self.events_by_kind: Counter[str] = Counter()
+        self.missing_windows = 0
+        self.phase_seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.recent = Recent(settings)
+        self.events: deque[EventView] = deque(maxlen=KEPT_EVENTS)
+        self._undecided = False
+        self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._changed = asyncio.Event()
+        self._repeating = False  # a new part of the journal repeats what the one before it ended with
+
+    # -- from the journal -------------------------------------------------------------------------------------
+
+    def apply(self, line: int, time: float, record: TraceRecord) -> None:
+        """Take in one journal line; ``line`` counts from 1. Wakes nobody: call ``notify`` after the last one."""
+        self.line = line
+        match record:
+            case Part():
+                self._repeating = True
+                if self.spec is None and record.summary:
+                    self._restore(Carried.model_validate_json(record.summary))
+            case JobSpec() if self._repeating and self.spec is not None:
+                pass
+            case Decision() if self._repeating:
+                self._repeating = False
+                if self.decision is None:
+                    self.decision, self.decided_time = record, time
+                    self.recent.add_decision(decision_view(time, record, None))
+            case JobSpec():
+                self._apply_spec(time, record)
+            case WindowReport():
+                self._repeating = False  # a torn tail may have taken the decision out of the part's head
+                self._apply_window(time, record)
+            case Decision():
+                self._apply_decision(line, time, record)
+            case Event():
+                self._apply_event(line, EventView(time=time, event=record))
+            case Override():
+                self.ordered = record
+                self._apply_event(line, EventView(time=time, event=told(record)))
+            case End():
+                self.ended, self.end_message = True, record.message
+                self.recent.remember(Moment(line, end=record.message, time=time))
+
+    def carried(self) -> str:
+        """What a new part of the journal begins with, so that its reader needs no part before it."""
+        return Carried(
+            started_time=self.started_time,
+            last_report_time=self.last_report_time,
+            totals=self.totals,
+            decisions_by_rule=dict(self.decisions_by_rule),
+            events_by_kind=dict(self.events_by_kind),
+            missing_windows=self.missing_windows,
+            phase_seconds=dict(self.phase_seconds),
+            dense_medians=tuple(self._dense_medians),
+            dense_exposed=tuple(self._dense_exposed),
+            gradient_diversity=self.gradient_diversity,
+            batch_bound_samples=self.batch_bound_samples,
+            events=tuple(self.events),
+        ).text()
+
+    def _restore(self, carried: Carried) -> None:
+        self.started_time, self.last_report_time = carried.started_time, carried.last_report_time
+        self.totals = carried.totals
+        self.decisions_by_rule.update(carried.decisions_by_rule)
+        self.events_by_kind.update(carried.events_by_kind)
+        self.missing_windows = carried.missing_windows
+        self.phase_seconds.update(carried.phase_seconds)
+        self._dense_medians.extend(carried.dense_medians)
+        self._dense_exposed.extend(carried.dense_exposed)
+        self.gradient_diversity = carried.gradient_diversity
+        self.batch_bound_samples = carried.batch_bound_samples
+        self.events.extend(carried.events)
+
+    def _apply_event(self, line: int, view: EventView) -> None:
+        self.events.append(view)
+        self.events_by_kind[view.event.kind] += 1
+        self.recent.remember(Moment(line, event=view, time=view.time))
+
+    def _apply_spec(self, time: float, spec: JobSpec) -> None:
+        if self.spec is None and not self._repeating:
+            self.started_time = time
+        if self.spec is None or self.spec.incarnation != spec.incarnation:
+            self.ended = False
+            if self.spec is not None:
+                self.earlier_incarnations.append(self.spec.incarnation)
+        self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
+
+    def _apply_window(self, time: float, report: WindowReport) -> None:
+        if self.latest is not None:
+            self.recent.add_window(self.latest)
+        spec, _ = self.known()
+        expected = spec.first_window if self.latest is None else self.latest.report.window + 1
+        self.missing_windows += max(0, report.window - expected)
+        self.latest = window_view(time, report, spec.world_size)
+        if derived.mostly_dense(report):
+            self._measure_diversity(self.latest)
+        self.last_report_time = time
+        self._undecided = True
+        self._add_up(report)
+        self.heat.add(report)
+        for phase in PHASES:
+            self.phase_seconds[phase] += getattr(report.phases, phase)
+        if report.phase == "warmup":
+            self._measure_baseline(report)
+
+    def _measure_baseline(self, report: WindowReport) -> None:
+        for level in report.levels:
+            if level.cf == 1 and level.step_seconds_median is not None:
+                self._dense_medians.append(level.step_seconds_median)
+            if level.cf == 1 and level.exposed_seconds_median is not None:
+                self._dense_exposed.append(level.exposed_seconds_median)
+
+    def _measure_diversity(self, view: WindowView) -> None:
+        window = view.report.window
+        if view.gradient_diversity is not None:
+            self.gradient_diversity = LastKnown(value=view.gradient_diversity, window=window)
+        if view.batch_bound_samples is not None:
+            self.batch_bound_samples = LastKnown(value=view.batch_bound_samples, window=window)
+
+    def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
+        before, self.decision = self.decision, decision
+        self.decided_time = time
+        self.decisions_by_rule[decision.rule] += 1
+        view = decision_view(time, decision, before)
+        self.recent.add_decision(view)
+        if self.latest is not None and self._undecided:
+            self._undecided = False
+            self.ordered = None
+            self.recent.remember(Moment(line, window=self.latest, decision=view, time=time))
+
+    def _add_up(self, report: WindowReport) -> None:
+        old = self.totals
+        self.totals = Totals(
+            windows=old.windows + 1,
+            steps=old.steps + derived.steps(report),
+            samples=old.samples + report.samples,
+            seconds=old.seconds + report.seconds,
+            dense_bytes=old.dense_bytes + report.dense_bytes,
+            payload_bytes=old.payload_bytes + report.payload_bytes,
+            nonfinite_steps=old.nonfinite_steps + report.nonfinite_steps,
+            failed_steps=old.failed_steps + report.failed_steps,
+        )
+
+    def in_force(self, override: Override | None) -> None:
+        """Say which order the fold obeys; null while the policy decides."""
+        self.override = override
+
+    # -- for readers ------------------------------------------------------------------------------------------
+
+    def known(self) -> tuple[JobSpec, Decision]:
+        """Spec and decision in force. Every job that is served has both: its journal begins with them."""
+        assert self.spec is not None
+        assert self.decision is not None
+        return self.spec, self.decision
+
+    @property
+    def control_enabled(self) -> bool:
+        """Whether operators may steer over HTTP."""
+        return self._settings.control_token is not None
+
+    @property
+    def baseline_step_seconds(self) -> float | None:
+        """Median of the dense step medians of the warm-up windows, in seconds; null before there is one."""
+        return statistics.median(self._dense_medians) if self._dense_medians else None
+
+    @property
+    def baseline_exposed_seconds(self) -> float | None:
+        """Median part of a dense step in the warm-up that waited for the network, in seconds; null while unknown."""
+        return statistics.median(self._dense_exposed) if self._dense_exposed else None
+
+    def state(self) -> State:
+        """Whether the job runs, is silent for too long, or has ended."""
+        if self.ended:
+            return "ended"
+        last = self.last_report_time if self.last_report_time is not None else self.started_time
+        window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
+        limit = max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
+        return "stale" if unix_now() - last > limit else "running"
+
+    def silent_seconds(self) -> float:
+        """Seconds since the last registration or window: each is decided on."""
+        return unix_now() - self.decided_time
+
+    @property
+    def window_seconds(self) -> float | None:
+        """Wall time of the last window that the registered start of the trainer reported; null before its first."""
+        if (
+            self.latest is None
+            or self.spec is None
+            or self.latest.report.incarnation != self.spec.incarnation
+        ):
+            return None
+        return self.latest.report.seconds
+
+    def all_windows(self) -> Iterator[WindowView]:
+        """The windows in memory, oldest first."""
+        yield from self.recent.windows
+        if self.latest is not None:
+            yield self.latest
+
+    @property
+    def decisions(self) -> deque[DecisionView]:
+        """The decisions in memory, oldest first."""
+        return self.recent.decisions
+
+    def moments_after(self, line: int) -> list[Moment] | None:
+        """What happened after journal line ``line``; null when that is no longer (or not yet) known."""
+        return None if line > self.line else self.recent.moments_after(line)
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set at the next change. Take it before reading, so that no change falls between reading and waiting."""
+        return self._changed
+
+    def notify(self) -> None:
+        """Wake everyone who waits for a change."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

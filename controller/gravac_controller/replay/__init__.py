@@ -1,0 +1,1 @@
+"""Jobs read from trace files, and the live page on them."""

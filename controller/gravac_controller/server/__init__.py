@@ -1,0 +1,1 @@
+"""Running the application: socket, connections, and an orderly end."""

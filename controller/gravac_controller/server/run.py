@@ -1,0 +1,137 @@
+"""Runs one controller: socket, journals, uvicorn, and an orderly end."""
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gravac_controller.api.app import create_app
+from gravac_controller.api.services import Services
+from gravac_controller.hosts import is_loopback, own_name
+from gravac_controller.server.collector import Collector
+from gravac_controller.server.connections import bounded
+from gravac_controller.server.listen import listen, local_url, url_of
+from gravac_controller.server.room import SPARE_CONNECTIONS
+from gravac_controller.settings import ControllerSettings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SPARE_FILES = 256
+SWITCH_SECONDS = 0.0005
+"""How long another thread (one that writes metrics, or reads a trace) may keep those waiting that answer. Python's own
+5 ms, at each system call of an answer, add up to 0.1 s for a window and to a second for a page."""
+
+logger = logging.getLogger("gravac.controller")
+
+
+class UnsafeError(Exception):
+    """These settings would let anybody on the network look and post; the message says what to do."""
+
+
+def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[str, Services], None]) -> None:
+    """Serve until SIGINT, SIGTERM or, ``with_parent``, the end of standard input.
+
+    ``started`` is called once, with the address, when the journals are folded and requests are answered. Raises
+    UnsafeError, ListenError or DataDirError when it cannot begin.
+    """
+    if settings.token is None and not is_loopback(settings.host):
+        raise UnsafeError(
+            f"--host {settings.host} can be reached from other machines, so agents and readers must show a "
+            "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
+        )
+    _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with contextlib.closing(listen(settings.host, settings.port)) as sock:
+        services, collector = Services.of(settings), Collector()
+        services.store.open()
+        try:
+            url = url_of(sock, own_name(settings.host))
+
+            def answering() -> None:
+                collector.start()
+                services.store.announce(local_url(sock), services.instance)
+                started(url, services)
+
+            server = Server(create_app(services), services, answering)
+            if with_parent:
+                _watch_parent(server, settings.linger_seconds)
+            server.run(sockets=[sock])
+        finally:
+            collector.stop()
+            services.store.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn that says when it answers, ends the event streams first, and returns after a signal."""
+
+    def __init__(self, app: ASGIApp, services: Services, started: Callable[[], None]) -> None:
+        settings = services.settings
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=bounded(settings.max_connections, settings.head_seconds, settings.access()),
+                ws="none",
+                loop="auto",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._services, self._on_started = services, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._services.streams.stop()
+        await super().shutdown(sockets=sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As uvicorn's, but without raising the signal again: we still close the journals and return 0."""
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
+    """End the server when standard input ends, which it does when the parent closes it or dies."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        logger.info("the parent has gone; ending in %g s", linger_seconds)
+        time.sleep(linger_seconds)
+        server.should_exit = True
+
+    threading.Thread(target=wait, name="gravac-parent", daemon=True).start()
+
+
+def _allow_files(wanted: int) -> None:
+    """Raise our own limit of open files as far as we may: a journal each job, a socket each reader."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

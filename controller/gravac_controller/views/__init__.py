@@ -1,0 +1,1 @@
+"""Read models: what the controller answers, made of journal records. No HTTP."""

@@ -1,0 +1,68 @@
+"""What is exported of a window, as a table: one list, which the page's CSV, reports and every export share.
+
+Names carry their units: ``seconds`` is the window's length, ``…_seconds`` a mean over its steps, ``time`` Unix seconds.
+Unknown is None, never 0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gravac.signals import derived
+from gravac_controller.views.models import WindowView
+
+Value = int | float | str | None
+PHASES = ("compute", "data_wait", "compress", "communicate", "decompress")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of a window. ``kind``: what its values are, but for None."""
+
+    name: str
+    kind: Literal["integer", "number", "text"]
+    value: Callable[[WindowView], Value]
+
+
+def _phase(name: str) -> Column:
+    """Seconds of a step, mean over steps and ranks."""
+    return Column(
+        f"{name}_seconds",
+        "number",
+        lambda view: getattr(view.report.phases, name) / derived.steps(view.report),
+    )
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("window", "integer", lambda view: view.report.window),
+    Column("first_step", "integer", lambda view: view.report.first_step),
+    Column("last_step", "integer", lambda view: view.report.last_step),
+    Column("time", "number", lambda view: view.time),
+    Column("seconds", "number", lambda view: view.report.seconds),
+    Column("epoch", "integer", lambda view: view.report.epoch),
+    Column("phase", "text", lambda view: view.report.phase),
+    Column("cf", "number", lambda view: view.report.cf),
+    Column("gain", "number", lambda view: view.gain),
+    Column(
+        "gain_candidate",
+        "number",
+        lambda view: view.gain_candidate if view.report.phase == "explore" else None,
+    ),
+    Column("owed_steps", "number", lambda view: view.owed_steps),
+    Column("residual_ratio", "number", lambda view: view.residual_ratio),
+    Column("wire_cf", "number", lambda view: view.wire_cf),
+    Column("samples_per_second", "number", lambda view: view.samples_per_second),
+    Column("useful_samples_per_second", "number", lambda view: view.useful_samples_per_second),
+    Column("loss", "number", lambda view: view.report.loss),
+    Column("nonfinite_steps", "integer", lambda view: view.report.nonfinite_steps),
+    Column("failed_steps", "integer", lambda view: view.report.failed_steps),
+    *(_phase(name) for name in PHASES),
+)
+"""In the order of the page's CSV (``static/rows.js``)."""
+
+NAMES = tuple(column.name for column in COLUMNS)
+
+
+def row_of(view: WindowView) -> tuple[Value, ...]:
+    """The window's values, one for each of ``COLUMNS``."""
+    return tuple(column.value(view) for column in COLUMNS)

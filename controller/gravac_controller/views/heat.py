@@ -1,0 +1,86 @@
+"""Which rank was slow when: own time by rank and window, in a table of bounded size however long and wide the job.
+
+When it is full, neighbouring windows (or ranks) are put together. A cell says the worst it stands for, so a single
+slow rank in a single window is never averaged away.
+"""
+
+import statistics
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gravac.protocol import RankRow, WindowReport
+from gravac.signals import derived
+
+MOST_ROWS, MOST_COLUMNS = 128, 240
+LARGEST = 65_535
+"""Per cent; a cell is two bytes, so a job costs 61 kB at most."""
+
+
+@dataclass(slots=True)
+class Column:
+    """Windows first to last (inclusive). ``cells``: per cent of the median rank's own time, by row; 0 unknown."""
+
+    first: int
+    last: int
+    cells: "array[int]"
+
+
+class RankHeat:
+    """The table of one job, window after window. Rank r is in row r // ``ranks_per_row``."""
+
+    def __init__(self, most_rows: int = MOST_ROWS, most_columns: int = MOST_COLUMNS) -> None:
+        self.ranks_per_row, self.windows_per_column = 1, 1
+        self.columns: list[Column] = []
+        self._most_rows, self._most_columns = most_rows, most_columns
+        self._in_last = 0  # windows in the last column
+
+    def add(self, report: WindowReport) -> None:
+        """Take in the ranks of a window. Windows come in order."""
+        found = shares(report.ranks)
+        if not found:
+            return
+        self._widen(max(rank for rank, _ in found))
+        cells = array("H", bytes(2 * (max(rank for rank, _ in found) // self.ranks_per_row + 1)))
+        for rank, percent in found:
+            row = rank // self.ranks_per_row
+            cells[row] = max(cells[row], percent)
+        new = Column(report.window, report.window, cells)
+        if self.columns and self._in_last < self.windows_per_column:
+            self.columns[-1] = _joined(self.columns[-1], new)
+            self._in_last += 1
+            return
+        if len(self.columns) == self._most_columns:
+            pairs = zip(self.columns[::2], self.columns[1::2], strict=True)
+            self.columns = [_joined(one, two) for one, two in pairs]
+            self.windows_per_column *= 2
+        self.columns.append(new)
+        self._in_last = 1
+
+    def _widen(self, rank: int) -> None:
+        while rank // self.ranks_per_row >= self._most_rows:
+            self.ranks_per_row *= 2
+            for column in self.columns:
+                halves = (column.cells[::2], column.cells[1::2])
+                column.cells = _larger(*halves)
+
+
+def shares(ranks: Iterable[RankRow]) -> list[tuple[int, int]]:
+    """(rank, per cent of the median rank's own time, at least 1) of those whose own time is known."""
+    own = [(row.rank, seconds) for row in ranks if (seconds := derived.own_step_seconds(row))]
+    if not own:
+        return []
+    middle = statistics.median(seconds for _, seconds in own)
+    return [(rank, min(LARGEST, max(1, round(100 * seconds / middle)))) for rank, seconds in own]
+
+
+def _joined(one: Column, two: Column) -> Column:
+    return Column(one.first, two.last, _larger(one.cells, two.cells))
+
+
+def _larger(one: "array[int]", two: "array[int]") -> "array[int]":
+    """Entry by entry; where one is shorter, the other's."""
+    longer, shorter = (one, two) if len(one) >= len(two) else (two, one)
+    both = array("H", map(max, longer, shorter))
+    both.extend(longer[len(shorter) :])
+    return both

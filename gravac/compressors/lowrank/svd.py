@@ -1,0 +1,84 @@
+"""Best low-rank approximation: the largest singular values with their vectors."""
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, travelling
+from gravac.compressors.lowrank.matrices import Geometry, geometry, halves, square
+from gravac.compressors.quantize.quantizer import ROUNDED
+
+
+class LowRank(Compressor):
+    """Sends two thin factors in place of each matrix; vectors and small matrices as they are.
+
+    A codec that was not ``fitted`` to shapes takes the flat tensor for one matrix, as square as its size allows.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: tuple[tuple[int, ...], ...] = ()
+
+    def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:
+        other = copy(self)
+        other._shapes = tuple(tuple(shape) for shape in shapes)
+        return other
+
+    def geometry(self, numel: int, cf: float) -> Geometry:
+        """What is sent how. Raises ValueError if the codec was fitted to another size."""
+        shapes = self._shapes or (square(numel),)
+        if sum(math.prod(shape) for shape in shapes) != numel:
+            raise ValueError(f"{self.name} was fitted to tensors of shapes {shapes}, not to {numel} elements")
+        return geometry(shapes, cf)
+
+    def least_share(self, numel: int, cf: float) -> float:
+        """Smallest rank / full rank of all matrices: the share of a matrix's energy that its rank keeps at least."""
+        groups = self.geometry(numel, cf).groups
+        return min((group.rank / min(group.rows, group.columns) for group in groups), default=1.0)
+
+
+class SVD(LowRank):
+    """Rank r per matrix a×b: r(a + b) values, the singular values folded into the left factor.
+
+    A projection; nothing of that rank is closer. ``‖x - C(x)‖² <= (1 - r/min(a, b)) ‖x‖²``.
+    """
+
+    name = "svd"
+    source = "Eckart and Young 1936; Wang et al. 2018, ATOMO, spectral atoms"
+    traits = replace(ROUNDED, unbiased=False, nested=True, projection=True)
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+        plan = self.geometry(numel, cf)
+        return (Part(dtype, sum(group.factor_numel for group in plan.groups) + plan.dense_numel),)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        if not bool(x.isfinite().all()):
+            return self.blank(x.numel(), cf, key, dtype, x.device, math.nan)
+        plan = self.geometry(x.numel(), cf)
+        pieces = []
+        for group in plan.groups:
+            left, values, right = torch.linalg.svd(group.stack(x), full_matrices=False)
+            pieces += [
+                (left * values.unsqueeze(1))[..., : group.rank].flatten(),
+                right[:, : group.rank].flatten(),
+            ]
+        pieces.append(plan.gather_dense(x).float())
+        return Payload((travelling(torch.cat(pieces), dtype),), None, x.numel(), cf, key)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        plan = self.geometry(payload.numel, payload.cf)
+        factors = payload.values.float()
+        for group, left, right in halves(factors, plan.groups):
+            group.add(left @ right, out, scale)
+        plan.add_dense(factors[factors.numel() - plan.dense_numel :], out, scale)
+
+    def narrow(self, payload: Payload, cf: float) -> Payload:
+        assert payload.key is not None
+        return self.compress(self.decode(payload), cf, payload.key, payload.values.dtype)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=self.least_share(numel, cf))

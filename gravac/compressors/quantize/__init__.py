@@ -1,0 +1,1 @@
+"""Codecs that send every element in few bits."""

@@ -1,0 +1,92 @@
+"""QSGD: each block's norm, and each element as a whole number of steps of it, rounded at random."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.compressors.base import Bound, Key, Part, Payload
+from gravac.compressors.quantize.quantizer import (
+    ROUNDED,
+    Quantiser,
+    chosen_bits,
+    chosen_block,
+    mildest,
+    spread,
+)
+from gravac.kernels import (
+    Norm,
+    blocked,
+    pack,
+    packed_bytes,
+    relative,
+    row_scales,
+    stochastic_round,
+    unpack,
+)
+
+_LADDER = (8, 4, 3, 2)
+
+
+class QSGD(Quantiser):
+    """s = 2^(bits-1) - 1 levels each side: ceil(bits·n/8) bytes and 4 a block.
+
+    ``bits``: 8, 4, 3 or 2; not given, the CF asked for decides. ``norm``: linf (far smaller error) or l2 (the paper's).
+    ``block``: elements that share a norm. ``E‖C(x) - x‖² <= min(B/4s², √B/s) ‖x‖²`` with B the block.
+    """
+
+    name = "qsgd"
+    source = "Alistarh et al. 2017, QSGD, §3.1 and lemma 3.1"
+    traits = ROUNDED
+    examples: tuple[str, ...] = ("bits=2", "bits=3", "norm=l2", "bits=4,norm=l2,block=32")
+
+    def __init__(self, *, bits: int | None = None, norm: Norm = "linf", block: int = 512) -> None:
+        if norm not in ("l2", "linf"):
+            raise ValueError(f"{self.name}: norm={norm!r} must be l2 or linf")
+        self.bits = chosen_bits(self.name, bits, _LADDER)
+        self.norm, self.block = norm, chosen_block(self.name, block)
+
+    def width(self, cf: float) -> int:
+        """Bits an element at that CF."""
+        return self.bits or mildest(_LADDER, cf)
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
+        return (
+            Part(torch.float32, math.ceil(numel / self.block)),
+            Part(torch.uint8, packed_bytes(numel, self.width(cf))),
+        )
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        bits = self.width(cf)
+        if self.norm == "linf":  # in one pass
+            return Payload(kernels.quantise(x, self.block, bits, key.own_seed()), None, x.numel(), cf, key)
+        scales, levels = self.quantise(x, cf, key)
+        return Payload((scales, pack(levels + _steps(bits), bits)), None, x.numel(), cf, key)
+
+    def decode(self, payload: Payload) -> Tensor:
+        bits = self.width(payload.cf)
+        if self.norm == "linf":
+            scales, packed = payload.parts
+            return kernels.dequantise(scales, packed, payload.numel, self.block, bits)
+        return self.scaled(payload, unpack(payload.parts[1], payload.numel, bits).float() - _steps(bits))
+
+    def quantise(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+        """Norms of the blocks, and each element's level in [-s, s] as int16, shape ``(n,)``."""
+        rows = blocked(x, self.block)
+        scales = row_scales(rows, self.norm)
+        levels = stochastic_round(relative(rows, scales) * _steps(self.width(cf)), key.own_seed())
+        return scales, levels.flatten()[: x.numel()].to(torch.int16)
+
+    def scaled(self, payload: Payload, levels: Tensor) -> Tensor:
+        """Elements of these levels."""
+        share = levels / _steps(self.width(payload.cf))
+        return share * spread(payload.parts[0], self.block, payload.numel)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        steps, block = _steps(self.width(cf)), min(numel, self.block)
+        return Bound(omega=min(block / (4 * steps**2), math.sqrt(block) / steps))
+
+
+def _steps(bits: int) -> int:
+    return (1 << (bits - 1)) - 1

@@ -1,0 +1,93 @@
+"""TernGrad: every element becomes -s, 0 or +s, at random with the right mean."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Key, Part, Payload
+from gravac.compressors.quantize.pertensor import PerTensor
+from gravac.compressors.quantize.quantizer import ROUNDED
+from gravac.kernels import noise, pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
+
+
+class TernGrad(PerTensor):
+    """s = max |x| of each tensor; ``C(x) = s · sign(x) · b`` with P(b = 1) = |x| / s.
+
+    ceil(n/4) + 4 bytes a tensor, or ceil(n/5) + 4 in base 3. ``E‖C(x) - x‖² = s‖x‖₁ - ‖x‖²``, at most
+    ``(√n - 1)/2 · ‖x‖²``. ``base3``: five digits to a byte in place of four.
+    """
+
+    name = "terngrad"
+    source = "Wen et al. 2017, TernGrad, ternary gradients, one scale a layer"
+    traits = ROUNDED
+    examples: tuple[str, ...] = ("base3=true",)
+
+    def __init__(self, *, base3: bool = False) -> None:
+        if not isinstance(base3, bool):
+            raise ValueError(f"{self.name}: base3={base3!r} must be true or false")
+        self.base3 = base3
+        self.clip: float | None = None
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+        size = trit_bytes(numel) if self.base3 else packed_bytes(numel, 2)
+        return Part(torch.float32, len(self.numels(numel))), Part(torch.uint8, size)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        x = self.clipped(x)
+        scales = self.scales(x)
+        codes = self.ternary(x, scales, key) + 1
+        return Payload(
+            (scales, pack_trits(codes) if self.base3 else pack(codes, 2)), None, x.numel(), cf, key
+        )
+
+    def decode(self, payload: Payload) -> Tensor:
+        scales, packed = payload.parts
+        n = payload.numel
+        codes = unpack_trits(packed, n) if self.base3 else unpack(packed, n, 2)
+        return (codes.float() - 1) * self.spread(scales, n)
+
+    def clipped(self, x: Tensor) -> Tensor:
+        """``x`` as float32, clipped to ``clip`` standard deviations of its tensor if so set."""
+        x = x.float()
+        if self.clip is None:
+            return x
+        limits = [self.clip * piece.std(correction=0) for piece in self.pieces(x)]
+        limit = self.spread(torch.stack(limits), x.numel())
+        # A constant has no spread; clipping it to zero would lose it.
+        return torch.where(limit > 0, x.clamp(-limit, limit), x)
+
+    def scales(self, x: Tensor) -> Tensor:
+        """Largest magnitude of each tensor, float32."""
+        return torch.stack([piece.abs().amax() for piece in self.pieces(x)])
+
+    def ternary(self, x: Tensor, scales: Tensor, key: Key) -> Tensor:
+        """-1, 0 or 1 for each element, int8; ``scales`` at least the largest magnitudes."""
+        spread = self.spread(scales, x.numel())
+        chance = torch.where(spread > 0, x.abs() / spread, 0.0)
+        on = noise(x.numel(), key.own_seed(), x.device) < chance
+        return torch.where(x < 0, -1, 1).to(torch.int8) * on
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(omega=(math.sqrt(max(self.numels(numel))) - 1.0) / 2.0)
+
+
+class ClippedTernGrad(TernGrad):
+    """TernGrad of ``x`` clipped to ±clip·σ (2.5 by default): far less variance, at the price of a bias."""
+
+    name = "terngrad-clipped"
+    source = "Wen et al. 2017, TernGrad, gradient clipping"
+    traits = replace(ROUNDED, unbiased=False)
+    examples: tuple[str, ...] = ()
+
+    def __init__(self, *, base3: bool = False, clip: float = 2.5) -> None:
+        if not 0 < clip < math.inf:
+            raise ValueError(
+                f"terngrad-clipped: clip={clip} must be a positive number of standard deviations"
+            )
+        super().__init__(base3=base3)
+        self.clip = clip
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound()

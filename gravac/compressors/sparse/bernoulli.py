@@ -1,0 +1,99 @@
+"""Uniform sparsification: every element is sent with probability p = 1 / CF, by a mask all ranks draw alike."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Key, Part, Payload, travelling
+from gravac.compressors.sparse.selector import PLAIN, Selector
+
+
+class Bernoulli(Selector):
+    """About n / CF values, no positions: the size is random but the same on all ranks, so values are all-reduced.
+
+    Unscaled, for error feedback: ``E ||x - C(x)||² = (1 - p) ||x||²``. Nested: a stronger CF keeps those of the mask
+    whose draw is small enough. A mask that came out empty sends one zero, since no collective takes nothing.
+    """
+
+    name = "bernoulli"
+    source = (
+        "Wangni et al. 2018, Gradient sparsification, uniform probabilities; Papailiopoulos, lecture notes"
+    )
+    traits = replace(PLAIN, linear=True, fixed_size=False)
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> None:
+        return None
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        support = self._draw(x.numel(), cf, key, x.device)
+        values = travelling(x[support], dtype)
+        if self._is_empty(x.numel(), cf, key):
+            values.zero_()
+        return Payload((values,), support, x.numel(), cf, key)
+
+    def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
+        support = self._draw(numel, cf, key, parts[0].device)
+        if support.numel() != parts[0].numel():
+            raise ValueError(
+                f"{self.name} payload has {parts[0].numel()} values, the mask of its key {support.numel()}"
+            )
+        return Payload(parts, support, numel, cf, key)
+
+    def narrow(self, payload: Payload, cf: float) -> Payload:
+        assert payload.key is not None
+        assert payload.support is not None
+        support = self._draw(payload.numel, cf, payload.key, payload.support.device)
+        if self._is_empty(payload.numel, cf, payload.key):
+            return Payload((payload.values.new_zeros(1),), support, payload.numel, cf, payload.key)
+        places = torch.searchsorted(payload.support, support)
+        return Payload((payload.values[places],), support, payload.numel, cf, payload.key)
+
+    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+        count, left = divmod(nbytes, dtype.itemsize)
+        if left or not 0 < count <= numel:
+            raise ValueError(
+                f"{self.name} payload has {nbytes} bytes, no number of {dtype} values up to {numel}"
+            )
+        return (Part(dtype, count),)
+
+    def blank(
+        self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> Payload:
+        support = self._draw(numel, cf, key, device)
+        values = torch.full((support.numel(),), value, dtype=dtype, device=device)
+        return Payload((values,), support, numel, cf, key)
+
+    def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        return max(1, round(numel / cf)) * dtype.itemsize
+
+    def reached(self, numel: int, cf: float) -> float:
+        return cf
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=1.0 / cf)
+
+    def _mask(self, numel: int, cf: float, key: Key) -> Tensor:
+        generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
+        generator.manual_seed(key.shared_seed())
+        return torch.rand(numel, generator=generator, dtype=torch.float64) < 1.0 / cf
+
+    def _is_empty(self, numel: int, cf: float, key: Key) -> bool:
+        return not bool(self._mask(numel, cf, key).any())
+
+    def _draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
+        support = self._mask(numel, cf, key).nonzero().squeeze(1)
+        return (support if support.numel() else torch.zeros(1, dtype=torch.int64)).to(device)
+
+
+class UnbiasedBernoulli(Bernoulli):
+    """Divided by p: unbiased, ``E ||x - C(x)||² = (1/p - 1) ||x||²``. Use it without error feedback."""
+
+    name = "bernoulli-unbiased"
+    traits = replace(Bernoulli.traits, unbiased=True, projection=False)
+
+    def weight(self, payload: Payload) -> float:
+        return payload.cf
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(omega=cf - 1.0)

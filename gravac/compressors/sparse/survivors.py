@@ -1,0 +1,133 @@
+"""What of a tensor passes a threshold, and codecs that look for one: several of their levels share the work."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.compressors.base import Key, Payload, travelling
+from gravac.compressors.sparse.selector import Indexed
+from gravac.kernels import Known
+
+_AT_ONCE = 1 << 18
+"""Elements treated at a time, so that what is in between stays in a CPU's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Elements that passed: places (int32, ascending) and values (float32), both of shape ``(m,)``."""
+
+    places: Tensor
+    values: Tensor
+
+    @property
+    def count(self) -> int:
+        return self.places.numel()
+
+    def largest(self, most: int) -> "Passed":
+        """All, or the ``most`` largest of them."""
+        if self.count <= most:
+            return self
+        chosen, values = kernels.take_top(self.values, most)
+        return Passed(self.places.index_select(0, chosen), values)
+
+
+class Survivors:
+    """Answers about ``x`` (float32, contiguous, shape ``(n,)``). What passes a high threshold is looked for among what
+    passed a lower one, and nothing is worked out twice; the answers do not depend on what was asked before.
+
+    NaN passes every threshold; a threshold that is NaN lets everything pass.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self._passed: dict[float, Passed] = {}
+        self._counts: dict[float, int] = {}
+        self._means: dict[float, float] = {}
+        self._samples: dict[tuple[int, int], Tensor] = {}
+
+    @cached_property
+    def top(self) -> float:
+        """The largest magnitude; NaN if there is one."""
+        least, most = self.x.aminmax()
+        return float(torch.maximum(-least, most))
+
+    def sample(self, first: int, stride: int) -> Tensor:
+        """Every ``stride``-th element, from ``first`` on."""
+        if (first, stride) not in self._samples:
+            self._samples[first, stride] = self.x[first::stride].contiguous()
+        return self._samples[first, stride]
+
+    def above(self, level: float) -> Passed:
+        """All of magnitude ``level`` (rounded to float32) and more."""
+        level = _single(level)
+        if level not in self._passed:
+            near = self._near(level)
+            if near is None:
+                self._passed[level] = Passed(*kernels.take_above(self.x, level))
+            else:
+                chosen, values = kernels.take_above(near.values, level)
+                self._passed[level] = Passed(near.places.index_select(0, chosen), values)
+        return self._passed[level]
+
+    def count(self, level: float) -> int:
+        """How many those are."""
+        level = _single(level)
+        if level in self._passed:
+            return self._passed[level].count
+        if level not in self._counts:
+            near = self._near(level)
+            self._counts[level] = kernels.count_above(self.x if near is None else near.values, level)
+        return self._counts[level]
+
+    def mean(self, level: float = 0.0) -> float:
+        """Mean magnitude of those."""
+        level = _single(level)
+        if level not in self._means:
+            values = self.x if level == 0.0 else self.above(level).values
+            size = _AT_ONCE if values.device.type == "cpu" else max(1, values.numel())
+            total = sum(float(part.abs().sum()) for part in values.split(size))
+            self._means[level] = total / values.numel()
+        return self._means[level]
+
+    def _near(self, level: float) -> Passed | None:
+        """The fewest known survivors that ``level``'s are among; None: all of ``x``."""
+        lower = [known for known in self._passed if known <= level]
+        return self._passed[max(lower)] if lower else None
+
+
+class Thresholded(Indexed):
+    """Sends what passes a threshold of its own making."""
+
+    @abstractmethod
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        """What to send at ``cf``."""
+
+    def levels(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
+    ) -> list[Payload]:
+        """What ``compress`` gives at each of ``cfs``, weakest first, to the bit, for less: passes over ``x`` are
+        shared, and each looks among the survivors of the one before (multi-level compression, GraVAC §III-C)."""
+        survivors = Survivors(x.detach().float().contiguous())
+        payloads = []
+        for cf in cfs:
+            passed = self.find(survivors, cf, key)
+            values = passed.values if x.dtype == torch.float32 else x.index_select(0, passed.places)
+            values = values if values.dtype == dtype else travelling(values, dtype)
+            payloads.append(self._payload(values, passed.places, x.numel(), cf, key))
+        return payloads
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        return self.levels(x, (cf,), key, dtype)[0]
+
+    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
+        return self.find(Survivors(x.detach().float().contiguous()), cf, key).places
+
+
+def _single(level: float) -> float:
+    """As float32 holds it; 0 for what lets everything pass."""
+    return float(torch.tensor(level)) if level > 0.0 else 0.0

@@ -1,0 +1,1 @@
+"""The GraVAC policy: search the ladder of CFs for the best T_comp, then hold it."""

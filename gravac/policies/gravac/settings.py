@@ -1,0 +1,133 @@
+"""Settings and state of the GraVAC policy, shared by its two variants."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gravac.policies.base import PolicyState
+from gravac.policies.gravac.ladder import LadderName, rungs
+from gravac.policies.settings import PolicySettings
+from gravac.protocol import CompressionFactor, Count, Decision, Ratio, Record
+
+EPSILON = 0.3
+"""Default of ``epsilon``. The paper's 0.7 and 0.9 do not fit the gain it prints; how this one was chosen from
+measurements is in ``docs/epsilon.md``."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class GravacSettings(PolicySettings):
+    """What GraVAC may choose from, and when it calls something better, worse, or no different."""
+
+    before: ClassVar[Mapping[str, Any]] = {"baseline": "any"}
+
+    variant: Literal["fixed", "paper"] = Field(
+        default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
+    )
+    ladder: LadderName | Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
+        default="exponential",
+        description=(
+            "exponential (cf_min times 1, 2, 4, 16, 256, up to cf_max), geometric (doubling), or the CFs "
+            "themselves, ascending. Dense is always a candidate."
+        ),
+    )
+    cf_min: CompressionFactor = Field(
+        default=10.0, description="First rung: the weakest compression factor tried. Not used with a list."
+    )
+    cf_max: CompressionFactor = Field(
+        default=1000.0, description="Last rung: the strongest compression factor tried. Not used with a list."
+    )
+    epsilon: Share = Field(
+        default=EPSILON, description="Least gain (share of the gradient's energy kept) at which a CF is sent."
+    )
+    omega: Share = Field(
+        default=0.01, description="Gains closer than this (relative) are equal: the minimum moves up."
+    )
+    omega_throughput: Share = Field(
+        default=0.05,
+        description="T_comp must differ by more than this (relative) to count; set it above your noise.",
+    )
+    smoothing: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=0.1,
+        description=(
+            "Weight of the newest step in the moving averages behind the gain. Used by the agents, not here. "
+            "null: ranks/100, at most 1, as in the paper."
+        ),
+    )
+    warmup_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=2, description="Dense windows at the start; the last one is the baseline. Fixed variant."
+    )
+    min_settled: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=3, description="Settled steps a CF needs in a window to be measured. Fixed variant."
+    )
+    patience: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=2, description="Further windows a candidate gets when it had too few settled steps."
+    )
+    headroom_ratio: Share = Field(
+        default=0.05,
+        description="Stay dense when a dense step waits for the network less than this share of its time.",
+    )
+    drift_ratio: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=0.5, description="In hold, step rate or gain off by more than this (relative) is a drift."
+    )
+    cooldown_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=10, description="Windows to hold, at least, before a drift makes it measure everything again."
+    )
+
+    baseline: Literal["uncompressed", "any"] = Field(
+        default="uncompressed",
+        description=(
+            "Dense steps that count as the dense baseline. uncompressed: only those that compressed nothing; any: also "
+            "those that the gate sent dense after compressing, which are slower. Fixed variant."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        rungs(self.ladder, self.cf_min, self.cf_max)
+        if self.variant == "paper" and isinstance(self.ladder, tuple):
+            raise ValueError(
+                "ladder must be exponential or geometric for the paper variant, whose factors are relative"
+            )
+        return self
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """All CFs it may choose, dense first, ascending."""
+        return (1.0, *rungs(self.ladder, self.cf_min, self.cf_max))
+
+
+class Reference(Record):
+    """How the held level did when it had settled: what drift is measured against."""
+
+    window: Count
+    samples_per_second: Annotated[float, Field(ge=0, le=1e15)]
+    gain: Ratio
+
+
+class GravacState(PolicyState):
+    """What the policy remembers beside the decision in force, whose ``candidates`` hold all measurements.
+
+    ``warmup_left``: dense windows still to come. ``extended``: extra windows the candidate has had.
+    ``reference``: null until the held level was measured. ``drifting``: windows in a row off the reference.
+    ``multiplier``: the paper variant's candidate relative to its minimum; null in the fixed variant.
+    """
+
+    warmup_left: Count
+    extended: Count
+    reference: Reference | None
+    drifting: Count
+    multiplier: Annotated[float, Field(gt=0, le=1e9)] | None
+
+    @classmethod
+    def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":
+        """Nothing measured yet."""
+        return cls(
+            decision=decision,
+            warmup_left=warmup_left,
+            extended=0,
+            reference=None,
+            drifting=0,
+            multiplier=multiplier,
+        )

@@ -1,0 +1,100 @@
+"""What an operator's order does to decisions. Pure, as policies are, so that a trace with orders replays alike.
+
+An order takes effect with the decision on the next window, at a new epoch. While it is in force the policy is not
+asked and learns nothing: ``resume`` gives it back the decision it had made before, with all it knew.
+"""
+
+from gravac.policies.base import Policy, PolicyState, Verdict
+from gravac.policies.measure import gain_of
+from gravac.policies.succession import follow
+from gravac.policies.wording import cf as name
+from gravac.policies.wording import kept
+from gravac.protocol import Decision, WindowReport
+from gravac.protocol.orders import Override
+
+
+def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:
+    """Decide after one window. ``ordered``: the newest order since the last decision, null when there is none."""
+    if ordered is None and state.override is not None:
+        return _confirm(state, state.override, report)
+    if ordered is None or (ordered.action == "resume" and state.override is None):
+        return policy.decide(state, report)
+    if ordered.action == "resume":
+        return _release(state, ordered, report)
+    return _obey(state, ordered, report)
+
+
+def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
+    own = state.decision if state.suspended is None else state.suspended
+    if order.action == "pause":
+        minimum, candidate = own.cf_minimum, own.cf_candidate
+        if own.phase != "hold":
+            candidate = minimum  # the candidate was only being tried
+        epsilon, words = own.epsilon, f"{order.actor} paused exploring: {_holding(candidate)}"
+    else:
+        minimum = candidate = _pinned(order)
+        epsilon, words = 0.0, _pinning(order)
+    decision = follow(
+        state.decision,
+        report,
+        "paused" if order.action == "pause" else "pinned",
+        words + (f", because: {order.note}" if order.note else "."),
+        phase="hold",
+        minimum=minimum,
+        candidate=candidate,
+        candidates=own.candidates,
+        epsilon=epsilon,
+    )
+    return _next_epoch(state, decision, override=order, suspended=own)
+
+
+def _confirm(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
+    cf, gain = state.decision.cf_candidate, gain_of(report, state.decision.cf_candidate)
+    keeps = "" if gain is None or cf == 1.0 else f", which keeps {kept(gain)} of the gradient"
+    done = "paused exploring" if order.action == "pause" else "pinned it"
+    reason = f"{_holding(cf)}{keeps}: {order.actor} {done}."
+    decision = follow(state.decision, report, state.decision.rule, reason)
+    return Verdict(decision, state.model_copy(update={"decision": decision}))
+
+
+def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
+    own = state.suspended
+    assert own is not None  # as ``PolicyState`` sees to
+    because = f", because: {order.note}" if order.note else "."
+    decision = follow(
+        state.decision,
+        report,
+        "resumed",
+        f"{order.actor} gave the decision back to the policy, which goes on at {name(own.cf_candidate)} "
+        f"({own.phase}){because}",
+        phase=own.phase,
+        minimum=own.cf_minimum,
+        candidate=own.cf_candidate,
+        candidates=own.candidates,
+        epsilon=own.epsilon,
+    )
+    return _next_epoch(state, decision, override=None, suspended=None)
+
+
+def _next_epoch(
+    state: PolicyState, decision: Decision, *, override: Override | None, suspended: Decision | None
+) -> Verdict:
+    """An order begins an epoch even where what is sent stays: somebody else is responsible for it now."""
+    decision = decision.model_copy(update={"epoch": state.decision.epoch + 1})
+    changes = {"decision": decision, "override": override, "suspended": suspended}
+    return Verdict(decision, state.model_copy(update=changes))
+
+
+def _pinned(order: Override) -> float:
+    return 1.0 if order.cf is None else order.cf
+
+
+def _pinning(order: Override) -> str:
+    cf = _pinned(order)
+    if cf == 1.0:
+        return f"{order.actor} ordered dense until further notice"
+    return f"{order.actor} pinned {name(cf)} until further notice, whatever its gain"
+
+
+def _holding(cf: float) -> str:
+    return "Staying dense" if cf == 1.0 else f"Holding {name(cf)}"

@@ -1,0 +1,178 @@
+"""What follows from one window report: pure functions, each with its formula. Unknown is None, never 0.
+
+The sums in a report run over ranks and steps, so each ratio here divides sums: no mean of ratios.
+"""
+
+import math
+
+from gravac.protocol import End, GainSums, RankRow, WindowReport
+from gravac.signals.diversity import DiversityTracker, diversity
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """numerator / denominator, or None where that is undefined or not a finite number."""
+    if denominator == 0:
+        return None
+    return _finite(numerator / denominator)
+
+
+def whole_job(end: End, windows: int, steps: int) -> End:
+    """``end`` with the counts of the whole job, of which ``windows`` and ``steps`` are journaled.
+
+    An agent counts from its own start, or from its checkpoint: it does not know of the windows that an earlier start of
+    the trainer reported beyond that.
+    """
+    return end.model_copy(update={"windows": max(windows, end.windows), "steps": max(steps, end.steps)})
+
+
+def total_sums(report: WindowReport) -> GainSums:
+    """The sums of all levels of the window together (zeros for a window without levels)."""
+    every = [level.sums for level in report.levels]
+    if len(every) == 1:  # nearly always, and asked for many times
+        return every[0]
+    return GainSums.model_construct(
+        steps=sum(s.steps for s in every),
+        gradient_sq=math.fsum(s.gradient_sq for s in every),
+        compensated_sq=math.fsum(s.compensated_sq for s in every),
+        sent_sq=math.fsum(s.sent_sq for s in every),
+        minimum_sq=math.fsum(s.minimum_sq for s in every),
+        candidate_sq=math.fsum(s.candidate_sq for s in every),
+        residual_sq=math.fsum(s.residual_sq for s in every),
+        residual_dot_gradient=math.fsum(s.residual_dot_gradient for s in every),
+        mean_steps=sum(s.mean_steps for s in every),
+        mean_sq=math.fsum(s.mean_sq for s in every),
+        mean_gradient_sq=math.fsum(s.mean_gradient_sq for s in every),
+    )
+
+
+def steps(report: WindowReport) -> int:
+    """Steps of the window: last_step - first_step + 1."""
+    return report.last_step - report.first_step + 1
+
+
+def gain(report: WindowReport) -> float | None:
+    """Share of the energy that was sent: sum of ||sent||^2 / sum of ||gradient + residual||^2."""
+    sums = total_sums(report)
+    return ratio(sums.sent_sq, sums.compensated_sq)
+
+
+def gain_minimum(report: WindowReport) -> float | None:
+    """Gain the window would have had at the minimum CF: sum of minimum_sq / sum of compensated_sq."""
+    sums = total_sums(report)
+    return ratio(sums.minimum_sq, sums.compensated_sq)
+
+
+def gain_candidate(report: WindowReport) -> float | None:
+    """Gain the window would have had at the candidate CF: sum of candidate_sq / sum of compensated_sq."""
+    sums = total_sums(report)
+    return ratio(sums.candidate_sq, sums.compensated_sq)
+
+
+def owed_steps(report: WindowReport) -> float | None:
+    """Steps of progress held back: tau = sum of <residual, gradient> / sum of ||gradient||^2."""
+    sums = total_sums(report)
+    return ratio(sums.residual_dot_gradient, sums.gradient_sq)
+
+
+def residual_ratio(report: WindowReport) -> float | None:
+    """Norm of what is owed per norm of the gradient: sqrt(sum of residual_sq / sum of gradient_sq)."""
+    sums = total_sums(report)
+    square = ratio(sums.residual_sq, sums.gradient_sq)
+    return None if square is None else math.sqrt(square)
+
+
+def step_seconds(report: WindowReport) -> float | None:
+    """Mean duration of a step on rank 0, in seconds: seconds / steps."""
+    return ratio(report.seconds, steps(report))
+
+
+def own_step_seconds(row: RankRow) -> float | None:
+    """Mean time a rank spent on its own work in a step, in seconds: all phases but communicate, / steps.
+
+    In the network ranks wait for each other, so whole steps take equally long on all of them.
+    """
+    phases = row.phases
+    return ratio(phases.data_wait + phases.compute + phases.compress + phases.decompress, row.steps)
+
+
+def samples_per_second(report: WindowReport) -> float | None:
+    """T_sys, all ranks: samples / seconds."""
+    return ratio(report.samples, report.seconds)
+
+
+def useful_samples_per_second(report: WindowReport) -> float | None:
+    """T_comp = T_sys x gain: samples per second, weighted by the share of the gradient that was sent."""
+    speed, kept = samples_per_second(report), gain(report)
+    return None if speed is None or kept is None else _finite(speed * kept)
+
+
+def wire_cf(report: WindowReport) -> float | None:
+    """Compression on the wire: dense bytes / payload bytes, indices and headers included."""
+    return ratio(report.dense_bytes, report.payload_bytes)
+
+
+def global_batch_samples(report: WindowReport) -> float | None:
+    """Samples a step, all ranks: samples / steps. None where the trainer's samples could not be counted (0)."""
+    return ratio(report.samples, steps(report)) if report.samples > 0 else None
+
+
+def gradient_diversity(report: WindowReport, world_size: int) -> float | None:
+    """Of the ranks' raw gradients g in plainly dense steps: sum of ||g||^2 / sum of ||sum over ranks of g||^2.
+
+    1 / world_size when all ranks agree, 1 when they are orthogonal, more when they oppose each other. None without
+    a plainly dense step, with one rank, or where the gradients cancel.
+    """
+    squares = _raw_squares(report, world_size)
+    found = None if squares is None else diversity(*squares, world_size)
+    return None if found is None else _finite(found)
+
+
+def mostly_dense(report: WindowReport) -> bool:
+    """Whether at least half the steps were plainly dense. The two or three at a change of CF are too few."""
+    return 2 * total_sums(report).mean_steps >= steps(report)
+
+
+def noise_scale_samples(report: WindowReport, world_size: int) -> float | None:
+    """The simple gradient noise scale S / |G|^2 in samples, from dense steps (``gravac.signals.diversity.split``).
+
+    Both are summed over steps, then divided. None where ``gradient_diversity`` is, where samples are not known, and
+    where the signal |G|^2 is not above 0: the noise drowned it, so the scale is far above the batch.
+    """
+    squares, batch = _raw_squares(report, world_size), global_batch_samples(report)
+    if squares is None or batch is None:
+        return None
+    sums = DiversityTracker(smoothing=1.0)
+    sums.update(
+        *squares, ranks=world_size, local_batch=1
+    )  # S in units of a rank's batch, which may be no integer
+    batches = sums.noise_scale()
+    return None if batches is None else batches * (batch / world_size)
+
+
+def batch_bound_samples(report: WindowReport, world_size: int) -> float | None:
+    """B_S = 1 + S / |G|^2 in samples a step, all ranks: beyond it larger batches stop paying (Yin et al. 2018).
+
+    None where ``noise_scale_samples`` is.
+    """
+    scale = noise_scale_samples(report, world_size)
+    return None if scale is None else 1.0 + scale
+
+
+def agent_cpu_ratio(report: WindowReport) -> float | None:
+    """CPU time of the agents' exchange threads per second of training, over the ranks that said so: its own cost."""
+    told = [
+        (row.agent_cpu_seconds, row.step_seconds) for row in report.ranks if row.agent_cpu_seconds is not None
+    ]
+    return ratio(sum(cpu for cpu, _ in told), sum(seconds for _, seconds in told))
+
+
+def _raw_squares(report: WindowReport, world_size: int) -> tuple[float, float] | None:
+    """Sums over plainly dense steps of (mean over ranks of ||g||^2, ||mean over ranks of g||^2)."""
+    sums = total_sums(report)
+    if sums.mean_steps == 0 or world_size < 2:
+        return None
+    return sums.mean_gradient_sq / world_size, sums.mean_sq
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

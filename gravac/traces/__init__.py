@@ -1,0 +1,1 @@
+"""Traces: writing, reading, sealing, upgrading and replaying the journal of a job."""

@@ -1,0 +1,168 @@
+"""One line of a trace (a job's journal is its trace): how it is written, read and sealed. No I/O.
+
+    {"kind":"window","schema":2,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
+
+``digest`` is the first 16 hex digits of SHA-256 over the previous line's digest and this line's bytes before
+``,"digest":``. So the lines form a chain: altering any character of any line is found, and so is a line that
+was removed, added or moved. It guards against accidents and careless editing, not against a forger, who could
+seal the lines anew. ``time`` (Unix seconds) is for people; nothing is decided by it.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
+from gravac.protocol.orders import Override
+from gravac.traces.parts import Part
+from gravac.traces.upgrades import upgraded
+from gravac.validation import first_problem
+
+TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
+KINDS: dict[str, type[TraceRecord]] = {
+    "job": JobSpec,
+    "window": WindowReport,
+    "decision": Decision,
+    "override": Override,
+    "event": Event,
+    "end": End,
+    "part": Part,
+}
+"""Line kinds. A new kind of record: its model in ``protocol.py`` and its line here."""
+
+Known = Callable[[str, bytes], TraceRecord | None]
+"""The record that a body of this kind is, where somebody has one of just these bytes: it is not parsed then."""
+
+_KIND_OF = {model: kind for kind, model in KINDS.items()}
+MAX_LINE_BYTES = 1 << 20
+_HEAD = re.compile(
+    rb'\{"kind":"([a-z_]{1,32})","schema":([0-9]{1,9}),"time":(-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-][0-9]{1,3})?),"body":'
+)
+_TAIL = re.compile(rb',"digest":"([0-9a-f]{16})"\}')
+_TAIL_BYTES = len(b',"digest":"0123456789abcdef"}')
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read or written: which file, which line (from 1), what is wrong."""
+
+    def __init__(self, path: str, line: int | None, message: str) -> None:
+        super().__init__(f"{path}{'' if line is None else f' line {line}'}: {message}")
+        self.path, self.line, self.message = path, line, message
+
+
+@dataclass(
+    slots=True
+)  # not frozen: that makes one cost four times as much, and a long trace has hundreds of thousands
+class Line:
+    """A line read back. ``digest`` is what it carries, ``expected`` what its bytes give.
+
+    ``body``: the record's JSON as it stands there, which saves writing it again to compare; empty where it was
+    upgraded, or never read.
+    """
+
+    number: int
+    kind: str
+    time: float
+    record: TraceRecord
+    digest: str
+    expected: str
+    body: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def intact(self) -> bool:
+        """Whether the line is as it was written."""
+        return self.digest == self.expected
+
+
+def kind_of(record: TraceRecord) -> str:
+    """The kind of line a record is written as."""
+    return _KIND_OF[type(record)]
+
+
+def altered(digest: str, expected: str) -> str:
+    """The one sentence for a line whose digest is wrong."""
+    return f"was altered after it was written (digest {digest}, expected {expected})"
+
+
+def encode(record: TraceRecord, time: float, previous_digest: str) -> tuple[bytes, str]:
+    """The line (newline included) and its digest. Raises ValueError for an infinite time or a huge line."""
+    if not math.isfinite(time):
+        raise ValueError(f"time: must be finite, got {time!r}")
+    stamp = json.dumps(round(time, 6))
+    head = f'{{"kind":"{kind_of(record)}","schema":{SCHEMA},"time":{stamp},"body":'
+    sealed = (head + record.model_dump_json()).encode()
+    digest = seal(previous_digest, sealed)
+    line = sealed + f',"digest":"{digest}"}}\n'.encode()
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"a trace line of {len(line)} bytes ({kind_of(record)}); at most {MAX_LINE_BYTES}")
+    return line, digest
+
+
+def seal(previous_digest: str, sealed: bytes) -> str:
+    """The digest of a line's bytes before ``,"digest":``, chained to the line before it ("" for the first)."""
+    return hashlib.sha256(previous_digest.encode() + sealed).hexdigest()[:16]
+
+
+def split(raw: bytes) -> tuple[bytes, str] | None:
+    """A line's sealed bytes and the digest it carries; null when it does not end as a whole line does."""
+    tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
+    return None if tail is None else (raw[:-_TAIL_BYTES], tail[1].decode())
+
+
+def decode(
+    raw: bytes, number: int, previous_digest: str, path: str, verify: bool = False, known: Known | None = None
+) -> Line:
+    """Read one line without its newline. A wrong digest is only an error with ``verify``: see ``Line.intact``.
+
+    Raises TraceError naming line and field for anything that is not a record of this schema or an older one.
+    """
+    parts = split(raw)
+    if parts is None:
+        raise TraceError(path, number, 'not a trace line: it does not end in ,"digest":"<16 hex digits>"}')
+    sealed, digest = parts
+    expected = seal(previous_digest, sealed)
+    if verify and digest != expected:
+        raise TraceError(path, number, altered(digest, expected))
+    head = _HEAD.match(sealed)
+    if head is None:
+        raise TraceError(path, number, 'not a trace line: it does not begin {"kind":…,"schema":…,"time":…')
+    kind, schema = head[1].decode(), int(head[2])
+    if not 1 <= schema <= SCHEMA:
+        newer = "; a newer gravac wrote it" if schema > SCHEMA else ""
+        message = f"schema: this gravac reads versions 1 to {SCHEMA}, the line has {schema}{newer}"
+        raise TraceError(path, number, message)
+    if kind not in KINDS:
+        raise TraceError(path, number, f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
+    body = sealed[head.end() :]
+    now = body if schema == SCHEMA else _upgraded(kind, schema, body, number, path)
+    record = None if known is None else known(kind, now)
+    if record is None:
+        try:
+            record = KINDS[kind].model_validate_json(now)
+        except ValidationError as error:
+            raise TraceError(path, number, _fault(kind, error)) from None
+    return Line(number, kind, float(head[3]), record, digest, expected, body if schema == SCHEMA else b"")
+
+
+def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
+    try:
+        return upgraded(kind, schema, body)
+    except ValueError as problem:
+        try:  # usually today's schema finds the same fault, and can name the field
+            KINDS[kind].model_validate_json(body)
+        except ValidationError as error:
+            raise TraceError(path, number, _fault(kind, error)) from None
+        raise TraceError(path, number, f"{kind}: {problem}") from None
+
+
+def _fault(kind: str, error: ValidationError) -> str:
+    problem = error.errors(include_url=False, include_input=False)[0]
+    if problem["type"] == "json_invalid":  # "at line 1" there is of the body, not of the trace
+        why = str(problem["ctx"]["error"]).replace(" at line 1 column ", " at its character ")
+        return f"{kind}: its body is not JSON: {why}"
+    return f"{kind}.{first_problem(error)}"
