@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 import gravac_controller
 from gravac_controller.page.files import SCRIPT
 
-STATIC = Path(gravac_controller.__file__).parent / "static"
+STATIC = Path(gravac_controller.__file__).parent / "page" / "static"
 VENDOR = STATIC / "vendor"
 OURS = sorted(path for path in STATIC.iterdir() if path.suffix in {".js", ".css", ".html"})
 BUDGET_BYTES = 250_000

@@ -18,7 +18,7 @@ from gravac_controller.cli import main
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.views.columns import NAMES
 
-STATIC = Path(main.callback.__code__.co_filename).parents[1] / "static"  # type: ignore[union-attr]
+STATIC = Path(main.callback.__code__.co_filename).parents[1] / "page" / "static"  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")

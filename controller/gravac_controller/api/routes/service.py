@@ -1,7 +1,5 @@
 """Routes of the service itself: health, documentation, the live page."""
 
-from pathlib import Path
-
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
@@ -12,8 +10,7 @@ from gravac_controller.api.parameters import Challenge
 from gravac_controller.api.problems import ApiError
 from gravac_controller.api.services import Services
 from gravac_controller.page.docs_page import STYLE, docs_page
-from gravac_controller.page.files import STATIC
-from gravac_controller.page.files import Mode, shipped
+from gravac_controller.page.files import STATIC, Mode, shipped
 from gravac_controller.views.models import Health, ProofView
 
 DOCS_STYLE = STATIC.parent / "docs.css"
