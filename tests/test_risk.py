@@ -4,11 +4,11 @@ import pytest
 from policies.builders import window_report
 
 from gravac.protocol import GainSums, LevelSums, WindowReport
-from gravac.signals.risk import OWED_HIGH, OWED_RAISED, RESIDUAL_RAISED, RULE, judge
+from gravac.signals.risk import BACKLOG_HIGH, BACKLOG_RAISED, RESIDUAL_RAISED, RULE, judge
 
 
 def report(owed: float, residual: float, gain: float, **changes: object) -> WindowReport:
-    """A window whose owed steps, residual ratio and gain are these."""
+    """A window whose backlog, residual ratio and gain are these."""
     sums = GainSums(
         steps=10,
         gradient_sq=4.0,
@@ -39,11 +39,11 @@ def report(owed: float, residual: float, gain: float, **changes: object) -> Wind
         (0.0, 0.0, 1.0, "none"),
         (0.1, 0.7, 0.66, "low"),
         (-0.5, 0.7, 0.66, "low"),
-        (OWED_RAISED, 0.7, 0.66, "raised"),
+        (BACKLOG_RAISED, 0.7, 0.66, "raised"),
         (0.1, RESIDUAL_RAISED, 0.66, "raised"),
         (0.1, 0.7, 0.29, "raised"),
-        (OWED_HIGH, 0.7, 0.66, "high"),
-        (OWED_HIGH, RESIDUAL_RAISED, 0.29, "high"),
+        (BACKLOG_HIGH, 0.7, 0.66, "high"),
+        (BACKLOG_HIGH, RESIDUAL_RAISED, 0.29, "high"),
     ],
 )
 def test_each_limit(owed: float, residual: float, gain: float, level: str) -> None:
@@ -72,5 +72,5 @@ def test_nothing_to_judge_by_is_unknown_not_low() -> None:
 
 
 def test_the_rule_names_its_limits() -> None:
-    for limit in (OWED_RAISED, OWED_HIGH, RESIDUAL_RAISED):
+    for limit in (BACKLOG_RAISED, BACKLOG_HIGH, RESIDUAL_RAISED):
         assert f"{limit:g}" in RULE

@@ -19,7 +19,7 @@ RISK = Row(
         stat(
             "Owed steps",
             "Of progress, held back.",
-            of_job("gravac_owed_steps"),
+            of_job("gravac_backlog"),
             width=6,
             decimals=2,
             minimum=None,
@@ -52,14 +52,14 @@ RISK = Row(
         Panel(
             title="Owed",
             kind="timeseries",
-            about="Steps of progress held back, and the residual's norm per gradient's. The lines are where owed steps "
+            about="Steps of progress held back, and the residual's norm per gradient's. The lines are where the backlog "
             "count as raised and as high.",
             queries=[
-                Query(expr=of_job("gravac_owed_steps"), legend="owed steps"),
+                Query(expr=of_job("gravac_backlog"), legend="backlog"),
                 Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
             ],
             minimum=None,
-            thresholds=[(None, "green"), (risk.OWED_RAISED, "orange"), (risk.OWED_HIGH, "red")],
+            thresholds=[(None, "green"), (risk.BACKLOG_RAISED, "orange"), (risk.BACKLOG_HIGH, "red")],
             custom={"thresholdsStyle": {"mode": "dashed"}},
         ),
         Panel(

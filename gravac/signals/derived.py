@@ -68,7 +68,7 @@ def gain_candidate(report: WindowReport) -> float | None:
     return ratio(sums.candidate_sq, sums.compensated_sq)
 
 
-def owed_steps(report: WindowReport) -> float | None:
+def backlog(report: WindowReport) -> float | None:
     """Steps of progress held back: tau = sum of <residual, gradient> / sum of ||gradient||^2."""
     sums = total_sums(report)
     return ratio(sums.residual_dot_gradient, sums.gradient_sq)

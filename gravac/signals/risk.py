@@ -1,6 +1,6 @@
 """How much the compression of a window puts learning at risk: one word, and why. Pure.
 
-What is measured is information held back from the gradient, not accuracy. The limits of the owed steps lie in the
+What is measured is information held back from the gradient, not accuracy. The limits of the backlog lie in the
 geometric middle between values whose cost is known (``RULE`` says what and from where). The residual ratio's is where
 it stood at the first of them in runs of the demo's language model. The gain is judged by the policy's own epsilon.
 """
@@ -15,12 +15,12 @@ from gravac.signals import derived
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and nothing is owed. unknown: the window shows nothing to judge by."""
 
-OWED_RAISED, OWED_HIGH = 0.2, 0.7
+BACKLOG_RAISED, BACKLOG_HIGH = 0.2, 0.7
 """Owed steps tau from which the risk counts as raised, and as high."""
 RESIDUAL_RAISED = 1.5
 """Residual norm per gradient norm from which it counts as raised."""
 RULE = (
-    f"Low below τ = {OWED_RAISED:g} owed steps, raised from there, high from τ = {OWED_HIGH:g}. Raised also where the "
+    f"Low below τ = {BACKLOG_RAISED:g}, raised from there, high from τ = {BACKLOG_HIGH:g}. Raised also where the "
     f"residual ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, or a step was not finite. From 138 settings "
     "(small CNN, MLP and GRU; SGD with momentum; several codecs): the area under the loss curve grew by 4–5 % at "
     "τ = 0.1, by 6–20 % at 0.4, by 15–100 % at 1.1. Under Adam the order is the same, the cost is not known."
@@ -37,19 +37,19 @@ class Risk:
 
 def judge(report: WindowReport, epsilon: float) -> Risk:
     """The risk of one window. ``epsilon``: the smallest gain that the decision in force wants kept, 0 to 1."""
-    owed, residual, gain = derived.owed_steps(report), derived.residual_ratio(report), derived.gain(report)
+    owed, residual, gain = derived.backlog(report), derived.residual_ratio(report), derived.gain(report)
     lost = report.nonfinite_steps
     left_out = f"{lost} {'step was' if lost == 1 else 'steps were'} left out: a gradient was not finite."
     if owed is None or residual is None or gain is None:
         return Risk("unknown", (left_out,) if lost else ("This window shows no gradient to judge by.",))
     high, raised, low = [], [], []
     steps = f"{_short(owed)} steps of progress are held back"
-    if owed >= OWED_HIGH:
-        high.append(f"{steps}, {OWED_HIGH:g} or more.")
-    elif owed >= OWED_RAISED:
-        raised.append(f"{steps}, between {OWED_RAISED:g} and {OWED_HIGH:g}.")
+    if owed >= BACKLOG_HIGH:
+        high.append(f"{steps}, {BACKLOG_HIGH:g} or more.")
+    elif owed >= BACKLOG_RAISED:
+        raised.append(f"{steps}, between {BACKLOG_RAISED:g} and {BACKLOG_HIGH:g}.")
     else:
-        low.append(f"{steps}, below {OWED_RAISED:g}.")
+        low.append(f"{steps}, below {BACKLOG_RAISED:g}.")
     size = f"What is owed is {_short(residual)} times the size of one gradient"
     if residual >= RESIDUAL_RAISED:
         raised.append(f"{size}, {RESIDUAL_RAISED:g} or more.")

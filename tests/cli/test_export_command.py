@@ -73,7 +73,7 @@ def test_csv(trace: Path, reports: list[tuple[float, WindowReport]], tmp_path: P
         assert float(row["time"]) == time
         assert float(row["cf"]) == report.cf
         assert float(row["gain"]) == derived.gain(report), "to the last bit"
-        assert float(row["owed_steps"]) == derived.owed_steps(report)
+        assert float(row["backlog"]) == derived.backlog(report)
         assert float(row["communicate_seconds"]) == report.phases.communicate / 20
         assert (row["gain_candidate"] == "") == (report.phase != "explore")
     assert rows[5]["loss"] == "", "unknown is empty"

@@ -228,7 +228,7 @@ def test_top_in_a_terminal_is_a_screen(job: Job) -> None:
         command = [sys.executable, "-m", "gravac_controller", "top", job.controller.url, "--every", "0.2"]
         os.execve(command[0], command, env)
     try:
-        before = read_until(terminal, b"owed steps")
+        before = read_until(terminal, b"backlog")
         assert b"\x1b[?1049h" in before  # a screen of its own
         step = job.trainer.window * 50 + 50
         job.windows(1)

@@ -37,7 +37,7 @@ def test_sums_are_added_before_dividing() -> None:
     assert derived.gain(TWO) == 9.0 / 20.0
     assert derived.gain_minimum(TWO) == 10.0 / 20.0
     assert derived.gain_candidate(TWO) == 6.0 / 20.0
-    assert derived.owed_steps(TWO) == -4.0 / 16.0
+    assert derived.backlog(TWO) == -4.0 / 16.0
     assert derived.residual_ratio(TWO) == math.sqrt(9.0 / 16.0)
     assert derived.total_sums(TWO).steps == 20
 
@@ -56,7 +56,7 @@ def test_speeds_and_sizes() -> None:
     ids=["no levels", "zeros"],
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
-    for value in (derived.gain, derived.gain_minimum, derived.gain_candidate, derived.owed_steps,
+    for value in (derived.gain, derived.gain_minimum, derived.gain_candidate, derived.backlog,
                   derived.residual_ratio, derived.samples_per_second, derived.useful_samples_per_second,
                   derived.wire_cf):  # fmt: skip
         assert value(empty) is None
@@ -66,7 +66,7 @@ def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
 def test_what_overflows_is_none_not_infinite() -> None:
     huge = report(sums(compensated_sq=5e-324, sent_sq=1e300, gradient_sq=5e-324, residual_dot_gradient=-1e300,
                        residual_sq=1e300), seconds=5e-324)  # fmt: skip
-    for value in (derived.gain, derived.owed_steps, derived.residual_ratio, derived.samples_per_second):
+    for value in (derived.gain, derived.backlog, derived.residual_ratio, derived.samples_per_second):
         assert value(huge) is None
 
 

@@ -55,7 +55,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_gradient_dense_bytes_total": sum(one.dense_bytes for one in reports),
         "gravac_gradient_payload_bytes_total": sum(one.payload_bytes for one in reports),
         "gravac_gain_ratio": derived.gain(last),
-        "gravac_owed_steps": derived.owed_steps(last),
+        "gravac_backlog": derived.backlog(last),
         "gravac_error_feedback_ratio": derived.residual_ratio(last),
         "gravac_step_seconds": derived.step_seconds(last),
         "gravac_training_seconds_total": sum(one.seconds for one in reports),

@@ -100,7 +100,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "samples_per_second",
         "useful_samples_per_second",
         "wire_cf",
-        "owed_steps",
+        "backlog",
     )
     return {
         "job": found.job.job,
@@ -173,6 +173,6 @@ def _since(found: Explanation) -> str:
     if found.job.baseline_step_seconds is not None:
         text += f" (dense {seconds(found.job.baseline_step_seconds)})"
     return (
-        f"{text}, gain {number(found.mean('gain'))}, owed steps {number(found.mean('owed_steps'))}, wire CF "
+        f"{text}, gain {number(found.mean('gain'))}, backlog {number(found.mean('backlog'))}, wire CF "
         f"{number(found.mean('wire_cf'))}."
     )

@@ -38,7 +38,7 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  CF {factor(report.cf)} ({report.phase})  "
-        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  owed {number(view.owed_steps)}{loss}"
+        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  owed {number(view.backlog)}{loss}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
@@ -100,7 +100,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
         "step": f"{seconds(latest.step_seconds)} (dense {seconds(job.baseline_step_seconds)})",
         "samples/s": number(latest.samples_per_second),
         "gain": f"{number(latest.gain)} (ε {number(job.decision.epsilon)})",
-        "owed steps": number(latest.owed_steps),
+        "backlog": number(latest.backlog),
         "residual": number(latest.residual_ratio),
         "risk": "unknown" if job.risk is None else job.risk.level,
         "wire CF": number(latest.wire_cf),

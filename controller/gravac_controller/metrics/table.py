@@ -159,7 +159,7 @@ TABLE: tuple[Row[JobPicture], ...] = (
         lambda c: c.useful_samples_per_second,
     ),
     window_gauge(
-        "gravac_owed_steps", "Steps of progress held back in the error memories.", lambda w: w.owed_steps
+        "gravac_backlog", "Steps of progress held back in the error memories.", lambda w: w.backlog
     ),
     window_gauge(
         "gravac_error_feedback_ratio",

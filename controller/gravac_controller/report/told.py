@@ -155,6 +155,6 @@ def thinning_note(told: Told) -> str:
         return ""
     return (
         f"{len(windows):,} of {windows.windows:,} windows are shown: of each {windows.run} in a row the "
-        "first, those with the least gain, the most owed steps, the longest step and the highest loss, and up to four "
+        "first, those with the least gain, the largest backlog, the longest step and the highest loss, and up to four "
         "with a change or a fault. Totals and figures count them all; the trace has them all."
     )

@@ -48,7 +48,7 @@ COLUMNS: tuple[Column, ...] = (
         "number",
         lambda view: view.gain_candidate if view.report.phase == "explore" else None,
     ),
-    Column("owed_steps", "number", lambda view: view.owed_steps),
+    Column("backlog", "number", lambda view: view.backlog),
     Column("residual_ratio", "number", lambda view: view.residual_ratio),
     Column("wire_cf", "number", lambda view: view.wire_cf),
     Column("samples_per_second", "number", lambda view: view.samples_per_second),

@@ -85,7 +85,7 @@ class WindowView(Record):
     gain: float | None = Field(description="sent^2 / compensated^2 over the window.")
     gain_minimum: float | None = Field(description="The same at the decision's minimum CF.")
     gain_candidate: float | None = Field(description="The same at the decision's candidate CF.")
-    owed_steps: float | None = Field(description="tau = sum <residual, gradient> / sum gradient^2, in steps.")
+    backlog: float | None = Field(description="tau = sum <residual, gradient> / sum gradient^2, in steps.")
     residual_ratio: float | None = Field(description="sqrt(residual^2 / gradient^2).")
     step_seconds: float | None = Field(description="Mean step on rank 0.")
     samples_per_second: float | None = Field(description="T_sys, all ranks.")

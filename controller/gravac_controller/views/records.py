@@ -31,7 +31,7 @@ def window_view(time: float, report: WindowReport, world_size: int) -> WindowVie
         gain=derived.gain(report),
         gain_minimum=derived.gain_minimum(report),
         gain_candidate=derived.gain_candidate(report),
-        owed_steps=derived.owed_steps(report),
+        backlog=derived.backlog(report),
         residual_ratio=derived.residual_ratio(report),
         step_seconds=derived.step_seconds(report),
         samples_per_second=derived.samples_per_second(report),

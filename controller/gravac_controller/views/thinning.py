@@ -56,7 +56,7 @@ def kept(view: WindowView, row: tuple[Value, ...], decision: DecisionView | None
 class Thinned:
     """Windows in order, at most ``most`` of them. ``run``: how many neighbours are looked at together; 1: all are here.
 
-    Of a run the first window stays, those with the least gain, the most owed steps, the longest step and the highest
+    Of a run the first window stays, those with the least gain, the largest backlog, the longest step and the highest
     loss, and up to ``MOST_MARKED`` with a change or a fault; and the last of all. Memory is bounded by ``most``.
     """
 
@@ -132,7 +132,7 @@ def _most(value: Callable[[Kept], float | None]) -> Callable[[list[Kept]], int |
 
 
 _MOST = (
-    _most(lambda one: one.number("owed_steps")),
+    _most(lambda one: one.number("backlog")),
     _most(lambda one: one.step_seconds),
     _most(lambda one: one.number("loss")),
 )

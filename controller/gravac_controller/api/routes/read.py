@@ -90,7 +90,7 @@ def read_routes(services: Services) -> APIRouter:
         phase: OfPhase = None,
         with_ranks: WithRanks = True,
     ) -> Response:
-        """As reported, with what follows from them: gain, owed steps, T_sys, T_comp, wire CF.
+        """As reported, with what follows from them: gain, backlog, T_sys, T_comp, wire CF.
 
         A page that a filter leaves little of may be short, or empty, and still have a `next`.
         """

@@ -60,7 +60,7 @@ function tilesOf({ job }) {
     : faster >= 1 ? `${times(faster)} as fast as dense` : `${percent(step / base - 1)} slower than dense`;
   return [
     ["gain", "Gain", digits(view.gain), `share of the gradient's energy sent; ε ${digits(job.decision.epsilon)}`],
-    ["owed", "Owed steps τ", digits(view.owed_steps), "steps of progress held back"],
+    ["owed", "Owed steps τ", digits(view.backlog), "steps of progress held back"],
     ["step", "Step time", seconds(step), against],
     ["wire", "On the wire", view.wire_cf === 1 ? "1×" : times(view.wire_cf), `${bytes(perStep(view.report))} a step, all ranks`],
     boundTile(job),
