@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python tests/phases.py $(ARGS)
+	$(BIN)/python tools/run_tests.py $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

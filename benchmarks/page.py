@@ -18,13 +18,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from browser.chromium import READY, Tab, launch
-from browser.sinks import Disk
-from browser.story import Story
-from controller.process import Controller
+sys.path.insert(0, str(Path(__file__).parent.parent))  # tools
 from playwright.sync_api import Browser, sync_playwright
 from traces import STORED, make
+
+from tools.harness.chromium import READY, Tab, launch
+from tools.harness.controller import Controller
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk
 
 WATCH = """
 window.firsts = {};

@@ -11,7 +11,7 @@ from gravac.traces.trace import read
 
 TRACE = Path(__file__).parent / "traces/mlp-steps.jsonl.gz"
 LISTED, SPOILT = 6, 124
-"""As ``tests/traces/record.py`` recorded it: the newest 6 steps of windows of 10; one gradient was NaN."""
+"""As ``tools/record_traces.py`` recorded it: the newest 6 steps of windows of 10; one gradient was NaN."""
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 import pytest
-from catalogue_page import page as catalogue_page
-from controller.builders import Trainer, spec
-from controller.process import Controller
-from metrics_page import page as metrics_page
-from settings_page import page as settings_page
 
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.cli import main
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
+from tools.pages.catalogue import page as catalogue_page
+from tools.pages.metrics import page as metrics_page
+from tools.pages.settings import page as settings_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
@@ -105,17 +105,17 @@ def test_every_command_is_in_the_readme() -> None:
 
 def test_settings_page_is_fresh() -> None:
     written = (ROOT / "docs/settings.md").read_text()
-    assert written == settings_page(), "python tests/settings_page.py > docs/settings.md"
+    assert written == settings_page(), "python -m tools.pages.settings > docs/settings.md"
 
 
 def test_metrics_page_is_fresh() -> None:
     written = (ROOT / "docs/metrics.md").read_text()
-    assert written == metrics_page(), "python tests/metrics_page.py > docs/metrics.md"
+    assert written == metrics_page(), "python -m tools.pages.metrics > docs/metrics.md"
 
 
 def test_catalogue_page_is_fresh_and_its_links_land() -> None:
     written = (ROOT / "docs/catalogue.md").read_text()
-    assert written == catalogue_page(), "python tests/catalogue_page.py > docs/catalogue.md"
+    assert written == catalogue_page(), "python -m tools.pages.catalogue > docs/catalogue.md"
     headings = re.findall(r"^### (.*)$", written, re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([^)]*)\)", written)) == anchors

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from policies.builders import Cluster, job_spec
 
 from gravac.fold import REMEMBERED_WINDOWS, JobFold
 from gravac.policies import GravacPolicy, StaticPolicy
 from gravac.policies.dense import DensePolicy
 from gravac.protocol import JobSpec, PolicySpec
+from tests.support.policies import Cluster, job_spec
 
 SPEC = job_spec(GravacPolicy().spec())
 STATIC = job_spec(StaticPolicy(cf=2).spec())

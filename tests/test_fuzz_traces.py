@@ -1,8 +1,7 @@
-"""Altered traces, a few thousand of them: ``python tests/fuzz_traces.py --inputs 1000000`` is the long one."""
-
-from fuzz_traces import fuzz, seeds
+"""Altered traces, a few thousand of them: ``python -m tools.fuzz.traces --inputs 1000000`` is the long one."""
 
 from gravac.traces.line import KINDS
+from tools.fuzz.traces import fuzz, seeds
 
 
 def test_the_seeds_hold_every_kind_of_line_in_both_schemas() -> None:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from traces_made import make
 
 from gravac.protocol import SCHEMA
 from gravac.traces.line import MAX_LINE_BYTES
 from gravac.traces.replay import check
 from gravac.traces.trace import TraceError, read
+from tests.support.traces_made import make
 
 Change = Callable[[bytes], bytes]
 WINDOW = 3

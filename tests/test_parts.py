@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policies.builders import Cluster, job_spec
-from traces_made import Ticker
 
 from gravac.fold import JobFold
 from gravac.policies import parse
@@ -18,6 +16,8 @@ from gravac.protocol import JobSpec, Record, WindowReport
 from gravac.traces import parts
 from gravac.traces.replay import check, replay
 from gravac.traces.trace import Line, TraceError, TraceWriter, read
+from tests.support.policies import Cluster, job_spec
+from tests.support.traces_made import Ticker
 
 CLUSTER = Cluster()
 

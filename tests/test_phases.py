@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from phases import run, verdict
+
+from tools.run_tests import run, verdict
 
 HERE = Path(__file__).parent
 TESTS = """
@@ -50,7 +51,7 @@ def phases(tree: Path, *arguments: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["GRAVAC_KERNELS"] = "reference"  # nothing to compile beforehand
     done = subprocess.run(
-        [sys.executable, str(HERE / "phases.py"), *arguments],
+        [sys.executable, str(HERE.parent / "tools" / "run_tests.py"), *arguments],
         cwd=tree,
         env=environment,
         stdout=subprocess.PIPE,

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policies.builders import Cluster
-from traces_made import make, records, write
 
 from gravac.policies import StaticPolicy, parse
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traces.redecide import gate, redecide
 from gravac.traces.replay import replay_with
 from gravac.traces.trace import TraceError, read
+from tests.support.policies import Cluster
+from tests.support.traces_made import make, records, write
 
 
 @pytest.fixture

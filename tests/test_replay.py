@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from policies.builders import Cluster, job_spec
-from traces_made import Ticker, make, write
 
 from gravac.fold import JobFold
 from gravac.policies import POLICIES, parse
@@ -14,6 +12,8 @@ from gravac.protocol import Event, JobSpec
 from gravac.traces.line import encode
 from gravac.traces.replay import check, replay, replay_with
 from gravac.traces.trace import TraceError, TraceWriter, read
+from tests.support.policies import Cluster, job_spec
+from tests.support.traces_made import Ticker, make, write
 
 
 @pytest.fixture

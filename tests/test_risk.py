@@ -1,10 +1,10 @@
 """The risk light: each rule alone, the gravest wins, and what cannot be judged is not called safe."""
 
 import pytest
-from policies.builders import window_report
 
 from gravac.protocol import GainSums, LevelSums, WindowReport
 from gravac.signals.risk import BACKLOG_HIGH, BACKLOG_RAISED, RESIDUAL_RAISED, RULE, judge
+from tests.support.policies import window_report
 
 
 def report(owed: float, residual: float, gain: float, **changes: object) -> WindowReport:

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policies.builders import Cluster, job_spec
 from pydantic import ValidationError
-from traces_made import Ticker
 
 from gravac.fold import JobFold
 from gravac.policies import parse
@@ -15,6 +13,8 @@ from gravac.protocol import Decision
 from gravac.protocol.orders import Order, Override
 from gravac.traces.replay import check, replay, replay_with
 from gravac.traces.trace import TraceWriter, read
+from tests.support.policies import Cluster, job_spec
+from tests.support.traces_made import Ticker
 
 HERE = Path(__file__).parent
 POLICIES = ("gravac", "gravac:variant=paper", "static:cf=40,warmup_windows=2", "warmup", "dense")

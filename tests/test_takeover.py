@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from traces_made import Ticker, records, write
 
 from gravac.policies import parse
 from gravac.protocol import Decision
 from gravac.traces.follow import Follower
 from gravac.traces.replay import check
 from gravac.traces.trace import TraceWriter, read
+from tests.support.traces_made import Ticker, records, write
 
 
 @pytest.fixture

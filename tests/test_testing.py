@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from traces_made import make, records, write
 
 from gravac.policies import parse
 from gravac.protocol import Decision
 from gravac.testing import assert_decisions
 from gravac.traces.trace import TraceError
+from tests.support.traces_made import make, records, write
 
 
 @pytest.fixture

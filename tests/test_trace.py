@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces_made import NOTE, Ticker, make, records, write
 
 from gravac.policies import parse
 from gravac.protocol import SCHEMA
@@ -19,6 +18,7 @@ from gravac.traces import line as traceline
 from gravac.traces import trace
 from gravac.traces.line import encode
 from gravac.traces.trace import TraceError, TraceWriter, read
+from tests.support.traces_made import NOTE, Ticker, make, records, write
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

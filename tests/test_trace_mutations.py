@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trace_leaves import Replayed, altered, changes, field, leaves, other
 
 from gravac.protocol import SCHEMA, Decision
 from gravac.traces.line import Line, decode, encode
 from gravac.traces.trace import TraceError, read
+from tests.support.trace_leaves import Replayed, altered, changes, field, leaves, other
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
 BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.partition(".")[0])

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from jsonschema_rs import Draft202012Validator, meta
-from trace_page import DOCS, page, schema, schema_text
 
 from gravac.protocol import SCHEMA
 from gravac.traces.line import KINDS, encode
 from gravac.traces.parts import COMPRESS_LEVEL
 from gravac.traces.trace import read
+from tools.pages.trace import DOCS, page, schema, schema_text
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
 PUBLISHED = Draft202012Validator(json.loads((DOCS / "trace.schema.json").read_text()))
@@ -34,11 +34,11 @@ def lines(path: Path) -> Iterator[Any]:
 
 
 def test_the_page_is_fresh() -> None:
-    assert (DOCS / "trace.md").read_text() == page(), "python tests/trace_page.py"
+    assert (DOCS / "trace.md").read_text() == page(), "python -m tools.pages.trace"
 
 
 def test_the_schema_is_fresh() -> None:
-    assert (DOCS / "trace.schema.json").read_text() == schema_text(), "python tests/trace_page.py"
+    assert (DOCS / "trace.schema.json").read_text() == schema_text(), "python -m tools.pages.trace"
     meta.validate(schema())
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from traces_made import NOTE, make, write
 
 from gravac.traces.line import decode, encode
 from gravac.traces.trace import TraceError, read
+from tests.support.traces_made import NOTE, make, write
 
 
 def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ RISK = Row(
             unit="percentunit",
         ),
         Panel(
-            title="Owed",
+            title="Backlog",
             kind="timeseries",
-            about="Steps of progress held back, and the residual's norm per gradient's. The lines are where the backlog "
-            "count as raised and as high.",
+            about="Steps of progress held back, and the residual's norm per gradient's. "
+            "The lines are where the backlog counts as raised and as high.",
             queries=[
                 Query(expr=of_job("gravac_backlog"), legend="backlog"),
                 Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from maths.backends import on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gravac import aggregators, memories
@@ -19,6 +18,7 @@ from gravac_agent.exchange.encode import Encoder
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.survey import STEPS, Survey, surveyed
 from gravac_agent.exchange.tick import StepSums
+from tests.support.maths.backends import on
 
 N = 40_000
 BUCKET = Bucket(0, ("a", "b"), (N - 100, 100), ((N - 100,), (100,)))

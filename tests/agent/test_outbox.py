@@ -1,10 +1,9 @@
 """The queue of records: bounded, and a record leaves by identity."""
 
-from policies.builders import Cluster
-
 from gravac.policies import StaticPolicy
 from gravac.protocol import End, Event, WindowReport
 from gravac_agent.reporting.outbox import Outbox
+from tests.support.policies import Cluster
 
 DECISION = StaticPolicy(cf=10).start().decision
 EVENT = Event(kind="note", window=None, message="same text")

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from maths.simulated import SimulatedWorld
 
 from gravac.collectives import ALONE, Communicator, Done, Network, cost
 from gravac_agent.network import probe
+from tests.support.maths.simulated import SimulatedWorld
 
 
 class Paced(Communicator):

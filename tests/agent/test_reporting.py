@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent.lies import LIES
-from agent.peer import Handler, Peer, eventually, serving
-from policies.builders import Cluster, job_spec
 
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, WindowReport
@@ -22,6 +19,9 @@ from gravac.traces.trace import read
 from gravac_agent.reporting.client import Connection, NoAnswer, Refused
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.remote import RemoteDesk
+from tests.support.lies import LIES
+from tests.support.peer import Handler, Peer, eventually, serving
+from tests.support.policies import Cluster, job_spec
 
 TOKEN = "a-token-of-the-job-0123456789abcdef"
 SPEC = job_spec(StaticPolicy(cf=10).spec())

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser.chromium import HOW, OpenPage, Tab, find_chromium, launch
-from controller.process import Controller
 from playwright.sync_api import Browser, sync_playwright
+
+from tools.harness.chromium import HOW, OpenPage, Tab, find_chromium, launch
+from tools.harness.controller import Controller
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

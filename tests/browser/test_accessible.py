@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser.chromium import READY, OpenPage
-from browser.sinks import Http
-from browser.story import Story
-from controller.process import Controller
+
+from tools.harness.chromium import READY, OpenPage
+from tools.harness.controller import Controller
+from tools.harness.recorded import Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

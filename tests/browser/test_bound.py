@@ -1,13 +1,13 @@
 """The batch bound on the page: as last measured, beside the batch in use; when it is unknown, why."""
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Http
-from browser.story import Story
-from browser.test_page import shows
-from controller.process import Controller
 
 from gravac.protocol import LevelSums
+from tests.browser.test_page import shows
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

@@ -4,10 +4,11 @@ import csv
 from urllib.parse import parse_qs
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Http
-from browser.story import LONG_WINDOW, Story
-from controller.process import Controller
+
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import LONG_WINDOW, Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

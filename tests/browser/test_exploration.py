@@ -3,10 +3,11 @@
 import re
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Http
-from browser.story import GAINS, Story
-from controller.process import Controller
+
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import GAINS, Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

@@ -6,11 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from controller.process import Controller
 from playwright.sync_api import Browser
 
 import gravac_controller
 from gravac_controller.page.files import SCRIPT
+from tools.harness.controller import Controller
 
 STATIC = Path(gravac_controller.__file__).parent / "page" / "static"
 VENDOR = STATIC / "vendor"

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Disk, Http
-from browser.story import LONG_WINDOW, Story
-from controller.process import Controller
+
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import LONG_WINDOW, Story
+from tools.harness.sinks import Disk, Http
 
 pytestmark = pytest.mark.browser
 

@@ -1,11 +1,12 @@
 """Wheel and fingers on the charts, as the browser itself makes the events of them."""
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Http
-from browser.story import Story
-from browser.test_charts import view
-from controller.process import Controller
+
+from tests.browser.test_charts import view
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Disk, Http
-from browser.story import Story
-from browser.test_freshness import only_refusals
-from controller.process import PATIENCE_SECONDS, Controller
-from forked import first_line
+
+from tests.browser.test_freshness import only_refusals
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import PATIENCE_SECONDS, Controller
+from tools.harness.forked import first_line
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk, Http
 
 pytestmark = pytest.mark.browser
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Disk
-from browser.story import Story
-from browser.test_accessible import serious
-from browser.test_replay import SHOWN, Ui, opened, pictures
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from gravac_controller.views.columns import NAMES
+from tests.browser.test_accessible import serious
+from tests.browser.test_replay import SHOWN, Ui, opened, pictures
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk
 
 pytestmark = pytest.mark.browser
 

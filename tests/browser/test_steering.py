@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from browser.chromium import READY, OpenPage, Tab
-from browser.sinks import Http
-from browser.story import Story
-from browser.test_freshness import only_refusals
-from controller.process import Controller
 from playwright.sync_api import Route
+
+from tests.browser.test_freshness import only_refusals
+from tools.harness.chromium import READY, OpenPage, Tab
+from tools.harness.controller import Controller
+from tools.harness.recorded import Story
+from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import Trainer, spec
 
 from gravac.fold import JobFold
 from gravac.protocol import Decision, End, Event, WindowReport
@@ -16,6 +15,7 @@ from tools.chaos.journals import Journal, journals
 from tools.chaos.life import Life
 from tools.chaos.training import Remains
 from tools.chaos.watch import Watch, most_within
+from tools.harness.builders import Trainer, spec
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 

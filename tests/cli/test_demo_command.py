@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from warm import WarmPython
+
+from tests.support.warm import WarmPython
 
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
 MARK = "DEMO_TEST_MARK"

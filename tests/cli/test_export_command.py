@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from browser.sinks import Disk
-from browser.story import Story
 from click.testing import CliRunner, Result
 
 from gravac.protocol import WindowReport
@@ -17,6 +15,8 @@ from gravac.traces.trace import read
 from gravac_controller.cli import main
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.views.columns import NAMES
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk
 
 STATIC = Path(main.callback.__code__.co_filename).parents[1] / "page" / "static"  # type: ignore[union-attr]
 

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from policies.builders import Cluster
-from traces_made import make
 
 from gravac.protocol import LinkSpec
 from gravac.traces.trace import TraceError
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.wording import link, size, times
+from tests.support.policies import Cluster
+from tests.support.traces_made import make
 
 
 def test_figures_of_a_made_run(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from controller.builders import Trainer, spec
-from controller.process import PATIENCE_SECONDS, Controller
-from traces_made import make
 
 from gravac.protocol import Decision, JobAnswer, WindowAnswer
 from gravac_controller.cli import main
+from tests.support.traces_made import make
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
 OPERATOR = "an-operators-token-0123456789abc"

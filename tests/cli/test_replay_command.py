@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from traces_made import make
 
 from gravac.traces.line import encode
 from gravac.traces.trace import read
 from gravac_controller.cli import main
+from tests.support.traces_made import make
 
 
 @pytest.fixture

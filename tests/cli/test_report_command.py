@@ -9,8 +9,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from browser.sinks import Disk
-from browser.story import Story
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
@@ -21,6 +19,8 @@ from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell
 from gravac_controller.views.history import MOST_CURVES, plain
 from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
 BUDGET_BYTES = 10_000_000

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from controller.builders import Trainer, spec
-from controller.process import Controller
 
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
 
 
 @pytest.fixture

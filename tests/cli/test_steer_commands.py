@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli.test_looking_commands import Job
 from click.testing import CliRunner
-from controller.process import PATIENCE_SECONDS, Controller
 
 from gravac.protocol import End
 from gravac_controller.cli import main
 from gravac_controller.lock import CONTROL_TOKEN_NAME
+from tests.cli.test_looking_commands import Job
+from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

@@ -9,7 +9,6 @@ import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from traces_made import make
 
 from gravac_controller.cli import main
 from gravac_controller.cli.demo.command import _command
@@ -18,6 +17,7 @@ from gravac_controller.cli.demo.summary import Result, show
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
 from gravac_controller.cli.wording import near
+from tests.support.traces_made import make
 
 LONG = "a folder of [bold]many[/bold] words and 1234 numbers, " + "deep" * 30
 

@@ -4,11 +4,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from browser.sinks import Disk
-from browser.story import Story
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from tools.harness.recorded import Story
+from tools.harness.sinks import Disk
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
-from whatif.made import CFS, RANKS, trace
 
 from gravac_controller.cli import main
+from tests.support.whatif import CFS, RANKS, trace
 
 TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from controller.process import Controller
 from starlette.testclient import TestClient
 
 from gravac_controller.api.app import create_app
 from gravac_controller.api.services import Services
 from gravac_controller.settings import ControllerSettings
+from tools.harness.controller import Controller
 
 
 @pytest.fixture

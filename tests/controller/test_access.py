@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from controller.builders import spec
-from controller.conftest import InProcess
 from pydantic import ValidationError
 
 from gravac_controller.settings import ControllerSettings
+from tests.controller.conftest import InProcess
+from tools.harness.builders import spec
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

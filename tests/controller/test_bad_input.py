@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.process import Controller
-from controller.test_jobs import post, register
 
 from gravac.protocol import JobAnswer
 from gravac_controller.safe_text import SafeFormatter
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import post, register
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
 
 JSON = {"Content-Type": "application/json"}
 WINDOWS = "/v1/jobs/job/windows"

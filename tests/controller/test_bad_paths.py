@@ -1,8 +1,9 @@
 """Addresses, methods and parameters that there are not: a 4xx with a problem+json, and what is allowed."""
 
 import pytest
-from controller.conftest import InProcess
-from controller.test_jobs import register
+
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.test_jobs import post, register, run
-from controller.test_metrics import scrape
 
 from gravac.protocol import Decision, WindowAnswer, WindowReport
 from gravac.traces.line import seal, split
 from gravac.traces.replay import check
 from gravac_controller.jobs.job import Job
 from gravac_controller.views.models import WindowView
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import post, register, run
+from tests.controller.test_metrics import scrape
+from tools.harness.builders import Trainer
 
 NAMES = ("gradient_diversity", "batch_bound_samples")
 METRICS = ("gravac_gradient_diversity_ratio", "gravac_batch_bound_samples")

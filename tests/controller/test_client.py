@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.process import Controller
 from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
@@ -26,6 +24,8 @@ from gravac_controller.client import (
 )
 from gravac_controller.client.wire import base_of
 from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

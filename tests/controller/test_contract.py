@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.test_jobs import register, run
-
 from gravac import proof
 from gravac_controller.api import examples
 from gravac_controller.settings import ControllerSettings
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register, run
+from tools.harness.builders import Trainer
 
 PROOF = f"GET {proof.PATH}"
 ROUTES = {

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.test_jobs import journal, post, register, run
 
 from gravac.protocol import Decision, End
 from gravac.traces.replay import check
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import journal, post, register, run
+from tools.harness.builders import Trainer, spec
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

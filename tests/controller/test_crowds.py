@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.process import PATIENCE_SECONDS, Answer, Controller
 
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac_controller.server.room import SPARE_CONNECTIONS, Room
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller
 
 TOKEN = "an-agents-token-0123456789abcdef"
 HOST = b"Host: localhost\r\n"

@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
-from policies.builders import level_sums, window_report
 from torch import Tensor
 
 from gravac.protocol import GainSums, WindowReport
 from gravac.signals import derived
 from gravac.signals.diversity import split
+from tests.support.policies import level_sums, window_report
 
 
 def sums(**changes: float) -> GainSums:

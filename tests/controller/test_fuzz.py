@@ -1,9 +1,10 @@
-"""A few hundred generated requests over the OpenAPI document; ``python tests/fuzz_api.py`` makes thousands."""
+"""A few hundred generated requests over the OpenAPI document; ``python -m tools.fuzz.api`` makes thousands."""
 
 from pathlib import Path
 
 import pytest
-from fuzz_api import fuzz
+
+from tools.fuzz.api import fuzz
 
 
 @pytest.mark.parametrize("tokens", [False, True])

@@ -4,10 +4,10 @@ import itertools
 import time
 
 import pytest
-from policies.builders import window_report
 
 from gravac.protocol import PhaseSeconds, RankRow, WindowReport
 from gravac_controller.views.heat import MOST_COLUMNS, MOST_ROWS, RankHeat
+from tests.support.policies import window_report
 
 
 def row(rank: int, own: float, steps: int = 10) -> RankRow:

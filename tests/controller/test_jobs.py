@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
 
 from gravac.protocol import Decision, End, Event, JobAnswer, Record, WindowAnswer
 from gravac.traces.replay import check
+from tests.controller.conftest import InProcess
+from tools.harness.builders import Trainer, spec
 
 JSON = {"Content-Type": "application/json"}
 

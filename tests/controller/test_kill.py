@@ -4,13 +4,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from controller.killing import Sender, kill_again_and_again, progress
+
+from tests.support.killing import Sender, kill_again_and_again, progress
 
 KILLS = 10
 
 
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    """``python -m controller.killing --kills 100`` is the long one."""
+    """``python -m tests.support.killing --kills 100`` is the long one."""
     tally = kill_again_and_again(tmp_path / "runs", KILLS)
     assert tally.windows > 3 * KILLS
     assert tally.retries > 0

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
-from controller.sse import Reader
 
 from gravac.protocol import JobAnswer
 from gravac_controller.api.headers import HEADERS
 from gravac_controller.api.rates import BURST_SECONDS, MOST_KEYS, Rates
+from tests.support.sse import Reader
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.direct import run
-from controller.test_jobs import register
-from controller.test_pages import walk
 
 from gravac_controller.jobs import cursor
 from gravac_controller.jobs.cursor import Cursor, cut
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register
+from tests.controller.test_pages import walk
+from tests.support.direct import run
+from tools.harness.builders import Trainer
 
 SMALL_HISTORY = 600
 WINDOWS = 700

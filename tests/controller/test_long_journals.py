@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.direct import run
-from controller.process import PATIENCE_SECONDS
-from controller.test_jobs import post, register
-from controller.test_pages import walk
-from controller.test_restart import everything
 
 from gravac.protocol import End, Event, WindowAnswer
 from gravac.traces import parts
 from gravac.traces.replay import check
 from gravac.traces.trace import read
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import post, register
+from tests.controller.test_pages import walk
+from tests.controller.test_restart import everything
+from tests.support.direct import run
+from tools.harness.builders import Trainer
+from tools.harness.controller import PATIENCE_SECONDS
 
 SMALL = 1 << 16  # about 14 windows
 WINDOWS = 700

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.process import Controller
-from controller.test_jobs import JSON, journal, post, register, run
 
 from gravac.protocol import End, JobAnswer, WindowReport
 from gravac.traces import parts
 from gravac.traces.replay import check
 from gravac.traces.trace import read
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import JSON, journal, post, register, run
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
 
 
 @pytest.fixture

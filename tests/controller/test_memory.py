@@ -5,16 +5,16 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.direct import run
-from controller.test_jobs import register
 
 from gravac.protocol import Candidate, Decision, GainCurve, SmoothedGain, WindowReport
 from gravac_controller.live.budget import SLACK, Budget
 from gravac_controller.live.recent import Recent, decision_bytes, window_bytes
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.records import decision_view, window_view
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register
+from tests.support.direct import run
+from tools.harness.builders import Trainer
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24
 TOLERANCE = 1.5

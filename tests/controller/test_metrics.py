@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.test_jobs import post, register, run
 from prometheus_client.parser import text_string_to_metric_families
 
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import derived, risk
 from gravac_controller.live import projection as live
 from gravac_controller.metrics.traffic import Traffic
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import post, register, run
+from tools.harness.builders import Trainer
 
 Samples = dict[tuple[str, ...], float]
 

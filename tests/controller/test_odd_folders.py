@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.process import Controller
-from controller.test_jobs import register, run
 
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
 from gravac_controller.jobs.store import Store
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register, run
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import Controller
 
 ODD = {
     b"run1 (copy)": "run1 (copy)",

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.direct import run
-from controller.test_jobs import register
 
 from gravac.protocol import Decision, Record
 from gravac.traces.replay import check
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register
+from tests.support.direct import run
+from tools.harness.builders import Trainer
 
 SMALL_HISTORY = 600
 WINDOWS = 850

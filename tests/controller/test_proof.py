@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from controller.process import Controller
 
 from gravac import proof
+from tools.harness.controller import Controller
 
 AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
 from starlette.testclient import TestClient
 
 from gravac.protocol import End, Event
@@ -20,6 +18,8 @@ from gravac_controller.replay.replayed import EVERY, ReplayedJob
 from gravac_controller.replay.server import create_replay_app
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import JobView
+from tests.controller.conftest import InProcess
+from tools.harness.builders import Trainer, spec
 
 WINDOWS = 2 * EVERY + 15
 SETTINGS = ControllerSettings.model_construct()

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.test_jobs import journal, post, register, run
 
 from gravac.protocol import SCHEMA, Decision, End, Event
 from gravac.traces.replay import check
 from gravac.traces.trace import TraceWriter, read
 from gravac_controller.lock import DataDirError, DataDirLock
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import journal, post, register, run
+from tools.harness.builders import Trainer, spec
 
 ROUTES = ("", "/windows?limit=1000", "/decisions?limit=1000", "/candidates", "/ranks", "/trace")
 

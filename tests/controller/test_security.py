@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.process import PATIENCE_SECONDS, Answer, Controller, read_answer
 
 from gravac.protocol import JobAnswer
 from gravac_controller.api.headers import HEADERS
 from gravac_controller.hosts import canonical_host, is_loopback
+from tests.controller.conftest import InProcess
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
 
 TOKEN = "a-token-of-the-tests-0123456789"
 SPEC = spec().model_dump_json().encode()

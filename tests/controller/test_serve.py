@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import spec
-from controller.process import PATIENCE_SECONDS, Controller, zygotes
-from forked import surroundings
 
 from gravac_controller.server.listen import ListenError, listen, url_of
+from tools.harness.builders import spec
+from tools.harness.controller import PATIENCE_SECONDS, Controller, zygotes
+from tools.harness.forked import surroundings
 
 TOKEN = "a-token-of-the-tests-0123456789"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
 from fastapi import FastAPI
 
 from gravac.protocol import JobAnswer
+from tests.controller.conftest import InProcess
+from tools.harness.builders import Trainer, spec
 
 JSON = {"Content-Type": "application/json"}
 WINDOWS = "/v1/jobs/job/windows"

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.process import PATIENCE_SECONDS, Controller
-from controller.sse import Message, Reader, parse
 
-from controller import test_jobs
 from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
+from tests.controller import test_jobs
+from tests.controller.conftest import InProcess
+from tests.support.sse import Message, Reader, parse
+from tools.harness.builders import Trainer, spec
+from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 FAST = {"GRAVAC_CONTROLLER_STREAM_INTERVAL_SECONDS": "0"}
 

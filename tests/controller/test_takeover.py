@@ -4,12 +4,12 @@ import json
 from collections.abc import Callable
 
 import pytest
-from controller.builders import Trainer, spec
-from controller.conftest import InProcess
-from controller.test_jobs import journal, post, register, run, silence
 
 from gravac.protocol import End, JobAnswer
 from gravac_controller.jobs.registration import LEAST_SECONDS, MOST_SECONDS, patience_seconds
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import journal, post, register, run, silence
+from tools.harness.builders import Trainer, spec
 
 SECOND = spec(incarnation="second")
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from controller.builders import Trainer
-from controller.conftest import InProcess
-from controller.direct import run
-from controller.test_jobs import register
 
 from gravac.traces import parts
 from gravac.traces.replay import check
 from gravac.traces.trace import read
+from tests.controller.conftest import InProcess
+from tests.controller.test_jobs import register
+from tests.support.direct import run
+from tools.harness.builders import Trainer
 
 SMALL = 1 << 16  # about 14 windows
 HEAD = ("part", "job", "decision")

@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from forked import surroundings
-from ranks.harness import free_port, tails, zygotes
-from warm import WarmPython
+
+from tests.support.ranks.harness import free_port, tails, zygotes
+from tests.support.warm import WarmPython
+from tools.harness.forked import surroundings
 
 ROOT = Path(__file__).parent.parent.parent
 

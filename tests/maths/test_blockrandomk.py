@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from maths import checks
-from maths.checks import KEY, vector
 
 from gravac.compressors import Compressor, build
 from gravac.compressors.base import kept
+from tests.support.maths import checks
+from tests.support.maths.checks import KEY, vector
 
 SHAPES = ((300,), (), (7,), (0,), (20, 10), (3, 1, 4))
 N = 520

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from maths.clipping_task import train
+
+from tests.support.maths.clipping_task import train
 
 
 def test_clipping_after_the_exchange_loses_exactly_what_is_cut_off() -> None:

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
-from maths.checks import LECTURE
-from maths.simulated import SimulatedWorld
 from torch import Tensor
 
 from gravac.aggregators import AGGREGATORS, Aggregator, PowerSGD, build, parse
@@ -16,6 +13,9 @@ from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
 from gravac.collectives import ALONE
 from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors import build as build_codec
+from tests.support.maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
+from tests.support.maths.checks import LECTURE
+from tests.support.maths.simulated import SimulatedWorld
 
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from maths.checks import KEY, vector
 
 from gravac.compressors import COMPRESSORS, Stack, build
 from gravac.compressors.quantize.qsgd import QSGD
+from tests.support.maths.checks import KEY, vector
 
 
 def test_settings() -> None:

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from maths import checks
-from maths.checks import KEY, LECTURE, vector
 from torch import Tensor
 
 from gravac import compressors
@@ -20,6 +18,8 @@ from gravac.compressors.quantize.scaledsign import ScaledSign
 from gravac.compressors.sparse.blockrandomk import UnbiasedBlockRandomK
 from gravac.compressors.sparse.randomk import UnbiasedRandomK
 from gravac.kernels import noise, pack, relative, row_scales
+from tests.support.maths import checks
+from tests.support.maths.checks import KEY, LECTURE, vector
 
 
 class WrongBound(RandomK):

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from maths.checks import KEY, draws, vector
 
 from gravac.compressors import build
 from gravac.compressors.lowrank.svd import SVD
+from tests.support.maths.checks import KEY, draws, vector
 
 NORMAL = vector("gauss", 2**18)
 STUDENT = vector("student", 2**18)

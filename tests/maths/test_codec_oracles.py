@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from maths.checks import KEY, LECTURE, draws, vector
 from torch import Tensor
 
 from gravac.compressors import Key, build
@@ -15,6 +14,7 @@ from gravac.compressors.quantize.elias import encode
 from gravac.compressors.sparse.hardthreshold import HardThreshold
 from gravac.kernels import stochastic_round
 from gravac.kernels.elias import omega
+from tests.support.maths.checks import KEY, LECTURE, draws, vector
 
 POSITIVE = LECTURE.abs()
 ENERGY = 21333.0

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from maths.checks import KEY
 from torch import Tensor
 
 from gravac.compressors import build
+from tests.support.maths.checks import KEY
 
 SIGN = build("scaledsign")
 

@@ -1,10 +1,10 @@
 """Count sketch: adding, fixed hashes, heavy hitters."""
 
 import torch
-from maths.checks import KEY, vector
 
 from gravac.compressors import build
 from gravac.compressors.countsketch import CountSketch, HeavyHitters
+from tests.support.maths.checks import KEY, vector
 
 
 def test_with_a_fixed_hash_encode_of_decode_multiplies_by_the_load() -> None:

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from maths.checks import KEY, vector
 
 from gravac.compressors import Key, build
 from gravac.compressors.base import Compressor, kept
@@ -12,6 +11,7 @@ from gravac.compressors.sparse.dgc import DGC
 from gravac.compressors.sparse.redsync import RedSync
 from gravac.compressors.sparse.survivors import Survivors, Thresholded
 from gravac.kernels import select_top
+from tests.support.maths.checks import KEY, vector
 
 TEN = 10_000
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths import checks
-from maths.checks import LECTURE, vector
 from torch import Tensor
 
 from gravac.compressors import COMPRESSORS, build
+from tests.support.maths import checks
+from tests.support.maths.checks import LECTURE, vector
 
 NAMES = [
     text

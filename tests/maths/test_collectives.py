@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
-from maths.checks import vector
 from torch import Tensor
 
 from gravac import kernels
@@ -18,6 +16,8 @@ from gravac.compressors import Key
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
+from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
+from tests.support.maths.checks import vector
 
 
 def one_step(

@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.aggregator_checks import SELECTING, steps, world
 
 from gravac.aggregators import OneShot, build
 from gravac.collectives import ALONE, COLLECTIVES, Load, Network, Ways, choose, cost, known
 from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_codec
+from tests.support.maths.aggregator_checks import SELECTING, steps, world
 
 NETWORKS = st.builds(Network, latency_seconds=st.floats(0, 0.1), bytes_per_second=st.floats(1e3, 1e11))
 

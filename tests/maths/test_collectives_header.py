@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 import torch
-from maths.simulated import SimulatedWorld
 
 from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
 from gravac.collectives.header import HEADER_BYTES, opened, sealed
 from gravac.compressors import Key, build
+from tests.support.maths.simulated import SimulatedWorld
 
 
 @pytest.mark.parametrize("text", ["topk+bf16", "qsgd", "hardthreshold"])

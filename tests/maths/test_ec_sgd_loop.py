@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from maths.quadratics import made, quadratics
 from torch import Tensor
 
 from gravac.compressors import COMPRESSORS, Key
@@ -13,6 +12,7 @@ from gravac.estimators import Sample, Uniform
 from gravac.estimators.ecsgd import ECSGD, Worker
 from gravac.memories import MEMORIES, Memory
 from gravac.memories import build as build_memory
+from tests.support.maths.quadratics import made, quadratics
 
 
 def workers(

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.quadratics import NAMES, every_draw, expectation, made, quadratics
 
 from gravac.estimators import LSVRG, Importance, Sample, Uniform, build
+from tests.support.maths.quadratics import NAMES, every_draw, expectation, made, quadratics
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from maths.quadratics import every_draw, made
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket, HashStore
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gravac.estimators import ESTIMATORS, LSVRG, Importance, Uniform
 from gravac.estimators.module_sum import ModuleSum, flat_parameters, linear_term
 from gravac.estimators.sampler import EstimatorSampler, WeightedDataset
+from tests.support.maths.quadratics import every_draw, made
 
 
 def test_the_sampler_gives_every_rank_and_pass_its_own_draws() -> None:

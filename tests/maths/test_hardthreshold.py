@@ -5,9 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from maths.aggregator_checks import BUCKETS, Bucket, bucket
-from maths.checks import KEY, vector
-from maths.test_scales import uneven
 from torch import Tensor
 
 from gravac.aggregators import Aggregator, build
@@ -16,6 +13,9 @@ from gravac.compressors import Key
 from gravac.compressors import build as build_codec
 from gravac.compressors.sparse import tail
 from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
+from tests.maths.test_scales import uneven
+from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket
+from tests.support.maths.checks import KEY, vector
 
 ELEMENTS = sum(sum(one.numels) for one in BUCKETS)
 NET = tuple(bucket(number, (60, 100), (60,), (100, 40)) for number in range(4))
@@ -41,7 +41,7 @@ def sent_and_left(
 
 
 def worlds(size: int, text: str, elements: int, each: object) -> list[Tensor]:
-    from maths.simulated import SimulatedWorld
+    from tests.support.maths.simulated import SimulatedWorld
 
     def body(communicator: Communicator) -> object:
         return each(build(text, communicator, elements=elements))  # type: ignore[operator]

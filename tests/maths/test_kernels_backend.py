@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from maths.backends import on
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
 from gravac.kernels import active, backend, select_top, use, warm
 from gravac.kernels.cpu import build
+from tests.support.maths.backends import on
 
 ROOT = Path(__file__).parents[2]
 

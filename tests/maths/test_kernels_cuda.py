@@ -37,13 +37,15 @@ def python(*arguments: str, **environment: str) -> None:
 def test_the_same_results() -> None:
     """``cuda_kernels.py``; where it fails, run that file like this to see more."""
     interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/maths/cuda_kernels.py", **interpreted)
+    python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/support/maths/cuda_kernels.py", **interpreted
+    )
 
 
 @needs_triton
 def test_they_compile_without_a_gpu() -> None:
     """Takes some seconds; what was compiled before, Triton has on disk."""
-    python("tests/maths/compile_kernels.py")
+    python("tests/support/maths/compile_kernels.py")
 
 
 def test_the_benchmark_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

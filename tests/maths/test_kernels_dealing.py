@@ -3,9 +3,9 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import everywhere
 
 from gravac.kernels import deal, home
+from tests.support.maths.backends import everywhere
 
 SEEDS = st.sampled_from([0, 1, 12345, 2**31 - 1]) | st.integers(0, 2**31 - 1)
 

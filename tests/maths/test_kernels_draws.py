@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import everywhere, same, vector
 
 from gravac.kernels import add_run, distinct, noise, run_places, run_start, take_run
 from gravac.kernels.randomness import mixed, signed, stream, words
+from tests.support.maths.backends import everywhere, same, vector
 
 HOST = torch.device("cpu")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import everywhere, on
 
 from gravac.kernels import pack, pack_positions, packed_bytes, position_bytes, unpack, unpack_positions
 from gravac.kernels.packing import pack_wide, unpack_wide
+from tests.support.maths.backends import everywhere, on
 
 
 def some(numel: int, count: int, seed: int) -> torch.Tensor:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import LENGTHS, everywhere, vector
 
 from gravac.kernels import dequantise, packed_bytes, quantise
+from tests.support.maths.backends import LENGTHS, everywhere, vector
 
 
 @settings(deadline=None, max_examples=80)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import LENGTHS, everywhere, on, vector
 
 from gravac.kernels import Tally, count_above, scatter_add, select_top, take_above, take_top, tally
+from tests.support.maths.backends import LENGTHS, everywhere, on, vector
 
 
 def by_sorting(x: torch.Tensor, k: int) -> torch.Tensor:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import LENGTHS, on, vector
 
 from gravac.kernels import Sifted, Sifter, energy, inner, take_top, tally
 from gravac.kernels.sifting import SLACK
+from tests.support.maths.backends import LENGTHS, on, vector
 
 
 def at(sifter: Sifter, level: float) -> Sifter:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import LENGTHS, everywhere, on, vector
 
 from gravac.kernels import Tally, tally
+from tests.support.maths.backends import LENGTHS, everywhere, on, vector
 
 KINDS = st.sampled_from(["normal", "mixed", "wild"])
 

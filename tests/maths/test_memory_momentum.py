@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from maths.dgc_task import ramp, train
 from torch import Tensor
 
 from gravac.compressors import Compressor, Key
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket, Memory, build, convert, reshard, stability
+from tests.support.maths.dgc_task import ramp, train
 
 N = 40
 BUCKET = Bucket(0, ("x", "y"), (30, 10))

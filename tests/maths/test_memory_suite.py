@@ -6,7 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.memory_steps import (
+from torch import Tensor
+
+from gravac.compressors import Key, Payload, TopK
+from gravac.compressors import build as build_codec
+from gravac.memories import MEMORIES, Memory, build, convert, reshard
+from gravac.memories.sketchstate import VELOCITY
+from tests.support.maths.memory_steps import (
     EXAMPLES,
     ONE,
     SIZES,
@@ -20,12 +26,6 @@ from maths.memory_steps import (
     step,
     tensors_of,
 )
-from torch import Tensor
-
-from gravac.compressors import Key, Payload, TopK
-from gravac.compressors import build as build_codec
-from gravac.memories import MEMORIES, Memory, build, convert, reshard
-from gravac.memories.sketchstate import VELOCITY
 
 ALL = [*EXAMPLES, *sorted(set(MEMORIES) - {text.partition(":")[0] for text in EXAMPLES})]
 EXACT = [text for text in ALL if build(text).exact]

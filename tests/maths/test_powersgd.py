@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from maths.aggregator_checks import BUCKETS, bucket, gradient, run, world
-from maths.checks import LECTURE
 from torch import Tensor
 
 from gravac.aggregators import Aggregator, PowerSGD
 from gravac.collectives import ALONE
 from gravac.compressors import Key
+from tests.support.maths.aggregator_checks import BUCKETS, bucket, gradient, run, world
+from tests.support.maths.checks import LECTURE
 
 
 def powersgd(state: dict[str, Tensor], **given: Any) -> PowerSGD:

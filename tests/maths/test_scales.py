@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from maths.aggregator_checks import BUCKETS, Bucket, bucket, gradient, made, steps, world
-from maths.checks import KEY
 from torch import Tensor
 
 from gravac.aggregators import Aggregator
 from gravac.collectives import ALONE
 from gravac.compressors import Key
 from gravac.compressors import build as build_codec
+from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket, gradient, made, steps, world
+from tests.support.maths.checks import KEY
 
 LAYERS = (1.0, 30.0, 0.01, 5.0)
 """How large the gradients of a bucket's tensors are, in turn."""

@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from maths.backends import vector
 from torch import Tensor, nn
 
 from gravac.compressors import build
 from gravac.compressors.base import kept
 from gravac.kernels import take_top, tally
 from gravac.signals.spectrum import LADDER, Spectrum
+from tests.support.maths.backends import vector
 
 CFS = tuple(1.5 * (1000 / 1.5) ** (step / 60) for step in range(61))
 

@@ -10,7 +10,8 @@ from grafana.dashboard import text
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from monitoring.shipped import DASHBOARD, asks, dashboard, known_names, names
+
+from tests.support.monitoring.shipped import DASHBOARD, asks, dashboard, known_names, names
 
 QUESTIONS = [
     "alive",

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import pytest
 import yaml
-from monitoring.dockerfile import environment, only, read
-from monitoring.shipped import PROMETHEUS, ROOT
 
 from gravac_agent.settings import AgentSettings
 from gravac_controller.cli.serve import serve
 from gravac_controller.settings import ControllerSettings
+from tests.support.monitoring.dockerfile import environment, only, read
+from tests.support.monitoring.shipped import PROMETHEUS, ROOT
 
 DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))

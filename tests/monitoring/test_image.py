@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.builders import spec
-from monitoring.dockerfile import environment, only, read
-from monitoring.shipped import ROOT
-from monitoring.test_docker import SERVICES
 
 from gravac_controller.bench.namespaces import obstacle
+from tests.monitoring.test_docker import SERVICES
+from tests.support.monitoring.dockerfile import environment, only, read
+from tests.support.monitoring.shipped import ROOT
+from tools.harness.builders import spec
 
 STAGE = read(ROOT / "docker/controller.Dockerfile")[-1]
 USER = int(only(STAGE, "USER").rest.partition(":")[0])
-CONTAINER = Path(__file__).parent / "container.py"
+CONTAINER = Path(__file__).parents[1] / "support/monitoring/container.py"
 
 pytestmark = pytest.mark.alone
 

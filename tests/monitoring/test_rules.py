@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from monitoring.shipped import PROMETHEUS, ROOT, known_names, names, rules
+
+from tests.support.monitoring.shipped import PROMETHEUS, ROOT, known_names, names, rules
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"

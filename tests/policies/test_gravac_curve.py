@@ -1,11 +1,11 @@
 """Policy gravac and the curve of gain: what it rules out is not tried."""
 
 import pytest
-from policies.builders import Cluster, Run
 
 from gravac.policies import GravacPolicy
 from gravac.policies.gravac.table import row
 from gravac.protocol import GainCurve
+from tests.support.policies import Cluster, Run
 
 
 def curve(own: bool = True, **gains: float) -> GainCurve:

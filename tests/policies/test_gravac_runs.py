@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from policies.builders import GAINS, Cluster, Run, level_sums
 
 from gravac.policies import GravacPolicy, build
 from gravac.policies.gravac.table import row
 from gravac.protocol import PolicySpec, WindowReport
+from tests.support.policies import GAINS, Cluster, Run, level_sums
 
 FLAT = dict.fromkeys(GAINS, 0.5)
 

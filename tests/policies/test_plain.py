@@ -1,9 +1,9 @@
 """The policies that do not adapt."""
 
 import pytest
-from policies.builders import Cluster, Run
 
 from gravac.policies import DensePolicy, GravacPolicy, StaticPolicy, WarmupPolicy
+from tests.support.policies import Cluster, Run
 
 
 def test_dense_stays_dense_in_one_epoch() -> None:

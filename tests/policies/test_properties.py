@@ -4,11 +4,11 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policies.builders import level_sums, window_report
 
 from gravac.policies import POLICIES, Policy, PolicyState, parse
 from gravac.policies.gravac.paper import reachable
 from gravac.protocol import Decision, SmoothedGain, WindowReport
+from tests.support.policies import level_sums, window_report
 
 POLICY_LINES = [
     "gravac",

@@ -4,7 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ranks import harness
+
+from tests.support.ranks import harness
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from ranks.harness import RunEach, RunRanks
 
 from gravac.aggregators import AGGREGATORS
 from gravac.compressors import COMPRESSORS
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

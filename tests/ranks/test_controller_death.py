@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
 
 from gravac.protocol import End, WindowReport
 from gravac.traces.replay import check
 from gravac.traces.trace import read
 from gravac_agent import SetupError
 from gravac_agent.reporting.joblock import JobLock
+from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -3,7 +3,8 @@
 import math
 
 import pytest
-from ranks.harness import RunEach, RunRanks
+
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

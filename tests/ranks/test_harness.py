@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from forked import ZYGOTE, first_line
-from ranks.harness import RunRanks
-from warm import WarmPython
+
+from tests.support.ranks.harness import RunRanks
+from tests.support.warm import WarmPython
+from tools.harness.forked import ZYGOTE, first_line
 
 pytestmark = pytest.mark.distributed
 

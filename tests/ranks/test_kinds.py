@@ -1,7 +1,8 @@
 """Gradients other than dense float32: P10 in float16, complex and sparse ones, and buckets that cannot be encoded."""
 
 import pytest
-from ranks.harness import RunEach, RunRanks
+
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunEach, RunRanks
 
 from gravac.memories import MEMORIES
 from gravac.protocol import Event
 from gravac.traces.trace import read
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunEach, RunRanks
+
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controller.process import Controller
-from monitoring.prometheus import PATIENCE_SECONDS, Prometheus
-from monitoring.shipped import asks, rules, selectors
-from ranks.harness import run_ranks
+
+from tests.support.monitoring.prometheus import PATIENCE_SECONDS, Prometheus
+from tests.support.monitoring.shipped import asks, rules, selectors
+from tests.support.ranks.harness import run_ranks
+from tools.harness.controller import Controller
 
 JOB = "monitored"
 LEAST_SECONDS = float(os.environ.get("SCRAPE_SECONDS", "0"))

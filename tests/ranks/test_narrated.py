@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
 
 from gravac.traces.replay import check
+from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -4,11 +4,11 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
 
 from gravac.protocol.orders import Override
 from gravac.traces.replay import check
 from gravac.traces.trace import read
+from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
 

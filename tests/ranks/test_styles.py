@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunEach, RunRanks
 
 from gravac.traces.replay import check
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 

@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 import pytest
-from ranks.harness import RunRanks
 
 from gravac.protocol import Event
 from gravac.traces.trace import read
+from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
 

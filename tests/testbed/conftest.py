@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from warm import WarmPython
 
 from gravac_controller.bench.namespaces import NetworkUnavailable, obstacle
 from gravac_controller.bench.network import Network
+from tests.support.warm import WarmPython
 
 
 @pytest.fixture(scope="session")

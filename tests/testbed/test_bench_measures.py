@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from testbed.measured import bench
 
 from gravac_agent.bench.paired import row
 from gravac_controller.bench import hook as hooks
 from gravac_controller.cli import main
+from tests.support.measured import bench
 
 
 @pytest.mark.usefixtures("warm")

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from whatif.made import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
 
 from gravac import compressors
 from gravac.collectives import ALONE, AUTO, Load, Network, Ways
@@ -13,6 +12,7 @@ from gravac.whatif import Oracle, Scenario
 from gravac.whatif.exchange import volume
 from gravac.whatif.fit import fit, network_of
 from gravac.whatif.recording import Recording
+from tests.support.whatif import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
 
 FAST = Network(latency_seconds=2e-5, bytes_per_second=125e6)
 SLOW = Network(latency_seconds=1e-3, bytes_per_second=6e6)

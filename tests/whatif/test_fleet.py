@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from controller.process import Controller
-from whatif.made import NETWORK, recording
 
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac.traces.replay import check
 from gravac.whatif import Fleet, Oracle, Scenario
+from tests.support.whatif import NETWORK, recording
+from tools.harness.controller import Controller
 
 RANKS, LISTED, WINDOWS = 10_000, 1024, 4
 """``LISTED``: as many as an agent lists by default, with the controller's limits as they are by default."""

@@ -5,10 +5,10 @@ from statistics import median
 
 import pytest
 import torch
-from whatif.made import kept, recording
 
 from gravac.signals.spectrum import LADDER
 from gravac.whatif.gains import USUAL_LOSS, GainModel
+from tests.support.whatif import kept, recording
 
 
 def model(**options: object) -> GainModel:

@@ -1,11 +1,11 @@
 """A policy's path through a scenario, and how long it takes to deliver as much."""
 
 import pytest
-from whatif.made import CFS, NETWORK, RANKS, SAMPLES, STEPS, kept, recording
 
 from gravac.collectives import Network
 from gravac.policies import parse
 from gravac.whatif import Fleet, GainUnknown, Oracle, Path, Scenario, best, walk
+from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, kept, recording
 
 SLOW = Network(latency_seconds=1e-4, bytes_per_second=6e6)
 

@@ -6,13 +6,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from whatif.made import CFS, NETWORK, recording, spec, windows
 
 from gravac.protocol import ModelShape, WindowReport
 from gravac.traces.line import Line, TraceRecord, kind_of
 from gravac.whatif import NothingRecorded, record
 from gravac.whatif.recording import MOST_KEPT, Recording
 from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
+from tests.support.whatif import CFS, NETWORK, recording, spec, windows
 
 
 def lines(*records: TraceRecord) -> list[Line]:

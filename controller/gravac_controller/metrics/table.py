@@ -158,9 +158,7 @@ TABLE: tuple[Row[JobPicture], ...] = (
         "Samples per second times gain of a CF when last measured.",
         lambda c: c.useful_samples_per_second,
     ),
-    window_gauge(
-        "gravac_backlog", "Steps of progress held back in the error memories.", lambda w: w.backlog
-    ),
+    window_gauge("gravac_backlog", "Steps of progress held back in the error memories.", lambda w: w.backlog),
     window_gauge(
         "gravac_error_feedback_ratio",
         "Norm of the residual per norm of the gradient.",

@@ -1,0 +1,325 @@
+"""Triton's kernels against plain torch, to the bit; ``test_kernels_cuda.py`` runs this in a process of its own."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.compressors import Key, build
+from gravac.kernels import backend
+from gravac.kernels.packing import pack_wide, unpack_wide
+from tests.support.maths.backends import on, same, vector
+from tests.support.maths.triton_device import GPU, HERE, SHIPPED, SMALL, alike, module, prepare, triton
+
+Place = Callable[[Tensor], Tensor]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+KINDS = ["normal", "mixed", "wild"]
+LARGE = (3_000_001,) if GPU else ()
+"""Enough elements for many programs of the shipped sizes; too many for the interpreter."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared() -> None:
+    prepare()
+
+
+@pytest.fixture(params=["small", "shipped"] if GPU else ["small"], autouse=True)
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "small":
+        for name, constants in SMALL.items():
+            for constant, value in constants.items():
+                monkeypatch.setattr(module(name), constant, value)
+    with np.errstate(all="ignore"):  # the interpreter's: the tensors are wild
+        yield
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_residual_is_added_and_all_is_counted(dtype: torch.dtype, kind: str) -> None:
+    for n in (0, 1, 129, 500, *LARGE):
+        g, e = vector(n, n, kind).to(dtype), vector(n, n + 1, kind)
+
+        def run(put: Place, g: Tensor = g, e: Tensor = e) -> tuple[Tensor, ...]:
+            out = put(torch.full_like(e, 7.0))
+            found = kernels.tally(put(g), put(e), share=0.3, out=out, sums=True)
+            assert found.products is not None
+            return out, found.counts, found.energies, found.products, found.summary
+
+        mine = triton(run)
+        with on("reference"):
+            theirs = run(Tensor.clone)
+        same(mine[:2], theirs[:2])
+        # As promised: bin 0 is taken as nothing, and 1 to 15 hold numbers below the normal ones.
+        assert not mine[2][0]
+        error = (mine[2] - theirs[2]).abs()
+        assert (error[1:16] <= 2.0**-15 * theirs[2][1:16]).all()
+        assert (error[16:] <= 2.0**-23 * theirs[2][16:]).all()
+        for number in (3, 4):
+            assert torch.allclose(mine[number], theirs[number], rtol=2.0**-23, equal_nan=True)
+        assert torch.allclose(mine[3], theirs[3], rtol=1e-12, equal_nan=True)
+
+
+def test_what_is_counted_is_copied_or_left() -> None:
+    x = vector(300, 3, "wild")
+
+    def run(put: Place) -> tuple[Tensor, ...]:
+        mine, copy = put(x), put(torch.empty(300))
+        first = kernels.tally(mine, out=copy).counts
+        again = kernels.tally(mine, mine, share=0.5, out=mine).counts
+        return mine, copy, first, again, kernels.tally(copy).counts
+
+    alike(run)
+
+
+def test_a_table_holds_what_is_put_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in one bin, the largest significand: neither the count nor the sum beside it runs into the other."""
+    assert SHIPPED["tally"]["BLOCK"] * SHIPPED["tally"]["BLOCKS_A_TABLE"] < 2**20
+    monkeypatch.setattr(module("tally"), "BLOCK", 1 << 18)
+    monkeypatch.setattr(module("tally"), "BLOCKS_A_TABLE", 3)
+    x = torch.full((3 << 18,), 1.9999999)
+    counts, energies = triton(
+        lambda put: (lambda found: (found.counts, found.energies))(kernels.tally(put(x)))
+    )
+    place = (127 << 4) | 15
+    assert int(counts[place]) == x.numel()
+    assert float(energies.sum()) == pytest.approx(float(x[0].double() ** 2) * x.numel(), rel=2.0**-23)
+
+
+def taken(x: Tensor, k: int, clear: bool) -> None:
+    def run(put: Place) -> tuple[Tensor, ...]:
+        mine = put(x)
+        return *kernels.take_top(mine, k, clear=clear), mine
+
+    alike(run)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_are_taken_and_zeros_left(kind: str) -> None:
+    many = [(n, k) for n in LARGE for k in (30_000, 1_000_000)]
+    few = ((300, 150), (257, 256)) if kind == "wild" else ((600, 6), (900, 1))
+    for n, k in ((1, 1), (33, 32), *few, *many):
+        taken(vector(n, n + k, kind), k, clear=k != 150)
+
+
+def test_ties_go_to_the_lowest_places() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sparse = torch.zeros(400)
+    sparse[torch.randperm(400, generator=generator)[:20]] = torch.randn(20, generator=generator)
+    taken(sparse, 60, clear=True)  # zeros too must be taken
+    taken(torch.full((260,), -0.3), 120, clear=True)
+    taken(torch.randn(500, generator=generator).bfloat16().float(), 61, clear=True)  # eight sizes in a bin
+    taken(1.0 + torch.rand(200, generator=generator) / 16, 70, clear=True)  # all in one bin
+    taken(torch.tensor([1.0, -1.0, torch.inf, torch.nan, -torch.nan, -torch.inf]).repeat(30), 99, clear=True)
+
+
+def test_a_second_level_comes_from_the_first_ones_values() -> None:
+    x = vector(900, 4, "mixed")
+
+    def run(put: Place) -> tuple[Tensor, ...]:
+        mine = put(x)
+        counted = kernels.tally(mine)
+        places, values = kernels.take_top(mine, 400, counted)
+        return places, *kernels.take_top(values, 50, counted)
+
+    alike(run)
+
+
+def test_the_tally_of_another_tensor_takes_nothing_and_shows() -> None:
+    """Nobody waits to raise an error, so the values must not pass for a gradient."""
+    x = vector(1000, 1, "normal")
+    for other in (vector(1000, 2, "normal") * 1e6, torch.zeros(1000), x[:300], x * 2):
+
+        def run(put: Place, other: Tensor = other) -> tuple[Tensor, ...]:
+            mine = put(x)
+            return *kernels.take_top(mine, 400, kernels.tally(put(other)), clear=True), mine
+
+        places, values, left = triton(run)
+        assert torch.equal(left, x)
+        assert values.isnan().all()
+        assert places.tolist() == list(range(400))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_payloads_add_up(dtype: torch.dtype) -> None:
+    for count, wide in ((0, True), (5, False), (150, True)):
+        places = torch.randperm(300, generator=torch.Generator().manual_seed(count))[:count]
+        places, values = places if wide else places.int(), vector(count, 5, "wild").to(dtype)
+        alike(lambda put, p=places, v=values: added(put, torch.ones(300), p, v, 0.3))
+    twice = torch.tensor([3, 1, 3, 3, 299]).repeat(30)
+    small = torch.arange(150.0).to(dtype)  # sums that every order of adding gives exactly
+    alike(lambda put: added(put, torch.ones(300), twice, small, 0.5))
+
+
+def added(put: Place, out: Tensor, places: Tensor, values: Tensor, scale: float) -> Tensor:
+    mine = put(out)
+    kernels.scatter_add(mine, put(places), put(values), scale)
+    return mine
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 2**31 - 1])
+def test_a_place_outside_shows(bad: int) -> None:
+    places = torch.tensor([2, 7, bad], dtype=torch.int32)
+    out = triton(lambda put: added(put, torch.zeros(300), places, torch.ones(3), 1.0))
+    assert out[0].isnan()
+    assert out[1:].tolist() == [0, 1, 0, 0, 0, 0, 1, *[0] * 292]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8, 9, 17, 31])
+def test_codes_are_packed_and_come_back(width: int) -> None:
+    for n in (0, 1, 7, 200):
+        codes = torch.randint(1 << width, (n,), generator=torch.Generator().manual_seed(n)).int()
+        packed = alike(lambda put, codes=codes: pack_wide(put(codes), width))
+        assert torch.equal(triton(lambda put, p=packed, n=n: unpack_wide(put(p), n, width)), codes)
+        if width <= 8:
+            same(alike(lambda put, codes=codes: kernels.pack(put(codes), width)), packed)
+            alike(lambda put, p=packed, n=n: kernels.unpack(put(p), n, width))
+
+
+@pytest.mark.parametrize(
+    ("numel", "count"), [(0, 0), (1, 1), (65, 2), (700, 700), (700, 300), (3000, 300), (3000, 1)]
+)
+def test_places_are_packed_and_come_back(numel: int, count: int) -> None:
+    order = torch.randperm(numel, generator=torch.Generator().manual_seed(count))
+    places = order[:count].sort().values
+    packed = alike(lambda put: kernels.pack_positions(put(places), numel))
+    same(alike(lambda put: kernels.pack_positions(put(places.int()), numel)), packed)
+    back = triton(lambda put: kernels.unpack_positions(put(packed), count, numel))
+    assert torch.equal(back, places.int())
+
+
+def test_the_ends_of_the_range() -> None:
+    numel = 2**31 - 1
+    for places in ([0, numel - 1], [numel - 1], [0]):
+        packed = alike(lambda put, p=places: kernels.pack_positions(put(torch.tensor(p)), numel))
+        count = len(places)
+        back = triton(lambda put, p=packed, k=count: kernels.unpack_positions(put(p), k, numel))
+        assert back.tolist() == places
+
+
+def test_a_damaged_payload_stays_within_its_bounds() -> None:
+    packed = kernels.pack_positions(torch.arange(0, 1000, 20), 1000)
+    for value, missing in ((0, True), (255, False)):
+        broken = packed.clone()
+        broken[-4:] = value
+        places = triton(lambda put, b=broken: kernels.unpack_positions(put(b), 50, 1000))
+        assert places.shape == (50,)
+        assert bool((places == -1).any()) == missing
+    with pytest.raises(ValueError, match="bytes given, 50 places of 1000 take"):
+        triton(lambda put: kernels.unpack_positions(put(packed[:-1]), 50, 1000))
+
+
+@pytest.mark.parametrize("block", [1, 7, 32, 200, 10**6])
+def test_blocks_are_rounded_alike(block: int) -> None:
+    for n, width, kind in ((1, 2, "normal"), (300, 4, "wild"), (400, 8, "mixed"), (260, 3, "normal")):
+        x = vector(n, n + block, kind)
+        scales, packed = alike(lambda put, x=x, w=width: kernels.quantise(put(x), block, w, 11))
+        alike(lambda put, s=scales, p=packed, n=n, w=width: kernels.dequantise(put(s), put(p), n, block, w))
+    for nothing in alike(lambda put: kernels.quantise(put(torch.empty(0)), block, 4, 1)):
+        assert not nothing.numel()
+
+
+@pytest.mark.parametrize("n", [0, 1, 127, 300])
+def test_noise_is_the_same(n: int) -> None:
+    for seed in (0, 2**62 + 5):
+        with on("cuda"):
+            mine = kernels.noise(n, seed, HERE).cpu()
+        with on("reference"):
+            same(mine, kernels.noise(n, seed, torch.device("cpu")))
+
+
+@pytest.mark.parametrize(
+    ("numel", "count"), [(0, 0), (700, 9), (1025, 0), (1100, 300), (1100, 1100), (2**31 - 1, 40)]
+)
+def test_the_same_places_are_drawn(numel: int, count: int) -> None:
+    with on("cuda"):
+        mine = kernels.distinct(numel, count, 7, HERE).cpu()
+    with on("reference"):
+        same(mine, kernels.distinct(numel, count, 7))
+
+
+def test_products_lose_nothing() -> None:
+    for n, other in ((0, torch.float32), (300, torch.float32), (700, torch.bfloat16)):
+        x, y = vector(n, 1, "mixed"), vector(n, 2, "normal").to(other)
+        mine = triton(lambda put, x=x, y=y: kernels.product(put(x), put(y)))
+        assert mine.dtype == torch.float64
+        terms = (x.double() * y.double()).tolist()
+        assert float(mine) == pytest.approx(math.fsum(terms), rel=1e-12)
+        assert triton(lambda put, x=x: torch.tensor(kernels.energy(put(x)))) == pytest.approx(
+            math.fsum((x.double() ** 2).tolist()), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize("codec", ["topk", "topk+bf16", "topk+int4", "int8", "randomk"])
+def test_codecs_send_the_same_bytes(codec: str) -> None:
+    """Two levels at once, over the wire and back."""
+    x, key, compressor = vector(400, 8, "mixed"), Key(1, 2, 3, 0), build(codec)
+
+    def run(put: Place) -> tuple[Tensor, ...]:
+        mine, decoded = put(x), put(torch.zeros(400))
+        counted = kernels.tally(mine) if compressor.counts else None
+        payloads = compressor.levels(mine, (4.0, 50.0), key, torch.float32, counted)
+        wire = tuple(payload.pack() for payload in payloads)
+        for cf, buffer in zip((4.0, 50.0), wire, strict=True):
+            compressor.decompress(compressor.unpack(buffer, 400, cf, key, torch.float32), decoded, 0.5)
+        return *wire, decoded
+
+    alike(run)
+
+
+def step(g: Tensor, e: Tensor, out: Tensor) -> tuple[Tensor, ...]:
+    """All that is done to a bucket, from the gradient to the mean, and what could be done instead."""
+    n, key = g.numel(), Key(1, 2, 3, 0)
+    results: list[Tensor] = []
+    for name in ("topk+bf16", "topk+int8", "int4"):
+        compressor = build(name)
+        counted = kernels.tally(g, e, share=0.9, out=out, sums=True)
+        for payload in compressor.levels(out, (10.0, 100.0), key, torch.float32, counted):
+            arrived = compressor.unpack(payload.pack(), n, payload.cf, key, torch.float32)
+            compressor.decompress(arrived, g, 0.5)
+        results.append(counted.summary)
+    places, values = kernels.take_top(out, n // 100, counted, clear=True)
+    kernels.scatter_add(g, places, values, 0.5)
+    drawn = kernels.distinct(n, n // 100, 3, g.device)
+    run = kernels.take_run(out, n - 5, n // 100, clear=True)
+    kernels.add_run(g, n - 5, run, 0.5)
+    signs = kernels.unpack(kernels.pack(g >= 0, 1), n, 1)
+    return *results, drawn, signs, kernels.product(g, out), kernels.noise(n, 5, g.device)
+
+
+def test_nobody_looks_at_what_may_not_have_been_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the meta device have no data, so whoever would wait for some raises: a GPU is not needed to see it."""
+    tensors = [torch.empty(100_003, device="meta") for _ in range(3)]
+    with on("reference"), pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        step(*tensors)  # plain torch looks
+    monkeypatch.setattr(backend, "_GPUS", ("meta",))
+    for name in SMALL:
+        monkeypatch.setattr(module(name), "launch", lambda *arguments, **constants: None)
+    with on("cuda"):
+        assert [tuple(result.shape) for result in step(*tensors)] == [
+            *([(5,)] * 3), (1000,), (100_003,), (), (100_003,)
+        ]  # fmt: skip
+
+
+@pytest.mark.skipif(not GPU, reason="no GPU here: nothing that torch could catch waiting, nothing compiled")
+def test_a_step_waits_for_nothing_and_compiles_nothing() -> None:
+    import triton as compiler
+
+    g, e, out = (vector(1_000_003, seed).to(HERE) for seed in (1, 2, 3))
+    late: list[object] = []
+    with on("cuda"):
+        kernels.warm()
+        compiler.knobs.runtime.jit_post_compile_hook = lambda **given: late.append(given.get("repr"))
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            results = step(g, e, out)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+            compiler.knobs.runtime.jit_post_compile_hook = None
+    assert not late
+    assert int(results[0][0]) == g.numel()
+    assert results[3].unique().numel() == g.numel() // 100

@@ -1,0 +1,104 @@
+"""Real ranks: each is a process with its own gloo, started for one test and gone with it."""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gravac.kernels.backend import _KERNELS as KERNELS
+from tools.harness.forked import Forked, Zygote, surroundings
+
+RunRanks = Callable[..., list[dict[str, Any]]]
+RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
+
+
+def free_port() -> int:
+    """A port that stays free: none that the system gives to others, nor one that tests beside us choose."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = random.randrange(10_000, 12_000) + 2_000 * (worker % 10)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+@functools.cache
+def zygotes() -> tuple[Zygote, Zygote]:
+    """Rank 0 comes from one and the others from the other: as in real life, they do not order sets alike."""
+    modules = [
+        "torch._dynamo",
+        "torch.distributed",
+        "gravac_agent",
+        "tests.support.ranks.rank",
+    ]  # DDP imports the first
+    if importlib.util.find_spec("numba"):
+        modules += [f"gravac.kernels.cpu.{name}" for name in KERNELS]
+    return Zygote(*modules), Zygote(*modules)
+
+
+def run_ranks(
+    tmp_path: Path,
+    scenario: str,
+    world: int = 2,
+    seconds: float = 240,
+    fails: bool = False,
+    kernels: str = "auto",
+    **arguments: Any,
+) -> list[dict[str, Any]]:
+    """Run that function of ``scenarios`` on every rank; returns what each returned.
+
+    A rank that fails, or a run longer than ``seconds``, raises AssertionError with the ranks' output.
+    """
+    environment = surroundings(
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+        WORLD_SIZE=str(world),
+        OMP_NUM_THREADS="1",
+        GRAVAC_KERNELS=kernels,
+        GRAVAC_COLLECTIVE="gather",  # what is measured differs from run to run
+    )
+    arguments = {"folder": str(tmp_path), **arguments}
+    processes: list[Forked] = []
+    outputs = [tmp_path / f"rank{rank}.log" for rank in range(world)]
+    try:
+        for rank, output in enumerate(outputs):
+            result = str(tmp_path / f"rank{rank}.json")
+            with output.open("wb") as stream:
+                processes.append(
+                    zygotes()[min(rank, 1)].start(
+                        function="tests.support.ranks.rank:main",
+                        arguments={"scenario": scenario, "arguments": arguments, "result": result},
+                        environment=environment | {"RANK": str(rank)},
+                        stdout=stream,
+                    )
+                )
+        until = time.monotonic() + seconds
+        codes = [process.wait(max(0.1, until - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
+    finally:  # those that were started, too, when a later one could not be
+        for process in processes:
+            process.kill()
+            process.wait()
+    if any(codes) and not fails:
+        raise AssertionError(f"ranks ended with {codes}\n" + tails(outputs))
+    return [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(world)]
+
+
+def run_each(
+    tmp_path: Path, scenario: str, world: int, cases: list[dict[str, Any]], seconds: float = 280
+) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """``run_ranks`` for each set of arguments, in one set of processes: every case with what its ranks returned."""
+    results: list[Any] = run_ranks(tmp_path, "each_of", world, seconds, which=scenario, cases=cases)
+    return [(case, [result[number] for result in results]) for number, case in enumerate(cases)]
+
+
+def tails(outputs: list[Path]) -> str:
+    return "\n".join(f"--- {output.name}\n{output.read_text(errors='replace')[-3000:]}" for output in outputs)

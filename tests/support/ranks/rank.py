@@ -1,0 +1,36 @@
+"""One rank of a distributed test, in a process of its own."""
+
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.support.ranks import scenarios
+
+
+def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
+    """Run that function of ``scenarios``; what it returns goes to the JSON file ``result``."""
+    code = 1
+    try:
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+        logging.basicConfig(level=logging.INFO)
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        found = getattr(scenarios, scenario)(dist.get_rank(), dist.get_world_size(), **arguments)
+        Path(result).write_text(json.dumps(found))
+        dist.destroy_process_group()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # gloo's threads outlive the group and may abort the interpreter's shutdown

@@ -1,0 +1,84 @@
+"""Ranks that disagree, codecs that fail, a rank that goes wrong."""
+
+import time
+from typing import Any
+
+import torch
+
+from gravac_agent import Agent, AgreementError
+from gravac_agent.exchange.plan import Plan
+from tests.support.ranks.scenarios.model import fingerprint, train, wrapped
+
+
+def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Rank 1 is made to plan another CF: both ranks must learn of it before a collective of another shape."""
+    module = wrapped(buckets=8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    issued: list[float] = []
+    try:
+        with Agent(
+            module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=50
+        ) as agent:
+            parts = agent._parts
+            assert parts is not None
+            begin = parts.engine.begin
+
+            def note(plan: Plan, number: int) -> None:
+                issued.append(plan.cf)
+                begin(plan, number)
+
+            parts.engine.begin = note  # type: ignore[method-assign]
+
+            def spoil(step: int) -> None:
+                if step == 20 and rank == 1:
+                    parts.loop.following = Plan(parts.loop.following.directive, 20.0)
+
+            for step in range(40):
+                spoil(step)
+                train(module, optimizer, rank, range(step, step + 1))
+    except AgreementError as error:
+        return {"error": str(error), "issued": sorted(set(issued)), "step": len(issued)}
+    return {"error": None, "issued": sorted(set(issued)), "step": len(issued)}
+
+
+def settings_differ(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Ranks started with different windows."""
+    module = wrapped()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    try:
+        with Agent(module, optimizer, data_dir=folder, controller=None, window=10 + rank, policy="dense"):
+            pass
+    except AgreementError as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
+def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Compression raises on one rank at one step: no lone fallback, nothing lost, ranks stay equal."""
+    module = wrapped(buckets=8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
+        parts = agent._parts
+        assert parts is not None
+        codec = parts.engine.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        compress = codec.compress
+        armed = {"now": False}
+
+        def broken(*arguments: Any) -> Any:
+            if armed["now"]:
+                raise RuntimeError("deliberate")
+            return compress(*arguments)
+
+        codec.compress = broken  # type: ignore[method-assign]
+        for step in range(20):
+            armed["now"] = step == 10 and rank == 1
+            train(module, optimizer, rank, range(step, step + 1))
+        owed = sum(float(t.abs().sum()) for t in parts.memory.state_dict().values())
+    return {"parameters": fingerprint(module), "owed": owed}
+
+
+def one_fails(rank: int, world: int, folder: str) -> None:
+    """Rank 1 fails; rank 0 would wait for it for long."""
+    if rank == 1:
+        raise RuntimeError("deliberate")
+    time.sleep(60)

@@ -1,0 +1,184 @@
+"""What may go wrong on one rank alone, uneven inputs, compiled modules, several optimizers."""
+
+import copy
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac.protocol import WindowReport
+from gravac.traces.trace import read
+from gravac_agent import Agent
+from gravac_agent.setup import build
+from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
+
+
+def uneven(
+    rank: int, world: int, folder: str, counts: list[int], told: int = 0, **options: Any
+) -> dict[str, Any]:
+    """Ranks with different numbers of batches in a Join context, twice in a row; plainly and with the agent."""
+    found = {}
+    for name in ("plain", "agent"):
+        module = wrapped(buckets=6)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+        def passes(module: Any = module, optimizer: Any = optimizer) -> None:
+            for begin in (0, 100):
+                with Join([module]):
+                    train(module, optimizer, rank, range(begin, begin + counts[rank]))
+
+        if name == "plain":
+            passes()
+        else:
+            with Agent(
+                module, optimizer, data_dir=folder, controller=None, window=5, agreement_seconds=60, **options
+            ) as agent:
+                if told:
+                    agent.log(samples=told)
+                passes()
+                assert agent._parts is not None
+                loop, trace = agent._parts.loop, agent.trace_path
+        found[name] = fingerprint(module)
+    return {
+        **found,
+        "steps": loop.step,
+        "windows": loop.window.number,
+        "saved": loop.dense_bytes / loop.payload_bytes,
+        "samples": [] if trace is None else _samples(trace),
+    }
+
+
+def _samples(trace: Path) -> list[int]:
+    return [line.record.samples for line in read(trace) if isinstance(line.record, WindowReport)]
+
+
+def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]:
+    """The setup fails on rank 1, or on rank 0 where only that one can: every rank is to hear of it at once."""
+    module, other = wrapped(buckets=4), net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options: dict[str, Any] = {"controller": None, "policy": "static:cf=4", "agreement_seconds": 60}
+    state: dict[str, Any] = {}
+    if what.startswith("load"):
+        with Agent(module, optimizer, data_dir=folder, job="first", **options) as agent:
+            train(module, optimizer, rank, range(4))
+            state = agent.state_dict()
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    name = "0.weight"
+    if what == "load another model" and rank == 1:
+        state["shapes"][name] = [32, 128]
+    if what == "load a state of 0.1" and rank == 1:
+        state["residual"][name] = state["residual"][name][:1024]
+        del state["shapes"]
+    if what == "load nonsense" and rank == 1:
+        state["residual"][name] = "not a tensor"
+    if what == "optimizer" and rank == 1:
+        optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
+    if what == "hook" and rank == 1:
+        module.register_comm_hook(None, allreduce_hook)
+    desk = build._desk
+    if what == "desk" and rank == 0:
+        build._desk = _no_desk
+    error, before = "", time.monotonic()
+    try:
+        agent = Agent(module, optimizer, data_dir=folder, job="second", **options)
+        with Join([module], enable=what == "join"), agent:
+            if state and (what != "load not" or rank != 1):
+                agent.load_state_dict(state)
+            train(module, optimizer, rank, range(3))
+    except Exception as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    finally:
+        build._desk = desk
+    return {"error": error, "seconds": time.monotonic() - before}
+
+
+def _no_desk(*_: Any) -> Any:
+    raise OSError("no desk on this host")
+
+
+def peer_dies(rank: int, world: int, folder: str, cf: float) -> dict[str, Any]:
+    """The last rank ends in the middle of training, as one that is out of memory does."""
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    policy = f"static:cf={cf}" if cf > 1 else "dense"
+    error, kept, began = "", "", 0.0
+    try:
+        with Agent(module, optimizer, data_dir=folder, controller=None, policy=policy, window=5):
+            train(module, optimizer, rank, range(5))
+            if rank == world - 1:
+                Path(folder, f"rank{rank}.json").write_text("{}")
+                os._exit(0)
+            kept, began = fingerprint(module), time.monotonic()
+            train(module, optimizer, rank, range(5, 8))
+    except Exception as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    result = {"error": error, "kept": kept == fingerprint(module), "seconds": time.monotonic() - began}
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(result))
+    os._exit(0)  # a group that lost a member cannot be taken down in order
+
+
+class Wide(nn.Module):
+    """About 3 MB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [layer for _ in range(9) for layer in (nn.Linear(280, 280), nn.Tanh())]
+        self.layers = nn.Sequential(nn.Linear(64, 280), *layers, nn.Linear(280, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def compiled(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """torch.compile(DDP): plainly, with a dense agent, and compressed; the last beside a module not compiled."""
+    found: dict[str, Any] = {}
+    for name in ("plain", "dense", "compressed", "not compiled"):
+        module = DistributedDataParallel(
+            Wide(), bucket_cap_mb=1.1
+        )  # torch.compile wants buckets of at least 1 MB
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        called: Any = module if name == "not compiled" else torch.compile(module, backend="eager")
+        train(called, optimizer, rank, range(3))  # compiled before the agent came
+        if name == "plain":
+            train(called, optimizer, rank, range(3, 20))
+        else:
+            policy = "dense" if name == "dense" else "static:cf=10"
+            with Agent(called, optimizer, data_dir=folder, controller=None, policy=policy, window=5) as agent:
+                train(called, optimizer, rank, range(3, 20))
+                assert agent.state is not None
+                found[name + " steps"] = [agent.state.step, agent.state.window, len(agent._layout)]
+        found[name] = fingerprint(module)
+    return found
+
+
+def several_optimizers(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """One optimizer for the body, one for the head, the agent knows the latter: a bad step touches no parameter."""
+    module = wrapped(buckets=4)
+    parameters = list(module.parameters())
+    body = torch.optim.SGD(parameters[:-2], lr=0.05)
+    head = torch.optim.SGD(parameters[-2:], lr=0.05)
+    kept = moved = False
+    with Agent(module, head, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
+        for step in range(8):
+            before = copy.deepcopy([p.detach() for p in parameters])
+            x, y = batch(rank, step)
+            loss = nn.functional.cross_entropy(module(x), y)
+            (loss * (float("nan") if step == 5 and rank == 1 else 1.0)).backward()
+            for optimizer in (body, head):
+                optimizer.step()
+                optimizer.zero_grad()
+            same = all(torch.equal(a, b) for a, b in zip(before, parameters, strict=True))
+            kept, moved = (same, moved) if step == 5 else (kept, moved or not same)
+        skipped = agent.state.nonfinite_steps if agent.state else -1
+    body.step()  # whatever steps later is not the agent's
+    return {"kept": kept, "moved": moved, "skipped": skipped, "parameters": fingerprint(module)}

@@ -1,0 +1,70 @@
+"""The small models the scenarios train, and plain steps of them."""
+
+import ctypes
+import hashlib
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def each_of(
+    rank: int, world: int, folder: str, which: str, cases: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One scenario with several sets of arguments, in one set of processes: starting those takes longest."""
+    from tests.support.ranks import scenarios
+
+    function = getattr(scenarios, which)
+    return [function(rank, world, f"{folder}/{number}", **case) for number, case in enumerate(cases)]
+
+
+def net(width: int = 64, layers: int = 8, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    stack: list[nn.Module] = []
+    for _ in range(layers):
+        stack += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*stack, nn.Linear(width, 10))
+
+
+def wrapped(buckets: int = 8, layers: int = 8, **options: Any) -> DistributedDataParallel:
+    """A net in DDP with about that many buckets (1: exactly one, 2: exactly two)."""
+    model = net(layers=layers)
+    total = sum(parameter.numel() for parameter in model.parameters()) * 4
+    shares = {1: 0.5, 2: 1.8}.get(buckets, 2 * buckets)  # DDP closes a bucket when it is past the cap
+    cap = total / shares / 2**20
+    return DistributedDataParallel(model, bucket_cap_mb=cap, **options)
+
+
+def batch(rank: int, step: int, width: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    x = torch.randn(16, width, generator=generator)
+    return x, (x[:, :10].sum(1) > 0).long() + 3 * (x[:, 0] > 1).long()
+
+
+def fingerprint(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for parameter in module.parameters():
+        whole = parameter.detach().contiguous()
+        digest.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
+    return digest.hexdigest()
+
+
+def train(
+    module: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    rank: int,
+    steps: range,
+    each: Any = None,
+) -> float:
+    loss = torch.tensor(math.nan)
+    for step in steps:
+        x, y = batch(rank, step)
+        loss = nn.functional.cross_entropy(module(x), y)
+        loss.backward()
+        if each is not None:
+            each(step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss.detach())

@@ -1,0 +1,281 @@
+"""Jobs and their controllers: checkpoints, deaths, watching, orders."""
+
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import time
+import urllib.request
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac.kernels import backend
+from gravac_agent import Agent, SetupError
+from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
+
+
+def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: str = "own") -> dict[str, Any]:
+    """20 steps in one go against 10, a checkpoint on disk (weights_only), and 10 more in new objects."""
+
+    def make() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+        module = wrapped(buckets=8)
+        return module, torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+
+    def decay(optimizer: torch.optim.Optimizer) -> Any:
+        def lower(step: int) -> None:
+            optimizer.param_groups[0]["lr"] = 0.05 * 0.9**step
+
+        return lower
+
+    options: dict[str, Any] = {
+        "data_dir": folder,
+        "controller": None,
+        "policy": "static:cf=25",
+        "compressor": compressor,
+        "window": 5,
+    }
+    module, optimizer = make()
+    with Agent(module, optimizer, job="whole", **options):
+        train(module, optimizer, rank, range(20), decay(optimizer))
+    whole = fingerprint(module)
+    module, optimizer = make()
+    path = f"{folder}/state{rank}.pt"
+    with Agent(module, optimizer, job="first", **options) as agent:
+        train(module, optimizer, rank, range(10), decay(optimizer))
+        torch.save(
+            {"agent": agent.state_dict(), "model": module.state_dict(), "optimizer": optimizer.state_dict()},
+            path,
+        )
+    module, optimizer = make()
+    # DDP regroups its buckets after the first step: resume must not depend on them.
+    with Agent(module, optimizer, job="second", **options) as agent:
+        state = torch.load(path, weights_only=True)
+        agent.load_state_dict(state["agent"])
+        module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        train(module, optimizer, rank, range(10, 20), decay(optimizer))
+    return {"whole": whole, "resumed": fingerprint(module)}
+
+
+def controller_dies(
+    rank: int, world: int, folder: str, kills: list[int], steps: int, window: int = 10
+) -> dict[str, Any]:
+    """A job with its own controller process, killed (SIGKILL) before the given steps."""
+    module = wrapped(buckets=8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    longest, killed = 0.0, []
+    with Agent(
+        module, optimizer, data_dir=folder, job="killed", policy="gravac:warmup_windows=1", window=window
+    ) as agent:
+        ready = agent.wait_ready(60)
+        dist.barrier()
+        desk = agent._parts.desk if agent._parts else None
+        for step in range(steps):
+            if step in kills and desk is not None:
+                pid = desk._process.pid  # type: ignore[attr-defined]
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            begun = time.monotonic()
+            train(module, optimizer, rank, range(step, step + 1))
+            agent.log(loss=1.0 + step)
+            longest = max(longest, time.monotonic() - begun)
+            time.sleep(0.01)
+        if desk is not None:
+            until = time.monotonic() + 60
+            while desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
+                time.sleep(0.05)
+        dist.barrier()
+        last = desk._process.pid if desk is not None else None  # type: ignore[attr-defined]
+        url = agent.url
+    return {
+        "parameters": fingerprint(module),
+        "ready": ready,
+        "killed": killed,
+        "last_pid": last,
+        "longest": longest,
+        "url": url,
+    }
+
+
+def controller_missing(rank: int, world: int, folder: str, url: str, steps: int) -> dict[str, Any]:
+    """The controller's address answers nobody: training goes on dense."""
+    module = wrapped(buckets=8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options: dict[str, Any] = {
+        "controller": url,
+        "window": 5,
+        "policy": "static:cf=10",
+        "request_seconds": 0.5,
+    }
+    with Agent(module, optimizer, data_dir=folder, fallback_windows=2, **options) as agent:
+        longest, phases = 0.0, []
+        for step in range(steps):
+            begun = time.monotonic()
+            train(module, optimizer, rank, range(step, step + 1))
+            longest = max(longest, time.monotonic() - begun)
+            phases.append(agent.state.phase if agent.state else "")
+        last = agent.state.cf if agent.state else 0
+        begun = time.monotonic()
+    return {
+        "parameters": fingerprint(module),
+        "longest": longest,
+        "phases": phases,
+        "cf": last,
+        "closing": time.monotonic() - begun,
+    }
+
+
+def monitored(rank: int, world: int, folder: str, url: str, job: str) -> dict[str, Any]:
+    """Trains over a slow link until ``folder/stop`` is there; from ``folder/fault`` on, each fourth gradient is bad."""
+    module = wrapped(buckets=2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    steps, bad = 0, 0
+    options: dict[str, Any] = {"policy": "gravac:warmup_windows=2", "window": 10, "link": "20mbit"}
+    with Agent(module, optimizer, controller=url, job=job, data_dir=folder, **options) as agent:
+        while True:
+            orders = [os.path.exists(f"{folder}/{order}") for order in ("stop", "fault")]
+            told = torch.tensor(orders, dtype=torch.int8)
+            dist.broadcast(told, 0)  # all ranks obey at the same step
+            stop, fault = told.tolist()
+            if stop:
+                return {"steps": steps, "bad": bad}
+            x, y = batch(rank, steps)
+            spoilt = bool(fault) and steps % 4 == 0
+            loss = nn.functional.cross_entropy(module(x), y) * (math.nan if spoilt and rank == 1 else 1.0)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            agent.log(loss=loss)
+            steps, bad = steps + 1, bad + spoilt
+
+
+def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """A trainer started again under the same job name, each time with a controller of its own."""
+    epochs = []
+    for _ in range(2):
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        with Agent(
+            module, optimizer, data_dir=folder, job="twice", policy="gravac:warmup_windows=1", window=10
+        ) as agent:
+            agent.wait_ready(60)
+            dist.barrier()
+            train(module, optimizer, rank, range(45))
+            epochs.append(agent.state.epoch if agent.state else -1)
+    return {"parameters": fingerprint(module), "epochs": epochs}
+
+
+def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """A checkpoint of one policy, loaded under another: by a desk in process, and by one that asks a controller."""
+
+    def agent(policy: str, **options: Any) -> tuple[Agent, DistributedDataParallel, torch.optim.Optimizer]:
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        return (
+            Agent(module, optimizer, data_dir=folder, policy=policy, window=2, **options),
+            module,
+            optimizer,
+        )
+
+    first, module, optimizer = agent("static:cf=10", controller=None)
+    with first:
+        train(module, optimizer, rank, range(5))
+        state = first.state_dict()
+    messages = []
+    for controller in (None, "auto"):
+        other, module, optimizer = agent("gravac", controller=controller)
+        try:
+            with other:
+                other.load_state_dict(state)
+        except SetupError as error:
+            messages.append(str(error))
+    return {"messages": messages}
+
+
+def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
+    """The name of a live run, with a controller and without, and then names made by the agent."""
+    messages, names = [], []
+    for controller in ("auto", None):
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        try:
+            with Agent(module, optimizer, data_dir=folder, job=job, controller=controller):
+                messages.append("began")
+        except SetupError as error:
+            messages.append(str(error))
+    for _ in range(3):  # within one second, most likely
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10") as agent:
+            train(module, optimizer, rank, range(3))
+            assert agent.state is not None
+            names.append(agent.state.job)
+    return {"messages": messages, "names": names if rank == 0 else None}
+
+
+def steered(
+    rank: int, world: int, folder: str, token: str, orders: dict[str, dict[str, Any]], steps: int
+) -> dict[str, Any]:
+    """A job whose own controller is given ``orders`` (by step) over HTTP; what each step sent, and its epoch."""
+    os.environ["GRAVAC_CONTROLLER_CONTROL_TOKEN"] = token
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    sent: list[tuple[float, int]] = []
+    options: dict[str, Any] = {"policy": "static:cf=10", "window": 10, "settle_steps": 0}
+    with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
+        assert agent.wait_ready(60)
+        dist.barrier()
+        desk = agent._parts.desk if agent._parts else None
+        for step in range(steps):
+            if desk is not None and str(step) in orders:
+                _order(agent.url or "", token, orders[str(step)])
+            if step % 10 == 5:  # the decision on the last window is there before this one is over
+                until = time.monotonic() + 60
+                while desk is not None and desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
+                    time.sleep(0.01)
+                dist.barrier()
+            train(module, optimizer, rank, range(step, step + 1))
+            assert agent.state is not None
+            sent.append((agent.state.cf, agent.state.epoch))
+    return {"sent": sent, "parameters": fingerprint(module)}
+
+
+def narrated(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """Three jobs in a program that has configured no logging, has turned our lines off, and has configured logging."""
+    root, agents = logging.getLogger(), logging.getLogger("gravac.agent")
+    root.handlers.clear()  # as in a program of its own
+    root.setLevel(logging.WARNING)
+    backend._KERNELS = ("none",)  # numba is not there
+    for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None})):
+        if part == 2:
+            logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
+        module = wrapped(buckets=4)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        print(f"--- {part}", file=sys.stderr, flush=True)
+        with Agent(
+            module, optimizer, data_dir=folder, job=f"told{part}", policy="static:cf=10", window=10, **options
+        ) as agent:
+            agent.wait_ready(60)
+            dist.barrier()
+            train(module, optimizer, rank, range(45))
+            try:
+                raise ValueError("\x1b[2J red")
+            except ValueError:
+                agents.exception("a controller answered %s", "\x1b[31m\nfake: line")
+            url = agent.url
+    return {"url": url, "level": agents.level, "handlers": len(agents.handlers)}
+
+
+def _order(url: str, token: str, order: dict[str, Any]) -> None:
+    path = f"{url}/v1/jobs/steered/override"
+    with urllib.request.urlopen(path) as answer:
+        seen = answer.headers["ETag"]
+    headers = {"If-Match": seen, "Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(path, json.dumps(order).encode(), headers, method="PUT")
+    urllib.request.urlopen(request).close()

@@ -1,0 +1,94 @@
+"""A job without the agent, gloo or DDP: the same steps in one process, straight from the mathematics."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gravac.aggregators import Aggregator, build
+from gravac.collectives import Communicator
+from gravac.compressors import Key
+from gravac.memories import Bucket
+from gravac.memories import build as build_memory
+from tests.support.maths.simulated import SimulatedWorld
+
+Batch = Callable[[int, int], tuple[Tensor, Tensor]]
+Layouts = Sequence[Sequence[Sequence[str]]]
+
+
+def simulate(
+    make: Callable[[], nn.Module],
+    batch: Batch,
+    *,
+    world: int,
+    compressor: str,
+    memory: str,
+    collective: str,
+    cfs: Sequence[float],
+    layouts: Layouts,
+    rate: float,
+    measured: float | None = None,
+) -> list[Tensor]:
+    """Parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``.
+
+    ``measured``: CF at which dense steps are compressed too, as the agent does, for codecs that learn from it.
+    """
+
+    modules = [make() for _ in range(world)]  # not in the threads, which share the generator that makes them
+
+    def each(communicator: Communicator) -> list[Tensor]:
+        module = modules[communicator.rank]
+        elements = sum(parameter.numel() for parameter in module.parameters())
+        aggregator = build(compressor, communicator, collective, elements=elements)
+        return _rank(aggregator, module, batch, memory, cfs, layouts, rate, measured)
+
+    return SimulatedWorld(world).run(each)[0]
+
+
+def _rank(
+    aggregator: Aggregator,
+    module: nn.Module,
+    batch: Batch,
+    memory: str,
+    cfs: Sequence[float],
+    layouts: Layouts,
+    rate: float,
+    measured: float | None,
+) -> list[Tensor]:
+    communicator, owed = aggregator.communicator, build_memory(memory)
+    parameters = dict(module.named_parameters())
+    for step, (cf, layout) in enumerate(zip(cfs, layouts, strict=True)):
+        x, y = batch(communicator.rank, step)
+        module.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        for number, names in enumerate(layout):
+            ours = [parameters[name] for name in names]
+            bucket = Bucket(
+                number, tuple(names), tuple(p.numel() for p in ours), tuple(tuple(p.shape) for p in ours)
+            )
+            flat = torch.cat([p.grad.flatten() for p in ours if p.grad is not None])
+            p = owed.compensate(bucket, flat, whole=cf == 1.0)
+            mean = torch.empty_like(flat)
+            key = Key(0, step, number, communicator.rank)
+            if cf == 1.0:
+                if measured is not None:
+                    aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
+                total = p * (1.0 / communicator.size)
+                communicator.sum(total).wait()
+                owed.update(bucket, None, None)  # type: ignore[arg-type]
+                mean.copy_(total)
+            else:
+                flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)
+                flight.work.wait()
+                owed.update(bucket, flight.codec, flight.payload)
+                flight.mean_into(mean)
+            for one, piece in zip(ours, mean.split(list(bucket.numels)), strict=True):
+                one.grad = piece.view_as(one)
+        aggregator.learn_together()
+        owed.commit()
+        aggregator.commit()
+        with torch.no_grad():
+            for one in parameters.values():
+                if one.grad is not None:
+                    one.add_(one.grad, alpha=-rate)  # as SGD does, to the last bit
+    return [one.detach() for one in parameters.values()]

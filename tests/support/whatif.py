@@ -1,0 +1,116 @@
+"""Traces made from a time model that is known, with noise, so that a fit can be held against the truth."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+from gravac.collectives import Network
+from gravac.policies import parse
+from gravac.protocol import GainCurve, JobSpec, ModelShape, PhaseSeconds, WindowReport
+from gravac.signals.spectrum import LADDER
+from gravac.whatif.exchange import volume
+from gravac.whatif.recording import Recording
+from gravac.whatif.timemodel import TimeModel
+from tests.support.policies import job_spec, level_sums, window_report
+from tests.support.traces_made import write
+
+ELEMENTS, STEPS, RANKS, SAMPLES = 4_000_000, 20, 4, 32
+"""``SAMPLES``: of a step, all ranks."""
+TRUTH = TimeModel(
+    elements=ELEMENTS,
+    compute_seconds=0.120,
+    compress_seconds=0.008,
+    compress_seconds_per_coded=2e-8,
+    decompress_seconds_per_coded=1e-8,
+    waiting_seconds=0.005,
+    handling_seconds_per_byte=8e-10,
+    last_ratio=0.25,
+    hidden_seconds=0.060,
+)
+NETWORK = Network(latency_seconds=1e-4, bytes_per_second=25e6)
+CFS = (1.0, 10.0, 30.0, 100.0, 1000.0)
+KEPT = 0.35
+"""The made codec keeps CF ** -KEPT, whatever was sent before."""
+
+
+def spec(**changes: object) -> JobSpec:
+    given: dict[str, object] = {
+        "world_size": RANKS,
+        "window_steps": STEPS,
+        "model": ModelShape(name="Net", tensors=4, elements=ELEMENTS),
+    }
+    return job_spec(parse("gravac").spec(), **(given | changes))
+
+
+def kept(cf: float) -> float:
+    return float(cf**-KEPT)
+
+
+def windows(
+    cfs: Sequence[float] = CFS,
+    each: int = 6,
+    noise: float = 0.0,
+    truth: TimeModel = TRUTH,
+    network: Network = NETWORK,
+    ranks: int = RANKS,
+    curve: bool = True,
+) -> Iterator[WindowReport]:
+    """``each`` windows of every CF; ``noise``: standard deviation of a window's times, relative."""
+    random, number = Random(7), 0
+    for cf in cfs:
+        told = volume("topk", ELEMENTS, cf, ranks, network)
+        step = truth.step(cf, told, network)
+        for _ in range(each):
+            off = max(0.1, random.gauss(1.0, noise))
+            yield _window(number, cf, [part * off for part in _parts(step)], told.payload_bytes, ranks, curve)
+            number += 1
+
+
+def _parts(step: object) -> list[float]:
+    return [getattr(step, name) for name in ("compute", "compress", "exposed", "decompress")]
+
+
+def _window(
+    number: int, cf: float, parts: list[float], payload: float, ranks: int, curve: bool
+) -> WindowReport:
+    seconds, share = sum(parts), kept(cf)
+    level = level_sums(0, cf, STEPS, STEPS - 5, seconds, parts[2])
+    energy = float(STEPS)
+    sums = level.sums.model_copy(
+        update={
+            "compensated_sq": energy,
+            "sent_sq": energy * share,
+            "minimum_sq": energy * share,
+            "candidate_sq": energy * share,
+        }
+    )
+    level = level.model_copy(update={"payload_bytes": int(payload * STEPS * ranks), "sums": sums})
+    compute, compress, communicate, decompress = (STEPS * part for part in parts)
+    gains = tuple(min(1.0, kept(at)) for at in LADDER)
+    return window_report(
+        window=number,
+        first_step=number * STEPS,
+        last_step=(number + 1) * STEPS - 1,
+        cf=cf,
+        seconds=STEPS * seconds,
+        samples=SAMPLES * STEPS,
+        levels=(level,),
+        phases=PhaseSeconds(
+            data_wait=0.0, compute=compute, compress=compress, communicate=communicate, decompress=decompress
+        ),
+        curve=GainCurve(steps=3, own=True, gains=gains) if curve else None,
+    )
+
+
+def recording(**options: object) -> Recording:
+    """What a trace of such windows holds."""
+    found = Recording(spec(world_size=options.get("ranks", RANKS)))
+    for report in windows(**options):  # type: ignore[arg-type]
+        found.add(report)
+    return found
+
+
+def trace(path: Path, **options: object) -> Path:
+    """The same as a file; its decisions are of no interest here and left out."""
+    write(path, [(spec(world_size=options.get("ranks", RANKS)),), *((one,) for one in windows(**options))])  # type: ignore[arg-type]
+    return path

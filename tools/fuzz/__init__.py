@@ -1,0 +1,1 @@
+"""Fuzzers: of the REST API and of trace files."""

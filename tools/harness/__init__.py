@@ -1,0 +1,1 @@
+"""Controllers, browsers and recorded jobs for tests, benchmarks and pages."""

@@ -1,0 +1,80 @@
+"""docs/catalogue.md, made from the code: python -m tools.pages.catalogue > docs/catalogue.md."""
+
+import re
+
+from gravac.catalogue import RANKS, Entry, catalogue
+from gravac_controller.cli import members
+
+HEAD = f"""# Catalogue
+
+Everything that can be chosen by name. Made from the code by `tools/pages/catalogue.py`; a test fails when this page is
+out of date. The same on a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`.
+
+Settings follow the name, behind a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`.
+
+Sizes are of float32. *CF reached* is what asking for a CF gives, *payload* what a rank hands to collectives in a step;
+both are expected values where sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of
+{RANKS} puts on its network. *Proven error* bounds E‖C(x) − x‖²; an empty cell says that nothing is proven. What the
+traits mean is in `gravac/compressors/payload.py`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    entries, parts = catalogue(), [HEAD]
+    for kind, words in members.KINDS.items():
+        named = [entry for entry in entries if entry.kind == kind]
+        parts.append(f"## {words.title}: {words.does}\n\n{_overview(named)}\n")
+        parts += [_section(entry) for entry in named]
+    return "\n".join(parts)
+
+
+def _overview(named: list[Entry]) -> str:
+    head = ["Name", members.sends_of(named[0].kind, named), "What"]
+    rows = [
+        [f"[{entry.name}](#{_anchor(entry)})", members.sends(entry), _text(members.what(entry, named))]
+        for entry in named
+    ]
+    told = [number for number, name in enumerate(head) if name]
+    return _table([head[number] for number in told], [[row[number] for number in told] for row in rows])
+
+
+def _anchor(entry: Entry) -> str:
+    """Where GitHub puts the heading of its section."""
+    return re.sub(r"[^\w -]", "", f"{entry.name} {entry.kind}".lower()).replace(" ", "-")
+
+
+def _section(entry: Entry) -> str:
+    paragraphs = [_text(paragraph) for paragraph in (entry.summary, *entry.details.split("\n\n"))]
+    facts = [f"- Source: {_text(entry.source)}.", f"- Use: {_use(entry)}"]
+    for word, held in (("Is", True), ("Is not", False)):
+        if members.traits(entry, held):
+            facts.append(f"- {word}: {members.traits(entry, held)}.")
+    blocks = [f"### {entry.name} ({entry.kind})", *paragraphs, "\n".join(facts)]
+    blocks += [_table(head, rows) for head, rows in (members.settings(entry), members.costs(entry)) if rows]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _use(entry: Entry) -> str:
+    use = members.use(entry)
+    return f"`{use}`" if '"' in use else f"{use}."
+
+
+def _text(text: str) -> str:
+    """Prose of a docstring as Markdown: code keeps its backticks, the rest loses what Markdown would read as marks."""
+    pieces = members.prose(text).split("`")
+    pieces[::2] = [piece.replace("*", "\\*").replace("<", "&lt;") for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---:" if members.numeric(name) else "---" for name in head], *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,83 @@
+"""docs/settings.md, made from the code: python -m tools.pages.settings > docs/settings.md."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gravac.policies.dense import DensePolicy
+from gravac.policies.gravac.policy import GravacPolicy
+from gravac.policies.static import StaticPolicy
+from gravac.policies.warmup import WarmupPolicy
+from gravac_agent.settings import AgentSettings
+from gravac_controller.settings import ControllerSettings
+
+HEAD = """# Settings
+
+Made from the code by `tools/pages/settings.py`; a test fails when this page is out of date.
+
+## The agent
+
+A keyword of `Agent(...)`, else the variable, else the default. All ranks must have the same values.
+
+"""
+CONTROLLER = """
+## The controller
+
+An option of `gravac serve` where there is one (`gravac serve --help`), else the variable, else the default. A
+controller that an agent starts gets its folder, job, port and token from the agent.
+
+"""
+POLICIES = """
+## The policies
+
+Written `name:setting=value,setting=value`, a list with slashes: `GRAVAC_POLICY=gravac:epsilon=0.4,ladder=10/40/160`, or
+`Agent(model, optimizer, policy="static:cf=100")`.
+
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    text = HEAD + _table(AgentSettings, "Variable", lambda name, _: f"GRAVAC_{name.upper()}")
+    text += CONTROLLER + _table(ControllerSettings, "Variable", _controller_variable)
+    text += POLICIES
+    for policy in (GravacPolicy, StaticPolicy, WarmupPolicy, DensePolicy):
+        model = policy.Settings
+        about = " ".join((model.__doc__ or "").split())
+        text += f"### {policy.name}\n\n{about}\n\n"
+        if model.model_fields:
+            text += _table(model, "Setting", lambda name, _: name) + "\n"
+    return text.rstrip("\n") + "\n"
+
+
+def _table(model: type[BaseModel], column: str, name_of: Callable[[str, FieldInfo], str]) -> str:
+    lines = [f"| {column} | Default | Meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        about = " ".join((field.description or "").split()).replace("|", "\\|")
+        lines.append(f"| `{name_of(name, field)}` | {_default(field)} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined:
+        return "must be given"
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, tuple):
+        return f"`{'/'.join(f'{item:g}' for item in value)}`"
+    if isinstance(value, Path | str):
+        return f"`{value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _controller_variable(name: str, field: FieldInfo) -> str:
+    alias = field.validation_alias
+    return alias if isinstance(alias, str) else f"GRAVAC_CONTROLLER_{name.upper()}"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
