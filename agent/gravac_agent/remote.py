@@ -83,9 +83,7 @@ class RemoteDesk:
         self._registered = False
         self._offset: int | None = None  # known after the first registration
         self._handed_in = spec.first_window  # number after the newest window handed in, as the trainer counts
-        self._next_window = (
-            0  # number after the newest window that an accepted decision can follow, as the job counts
-        )
+        self._next_window = 0  # number after the newest window that was decided, as the job counts
         self._refusals = 0  # of the record in flight, in a row
         self._backoff = Backoff()
         self._hung = False
