@@ -58,3 +58,17 @@ def test_events_are_bounded_apart_from_windows_and_the_end_always_fits() -> None
     outbox.add(end)
     assert (outbox.dropped_windows, outbox.dropped_events, outbox.first_window()) == (2, 2, 2)
     assert left(outbox) == [reports[2], notes[2], reports[3], notes[3], reports[4], notes[4], end]
+
+
+def test_what_is_dropped_is_counted_by_kind_and_once() -> None:
+    (window,), end = windows(1), End(incarnation="first", windows=1, steps=50, message="finished")
+    outbox = Outbox()
+    for record in (window, EVENT, end):
+        outbox.add(record)
+    outbox.drop(EVENT)
+    assert (outbox.dropped_windows, outbox.dropped_events, len(outbox)) == (0, 1, 2)
+    outbox.drop(EVENT)  # it is not here any more
+    outbox.drop(window)
+    outbox.drop(end)
+    assert (outbox.dropped_windows, outbox.dropped_events, len(outbox), outbox.windows) == (1, 2, 0, 0)
+    assert outbox.losses() == "1 windows that were dropped, 2 events"

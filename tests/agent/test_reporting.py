@@ -16,6 +16,7 @@ from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, WindowReport
 from gravac.traces.replay import check
 from gravac.traces.trace import read
+from gravac_agent.reporting.answers import Checker
 from gravac_agent.reporting.client import Connection, NoAnswer, Refused
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.remote import RemoteDesk
@@ -233,6 +234,36 @@ def test_a_taken_port_is_replaced_by_a_free_one(
         assert f"port {taken.getsockname()[1]} is taken; the live page is at {url} now" in caplog.text
 
 
+@pytest.mark.parametrize("taken_later", [True, False])
+def test_a_failed_start_is_repeated_only_where_the_port_was_taken(
+    own: ControllerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    taken_later: bool,
+) -> None:
+    """Another program can take the port between the check and the start. A controller that fails for another reason
+    would fail again, and its log would be about a port."""
+    answers, ports = iter([False, taken_later]), []
+
+    def start(port: int, until: float) -> str:
+        ports.append(port)
+        if port:
+            raise OSError("the controller did not start: no space left")
+        return "http://127.0.0.1:4321"
+
+    monkeypatch.setattr("gravac_agent.launcher._is_taken", lambda port: next(answers))
+    monkeypatch.setattr(own, "_start", start)
+    own.port = 1234
+    if taken_later:
+        assert own.start(60) == "http://127.0.0.1:4321"
+        assert "port 1234 is taken" in caplog.text
+    else:
+        with pytest.raises(OSError, match="no space left"):
+            own.start(60)
+        assert "taken" not in caplog.text
+    assert ports == ([1234, 0] if taken_later else [1234])
+
+
 def test_what_the_controller_writes_reaches_the_log_without_escapes(tmp_path: Path) -> None:
     """Its own log may hold anything: an exception's text, a file's name."""
     folder = tmp_path / "\x1b[31mred\nline"
@@ -330,6 +361,27 @@ def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
     assert "lacks 1 windows that were dropped" in caplog.text
 
 
+def test_an_event_that_is_refused_for_good_is_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gravac_agent.remote.MAX_REFUSALS", 3)
+
+    def refuse_events(handler: Handler, body: bytes) -> None:
+        if handler.path.endswith("/events"):
+            return handler.problem(422, "no such kind")
+        return handler.answer(handler.truth(body))
+
+    with serving(SPEC, TOKEN) as peer:
+        peer.lie = refuse_events
+        one = desk(peer)
+        one.note(Event(kind="note", window=None, message="refused"))
+        one.put(report(0))
+        eventually(lambda: peer.windows == [0])
+        one.close(end(1))
+    assert "an event is dropped, as the controller keeps refusing it" in caplog.text
+    assert "lacks 1 events" in caplog.text
+
+
 def test_what_cannot_be_delivered_is_announced(caplog: pytest.LogCaptureFixture) -> None:
     with serving(SPEC, TOKEN) as peer:
         one = desk(peer, seconds=0.2)
@@ -373,11 +425,84 @@ def test_a_checkpoint_whose_job_counted_further_than_its_trainer() -> None:
         assert one.wait_ready(60)
         one.resume(state.model_dump_json(), window=3)
         for window in range(3, 7):
-            one.put(report(window))
+            one.put(report(window, state.decision))
         eventually(lambda: peer.windows == [3, 4, 5, 6])
         eventually(lambda: one.directive.epoch == 5)
         assert one.directive.cf_candidate == 10.0
         one.close(end(7))
+
+
+def test_a_checkpoint_of_a_job_that_went_on_since() -> None:
+    """The job decided on windows 3 to 9 after the checkpoint was saved: its epoch counts."""
+    with serving(SPEC, TOKEN) as peer:
+        peer.fold._state, peer.fold.next_window = StaticPolicy(cf=10).start(epoch=6).state, 10
+        one = desk(peer)
+        assert one.wait_ready(60)
+        one.resume(StaticPolicy(cf=10).start(epoch=2).state.model_dump_json(), window=3)
+        one.put(report(3))
+        eventually(lambda: peer.windows == [10])
+        eventually(lambda: one.directive.epoch == 6)
+        one.close(end(4))
+
+
+def test_a_decision_whose_answer_was_lost_comes_with_the_next_registration() -> None:
+    """The window that it followed is in the journal: the epoch grows although no window is answered."""
+    policy = StaticPolicy(cf=10, warmup_windows=1)
+    with serving(job_spec(policy.spec()), TOKEN) as peer:
+
+        def lose(handler: Handler, body: bytes) -> None:
+            handler.truth(body)
+            handler.server.lie = None
+            handler.close_connection = True
+
+        one = desk(peer)
+        assert one.wait_ready(60)
+        peer.lie = lose
+        one.put(report(0, policy.start().decision))
+        eventually(lambda: one.directive.epoch == 1)
+        assert peer.windows == [0]
+        one.close(end(1))
+
+
+def test_epochs_of_another_run_grow_no_faster_than_windows_are_handed_in() -> None:
+    """Another run of this name reported windows 1 to 3. A liar could say the same, and any number."""
+    with serving(SPEC, TOKEN) as peer:
+        one = desk(peer)
+        one.put(report(0))
+        eventually(lambda: peer.windows == [0])
+        peer.lie = LIES["503"]
+        one.put(report(1))
+        eventually(lambda: len(peer.lied) >= 2)
+        peer.fold._state, peer.fold.next_window = StaticPolicy(cf=10).start(epoch=2).state, 4
+        peer.lie, asked = None, len(peer.asked)
+        eventually(lambda: len(peer.asked) >= asked + 4)
+        assert (one.directive.epoch, peer.windows) == (0, [0])
+        one.put(report(2))
+        eventually(lambda: peer.windows == [0, 4, 5])
+        assert one.directive.epoch == 2
+        one.close(end(3))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "decided", "valid"),
+    [
+        (7, 0, True),
+        (8, 0, False),
+        (8, 1, True),
+        (9, 1, False),
+        (6, 5, False),
+        (2**48, None, True),
+        (2**48 + 1, None, False),
+    ],
+)
+def test_an_epoch_grows_by_at_most_one_for_each_window_decided(
+    epoch: int, decided: int | None, valid: bool
+) -> None:
+    policy = StaticPolicy(cf=10)
+    checker = Checker(policy, 10.0, None if decided is None else policy.start(epoch=7).decision)
+    state = policy.start(epoch=epoch).state
+    with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"epoch {epoch}"):
+        checker.accept(state.decision, state.model_dump_json(), decided)
 
 
 def test_a_server_without_keep_alive_is_served_where_no_token_is_at_stake() -> None:
@@ -415,6 +540,7 @@ def test_connection_errors_name_the_reason(kind: str, error: type[Exception], wo
             connection.post("/v1/jobs", SPEC.model_dump_json())
         assert time.monotonic() - began < 10.0
         assert str(caught.value).isprintable()
+        assert peer.url not in str(caught.value)  # the desk's log line begins with it
 
 
 def test_retry_after_is_heeded_up_to_a_minute() -> None:

@@ -87,6 +87,9 @@ LIES: dict[str, Lie] = {
     "huge epoch": lambda handler, body: _changed(handler, body, epoch=2**53),
     "window far ahead": lambda handler, body: _changed(handler, body, window=10**6, epoch=10**6),
     "epoch without a window": lambda handler, body: _changed(handler, body, epoch=9),
+    "epoch and next window far ahead": lambda handler, body: _changed(
+        handler, body, epoch=10**6, next_window=10**6
+    ),
     "huge next window": lambda handler, body: _changed(handler, body, next_window=2**53),
     "huge cf": lambda handler, body: _changed(handler, body, cf_candidate=1e9, cf_minimum=1e9),
     "huge pinned cf": lambda handler, body: _changed(

@@ -39,30 +39,30 @@ class Checker:
         self._latest = decision
         self._policy_cf = max(self._policy_cf, decision.cf_candidate)
 
-    def accept(self, decision: Decision, policy_state: str, newest_window: int) -> None:
+    def accept(self, decision: Decision, policy_state: str, decided: int | None) -> None:
         """Check a decision that a controller wants in force.
+
+        A decision's ``window`` is not compared with anything: after a checkpoint it is in the count of the job that
+        saved it, which may be another one.
 
         Args:
             decision: epochs never go back, and grow by at most one a window.
             policy_state: JSON of the policy's state, which goes into checkpoints.
-            newest_window: number of the newest window that the controller can have decided on.
+            decided: the most windows that can have been decided since the last accepted decision; None where nothing is
+                known of the job, so that any epoch up to ``MAX_EPOCH`` is valid.
 
         Raises:
             NoAnswer: naming the field, its value and what is allowed.
         """
         if decision.phase == "fallback":
             raise NoAnswer("a decision of phase 'fallback', which only agents enter")
-        if decision.window > newest_window:
-            raise NoAnswer(f"a decision on window {decision.window}, the newest is {newest_window}")
         if decision.epoch > MAX_EPOCH:
             raise NoAnswer(f"a decision of epoch {decision.epoch}, {MAX_EPOCH} at most")
-        if self._latest is not None:
-            grown = decision.epoch - self._latest.epoch
-            windows = max(0, decision.window - self._latest.window)
-            if not 0 <= grown <= windows:
-                raise NoAnswer(
-                    f"a decision of epoch {decision.epoch}, {windows} windows after one of epoch {self._latest.epoch}"
-                )
+        before = 0 if self._latest is None else self._latest.epoch
+        grown = decision.epoch - before
+        if grown < 0 or (decided is not None and grown > decided):
+            after = "" if decided is None else f" and at most {decided} windows"
+            raise NoAnswer(f"a decision of epoch {decision.epoch}, after epoch {before}{after}")
         largest = max(self._policy_cf, self._pinned_cf) if decision.rule == "pinned" else self._policy_cf
         for name in ("cf_minimum", "cf_candidate"):
             cf = getattr(decision, name)
@@ -77,7 +77,7 @@ def read_answer(model: type[Answer], body: bytes) -> Answer:
     """Parse an answer. Raises NoAnswer naming what is wrong."""
     try:
         return model.model_validate_json(body)
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         raise NoAnswer(f"the answer is not a {model.__name__}: {_why(error)}") from None
 
 
@@ -97,7 +97,7 @@ def read_state(policy: Policy, policy_state: str) -> PolicyState:
         raise NoAnswer(f"a policy_state of {len(policy_state)} characters, {MAX_STATE_CHARACTERS} at most")
     try:
         return policy.State.model_validate_json(policy_state)
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         raise NoAnswer(f"policy_state is not a state of policy {policy.name!r}: {_why(error)}") from None
 
 

@@ -51,7 +51,7 @@ class Connection:
 
     def __init__(self, url: str, *, seconds: float, token: str | None) -> None:
         parts = urlsplit(url)
-        self.url, self._seconds, self._token = url, seconds, token
+        self._seconds, self._token = seconds, token
         self._http = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
         self._socket: socket.socket | None = None
 
@@ -116,9 +116,7 @@ class Connection:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise NoAnswer(_why(error)) from None
         if response.length:  # http.client says nothing when a body ends early
-            raise NoAnswer(
-                _text(f"{self.url}: the answer broke off, or is larger than {MAX_ANSWER_BYTES} bytes")
-            )
+            raise NoAnswer(f"the answer broke off, or is larger than {MAX_ANSWER_BYTES} bytes")
         kind = (response.getheader("Content-Type") or "no content type").partition(";")[0].strip().lower()
         if response.status == 200 and kind == "application/json":
             found = _json_object(answer)

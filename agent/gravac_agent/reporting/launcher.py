@@ -61,9 +61,9 @@ class ControllerProcess:
         try:
             self.url = self._start(0 if taken else self.port, time.monotonic() + seconds)
         except OSError:
-            if taken or not self.port:
+            if taken or not self.port or not _is_taken(self.port):
                 raise
-            taken = self.port  # somebody may have taken it just now
+            taken = self.port  # another program took it just now
             self.url = self._start(0, time.monotonic() + seconds)
         if taken:
             log.warning("port %d is taken; the live page is at %s now", taken, self.url)

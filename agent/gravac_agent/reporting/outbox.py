@@ -12,7 +12,7 @@ MAX_EVENTS = 1024
 
 
 class Outbox:
-    """Not thread-safe: the owner locks. A record leaves by identity, so never in place of another one."""
+    """Not thread-safe: the owner locks. A record leaves by identity, never one that equals it."""
 
     def __init__(self, max_windows: int = MAX_WINDOWS, max_events: int = MAX_EVENTS) -> None:
         self._records: deque[OutboxRecord] = deque()
@@ -22,6 +22,7 @@ class Outbox:
         """How many of the records are windows."""
         self.dropped_windows = 0
         self.dropped_events = 0
+        """Events, and the end where it was dropped."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -48,15 +49,24 @@ class Outbox:
         """Return the number of the oldest window."""
         return next((one.window for one in self._records if isinstance(one, WindowReport)), None)
 
-    def remove(self, record: OutboxRecord) -> None:
-        """Remove exactly this record; nothing when it is not here any more."""
+    def remove(self, record: OutboxRecord) -> bool:
+        """Remove exactly this record; False when it is not here any more."""
         if record is self._in_flight:
             self._in_flight = None
         for place, one in enumerate(self._records):
             if one is record:
                 del self._records[place]
                 self.windows -= isinstance(record, WindowReport)
-                return
+                return True
+        return False
+
+    def drop(self, record: OutboxRecord) -> None:
+        """Remove exactly this record and count it as lost."""
+        if self.remove(record):
+            if isinstance(record, WindowReport):
+                self.dropped_windows += 1
+            else:
+                self.dropped_events += 1
 
     def losses(self) -> str | None:
         """Say what is lost when nothing more can be delivered; None when nothing is."""

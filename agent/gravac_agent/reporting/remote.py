@@ -82,6 +82,8 @@ class RemoteDesk:
         self._ready = threading.Event()
         self._registered = False
         self._offset: int | None = None  # known after the first registration
+        self._handed_in = spec.first_window  # number after the newest window handed in, as the trainer counts
+        self._next_window = 0  # number after the newest window that was decided, as the job counts
         self._refusals = 0  # of the record in flight, in a row
         self._backoff = Backoff()
         self._hung = False
@@ -96,6 +98,7 @@ class RemoteDesk:
         with self._lock:
             dropped = self._outbox.dropped_windows
             self._outbox.add(report)
+            self._handed_in = report.window + 1
             unanswered = self._outbox.windows - 1  # the one just handed in cannot have been answered yet
             fall_back = unanswered >= self._fallback_windows and not self._dense
             if fall_back:
@@ -127,7 +130,7 @@ class RemoteDesk:
             self.policy_state = policy_state
             self._decided = self.directive = Directive.of(state.decision)
             self._checker.resume(state.decision)
-            self._registered, self._offset = False, None
+            self._registered, self._offset, self._handed_in = False, None, window
         self._wake.set()
 
     def wait_ready(self, seconds: float) -> bool:
@@ -240,7 +243,9 @@ class RemoteDesk:
         with self._lock:
             if self._spec is not base:
                 return  # a checkpoint was loaded in the meantime: register again
-            self._adopt(answer.decision, answer.policy_state, answer.next_window - 1)
+            decided = self._decided_before(answer.next_window)
+            self._adopt(answer.decision, answer.policy_state, decided)
+            self._next_window = answer.next_window
             if offset is None:
                 self._offset = answer.next_window - spec.first_window
             elif first is not None and answer.next_window > first + offset + 1:
@@ -250,13 +255,27 @@ class RemoteDesk:
         self._ready.set()
         log.debug("controller at %s decides for job %s", self.url, spec.job)
 
+    def _decided_before(self, next_window: int) -> int | None:
+        """Return the most windows that can have been decided since the last accepted decision; None: any number.
+
+        The caller locks. The first registration cannot know how far the job went before. A later one can: no decision
+        follows a window that was not handed in, whatever ``next_window`` says. Where another run of this name reported
+        meanwhile, its epochs count as soon as that many windows were handed in.
+        """
+        if self._offset is not None:
+            return max(0, min(next_window, self._handed_in + self._offset) - self._next_window)
+        if self._spec.policy_state is None:
+            return None
+        return max(0, next_window - self._spec.first_window)
+
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
             numbered = renumbered(record, self._offset or 0)
             answer = calls.report(connection, self._spec.job, numbered)
             if answer is not None and isinstance(numbered, WindowReport):
                 with self._lock:
-                    self._adopt(answer.decision, answer.policy_state, numbered.window)
+                    self._adopt(answer.decision, answer.policy_state, decided=1)
+                    self._next_window = numbered.window + 1
         except Refused as refused:
             if refused.status in (409, 413, 422):
                 self._refusals += 1
@@ -272,9 +291,10 @@ class RemoteDesk:
         self._refusals = 0
         back = False
         with self._lock:
-            self._outbox.remove(record)
-            if dropped and isinstance(record, WindowReport):
-                self._outbox.dropped_windows += 1
+            if dropped:
+                self._outbox.drop(record)
+            else:
+                self._outbox.remove(record)
             if self._dense and self._outbox.windows == 0 and not dropped:
                 self._dense, self.directive, back = False, self._decided, True
                 window = record.window if isinstance(record, WindowReport) else None
@@ -282,9 +302,9 @@ class RemoteDesk:
         if back:
             log.warning(BACK)
 
-    def _adopt(self, decision: Decision, policy_state: str, newest_window: int) -> None:
+    def _adopt(self, decision: Decision, policy_state: str, decided: int | None) -> None:
         """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
-        self._checker.accept(decision, policy_state, newest_window)
+        self._checker.accept(decision, policy_state, decided)
         self.policy_state = policy_state
         self._decided = Directive.of(decision)
         if not self._dense:
