@@ -238,8 +238,8 @@ def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from gravac.replay import check
-from gravac.trace import TraceError, read
+from gravac.traces.replay import check
+from gravac.traces.trace import TraceError, read
 from pathlib import Path
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20),) * 2)

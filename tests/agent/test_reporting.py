@@ -251,7 +251,7 @@ def test_a_failed_start_is_repeated_only_where_the_port_was_taken(
             raise OSError("the controller did not start: no space left")
         return "http://127.0.0.1:4321"
 
-    monkeypatch.setattr("gravac_agent.launcher._is_taken", lambda port: next(answers))
+    monkeypatch.setattr("gravac_agent.reporting.launcher._is_taken", lambda port: next(answers))
     monkeypatch.setattr(own, "_start", start)
     own.port = 1234
     if taken_later:
@@ -364,7 +364,7 @@ def test_a_window_that_is_refused_for_good_does_not_hold_up_the_others(
 def test_an_event_that_is_refused_for_good_is_announced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gravac_agent.remote.MAX_REFUSALS", 3)
+    monkeypatch.setattr("gravac_agent.reporting.remote.MAX_REFUSALS", 3)
 
     def refuse_events(handler: Handler, body: bytes) -> None:
         if handler.path.endswith("/events"):
