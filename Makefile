@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python tools/run_tests.py $(ARGS)
+	$(BIN)/python -m tools.run_tests $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
