@@ -12,7 +12,7 @@ from gravac.aggregators.shortfall import Shortfall
 from gravac.aggregators.ternary import pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
-from gravac.compressors.quantize.scaledsign import ScaledSign
+from gravac.compressors.quantize.sign import ScaledSign
 from gravac.kernels import Known, pack
 
 

@@ -9,7 +9,7 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
-from gravac.collectives.header import HEADER_BYTES, opened, sealed
+from gravac.collectives.messages import HEADER_BYTES, opened, sealed
 from gravac.compressors.base import Compressor, Key, Payload
 
 

@@ -12,8 +12,7 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Load
 from gravac.collectives.communicator import Communicator, Work
 from gravac.collectives.cost import Network, children, ring_bytes
-from gravac.collectives.entries import parts
-from gravac.collectives.header import HEADER_BYTES, facts_of, marked, unmarked
+from gravac.collectives.messages import HEADER_BYTES, facts_of, marked, parts, unmarked
 from gravac.compressors.base import Compressor, Key, Payload, kept
 
 Leader = Literal["turns", "largest"]

@@ -3,27 +3,20 @@
 from gravac.compressors import spec
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
-from gravac.compressors.dense import Dense
+from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
 from gravac.compressors.quantize.elias import EliasQSGD
-from gravac.compressors.quantize.halves import BF16, FP16
-from gravac.compressors.quantize.integers import Int4, Int8
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.nuqsgd import NUQSGD
-from gravac.compressors.quantize.onebit import OneBit
-from gravac.compressors.quantize.qsgd import QSGD
-from gravac.compressors.quantize.scaledsign import ScaledSign
+from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
+from gravac.compressors.quantize.sign import OneBit, ScaledSign
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
-from gravac.compressors.sparse.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
-from gravac.compressors.sparse.dgc import DGC
-from gravac.compressors.sparse.hardthreshold import HardThreshold
-from gravac.compressors.sparse.randomk import RandomK, UnbiasedRandomK
-from gravac.compressors.sparse.redsync import RedSync, TrimmedTopK
-from gravac.compressors.sparse.sidco import SIDCo
-from gravac.compressors.sparse.topk import TopK
-from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
+from gravac.compressors.sparse.hardthreshold import HardThreshold, WarmedThreshold
+from gravac.compressors.sparse.randomk import BlockRandomK, RandomK, UnbiasedBlockRandomK, UnbiasedRandomK
+from gravac.compressors.sparse.thresholds import DGC, RedSync, SIDCo
+from gravac.compressors.sparse.topk import TopK, TrimmedTopK
 from gravac.compressors.stack import Stack, TopKInt8
 from gravac.wording import meant
 

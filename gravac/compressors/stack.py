@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
-from gravac.compressors.quantize.integers import Int8
+from gravac.compressors.quantize.qsgd import Int8
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
 from gravac.compressors.sparse.selector import Selector
 from gravac.compressors.sparse.topk import TopK

@@ -14,9 +14,9 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "sifting", "scatter", "bits", "places", "rounding", "feistel", "dealing")
+_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws")
 """The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
-_GPU_KERNELS = ("tally", "top", "scatter", "bits", "rounding", "draws", "products")
+_GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """The same of ``gravac.kernels.cuda``."""
 _GPUS = ("cuda",)
 """Types of device that Triton's kernels take tensors of."""

@@ -80,7 +80,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.dealing``."""
+    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
     wide = places.long()
     owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
     counts = torch.bincount(owners, minlength=ranks)

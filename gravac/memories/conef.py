@@ -1,9 +1,4 @@
-"""Contractive error feedback: the residual is itself kept compressed, by an unbiased codec (Li et al. 2023, ConEF).
-
-p = g + (1-β) e,  e' = C(e + g - sent) = C(β e + p - sent)
-
-C must be unbiased: then the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1.
-"""
+"""ConEF and iConEF: the residual itself is kept compressed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -17,6 +12,7 @@ from gravac.compressors import build
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.memories.base import Bucket
 from gravac.memories.grouped import Grouped
+from gravac.memories.induced import Induced
 from gravac.memories.settings import MemorySettings
 
 _OWN_DRAWS = 0x2545F4914F6CDD1D
@@ -206,3 +202,28 @@ class ConEFMemory(Grouped[_Slot]):
 def names_all(bucket: Bucket, names: Collection[str]) -> bool:
     """Whether every parameter of the bucket is among ``names``."""
     return all(name in names for name in bucket.names)
+
+
+class IConEF1Memory(ConEFMemory):
+    """v1: C(y) + C(y - C(y)), independent draws: noise θ² in place of θ, for twice the bytes. Helps only if θ < 1."""
+
+    name = "iconef-v1"
+    source = "Li et al. 2023, Contractive error feedback, iConEF-v1"
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        return Induced(self._codec, self._codec, self.settings.cf), self.settings.cf
+
+
+class IConEF2Memory(ConEFMemory):
+    """v2: Q(y) + C(y - Q(y)), Q the codec of the wire: noise θ·ρ in place of θ, for Q's payload on top.
+
+    Codecs that learn from what they see cannot be used twice a step; then it is plain ConEF.
+    """
+
+    name = "iconef-v2"
+    source = "Li et al. 2023, Contractive error feedback, iConEF-v2"
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        if type(compressor).commit is not Compressor.commit:
+            return super().error_codec(compressor, cf)
+        return Induced(compressor, self._codec, self.settings.cf), cf

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories.base import Bucket, Memory, overflown
-from gravac.memories.sketchstate import to_dense
+from gravac.memories.states import to_dense
 
 
 class Slot(Protocol):

@@ -18,7 +18,7 @@ from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, overflown
 from gravac.memories.grouped import Grouped
 from gravac.memories.settings import MemorySettings
-from gravac.memories.sketchstate import VELOCITY, velocities
+from gravac.memories.states import VELOCITY, velocities
 
 
 class MomentumSettings(MemorySettings):

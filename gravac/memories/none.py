@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory
-from gravac.memories.sketchstate import to_dense
+from gravac.memories.states import to_dense
 
 
 class NoMemory(Memory):

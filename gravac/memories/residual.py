@@ -1,17 +1,16 @@
-"""Error feedback: what was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al. 2019).
-
-Learning rate outside: p = g + e, e' = p - C(p), in gradient units. Exact for selectors: every element is sent or owed.
-"""
+"""Error feedback: what was not sent is added to the next gradient."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Terms
 from gravac.memories.grouped import Grouped
+from gravac.memories.settings import MemorySettings
 
 
 @dataclass(slots=True)
@@ -94,3 +93,27 @@ class ResidualMemory(Grouped[_Slot]):
 
     def _discard(self, slot: _Slot) -> None:
         slot.draft_owing = None
+
+
+class PartialSettings(MemorySettings):
+    """How much to hold back."""
+
+    beta: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="β, share of what is owed that is held back each step, 0 (plain error feedback) to below 1.",
+    )
+
+
+class PartialMemory(ResidualMemory):
+    """Error feedback that smooths its bursts; a dense step sends all."""
+
+    name = "partial"
+    source = (
+        "Abdi & Fekri 2020, Quantized compressive sampling of stochastic gradients; Li et al. 2021, ConEF"
+    )
+    Settings = PartialSettings
+
+    def offered_share(self) -> float:
+        return float(1.0 - self.settings.beta)

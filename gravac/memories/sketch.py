@@ -18,7 +18,7 @@ from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory, overflown
 from gravac.memories.rowsketch import RowSketch, fullest
 from gravac.memories.settings import MemorySettings
-from gravac.memories.sketchstate import TAG, Geometry, geometry_of, tag, to_dense
+from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
 
 
 def least_beta(size: float) -> float:

@@ -14,9 +14,8 @@ from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.qsgd import QSGD
 from gravac.compressors.quantize.quantizer import ROUNDED
-from gravac.compressors.quantize.scaledsign import ScaledSign
-from gravac.compressors.sparse.blockrandomk import UnbiasedBlockRandomK
-from gravac.compressors.sparse.randomk import UnbiasedRandomK
+from gravac.compressors.quantize.sign import ScaledSign
+from gravac.compressors.sparse.randomk import UnbiasedBlockRandomK, UnbiasedRandomK
 from gravac.kernels import noise, pack, relative, row_scales
 from tests.support.maths import checks
 from tests.support.maths.checks import KEY, LECTURE, vector

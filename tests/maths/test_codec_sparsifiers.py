@@ -7,9 +7,7 @@ import torch
 
 from gravac.compressors import Key, build
 from gravac.compressors.base import Compressor, kept
-from gravac.compressors.sparse.dgc import DGC
-from gravac.compressors.sparse.redsync import RedSync
-from gravac.compressors.sparse.survivors import Survivors, Thresholded
+from gravac.compressors.sparse.thresholds import DGC, RedSync, Survivors, Thresholded
 from gravac.kernels import select_top
 from tests.support.maths.checks import KEY, vector
 

@@ -11,8 +11,13 @@ from gravac.aggregators import Aggregator, build
 from gravac.collectives import ALONE, Communicator
 from gravac.compressors import Key
 from gravac.compressors import build as build_codec
-from gravac.compressors.sparse import tail
-from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
+from gravac.compressors.sparse.hardthreshold import (
+    WarmedThreshold,
+    histogram_window,
+    kth_magnitude,
+    kth_magnitude_in_window,
+    magnitude_histogram,
+)
 from tests.maths.test_scales import uneven
 from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket
 from tests.support.maths.checks import KEY, vector
@@ -163,11 +168,11 @@ def test_a_step_that_does_not_count_teaches_nothing() -> None:
 def test_a_window_of_a_histogram_cuts_off_at_its_ends(about: float) -> None:
     for scale in (1e-42, 1e-12, 1e-3, 1.0, 1e15, 1e37):
         x = vector("gauss", 2000) * scale
-        counts = tail.histogram(x)
-        whole = tail.level_of(counts, 40)
+        counts = magnitude_histogram(x)
+        whole = kth_magnitude(counts, 40)
         exact = float(x.abs().topk(40).values[-1])
         assert whole == pytest.approx(exact, rel=0.05, abs=1e-38)
-        level = tail.level_in(tail.window(counts, about), about, 40)
+        level = kth_magnitude_in_window(histogram_window(counts, about), about, 40)
         low, high = min(about / 2.2, 2.0**126), about * 2.2
         assert level == pytest.approx(min(max(whole, low), high), rel=0.3, abs=1e-37)
         assert math.isfinite(level)

@@ -11,7 +11,7 @@ from torch import Tensor
 from gravac.compressors import Key, Payload, TopK
 from gravac.compressors import build as build_codec
 from gravac.memories import MEMORIES, Memory, build, convert, reshard
-from gravac.memories.sketchstate import VELOCITY
+from gravac.memories.states import VELOCITY
 from tests.support.maths.memory_steps import (
     EXAMPLES,
     ONE,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Part, Payload
-from gravac.compressors.quantize.pertensor import PerTensor
-from gravac.compressors.quantize.quantizer import ROUNDED
+from gravac.compressors.quantize.quantizer import ROUNDED, PerTensor
 from gravac.kernels import noise, pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 
 

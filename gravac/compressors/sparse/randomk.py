@@ -1,11 +1,18 @@
-"""Random-k with a seed all ranks share: values only on the wire, so they can be all-reduced."""
+"""Random-k with a seed that all ranks share: only values are sent, so they can be all-reduced."""
 
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from gravac import kernels
 from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
 from gravac.compressors.sparse.selector import PLAIN, Selector
 from gravac.kernels import distinct
@@ -64,6 +71,119 @@ class UnbiasedRandomK(RandomK):
     name = "randomk-unbiased"
     source = "Wangni et al. 2018, Gradient sparsification, uniform probabilities"
     traits = replace(RandomK.traits, unbiased=True, projection=False)
+
+    def weight(self, payload: Payload) -> float:
+        return payload.numel / payload.values.numel()
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(omega=numel / kept(numel, cf) - 1.0)
+
+
+class Run(NamedTuple):
+    """``length`` neighbours of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
+
+    offset: int
+    numel: int
+    start: int
+    length: int
+
+    def tensor(self, flat: Tensor) -> Tensor:
+        return flat[self.offset : self.offset + self.numel]
+
+
+class BlockRandomK(SharedDraw):
+    """k = floor(n / CF) elements, of each tensor a run that goes round its end: copied, not gathered; only values sent.
+
+    As in ConEF's code every tensor has a block of its own: no layer waits for many steps and then comes whole. A tensor
+    of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally often. The start
+    is uniform over *all* places of the tensor; without going round, its ends would be sent less often. As Random-k:
+    ``E ||x - C(x)||² = (1 - k/n) ||x||²``. Not fitted to tensors, it takes the whole for one.
+    """
+
+    name = "blockrandomk"
+    source = "Xie et al. 2020, CSER, GRBS; Li et al. 2023, ConEF, rbSGD"
+
+    def __init__(self) -> None:
+        self._numels: tuple[int, ...] = ()
+
+    def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:
+        numels = tuple(filter(None, map(math.prod, shapes)))
+        if len(numels) < 2:
+            return self
+        other = copy(self)
+        other._numels = numels
+        # A stronger CF rounds the tensors' shares anew: its runs need not lie within the weaker one's.
+        other.traits = replace(self.traits, nested=False)
+        return other
+
+    def narrow(self, payload: Payload, cf: float) -> Payload:
+        if not self.traits.nested:
+            raise ValueError(f"{self.name} is not nested: compress the original tensor at cf={cf:g} instead")
+        return super().narrow(payload, cf)
+
+    def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
+        runs = self._runs(numel, kept(numel, cf), key)
+        places = [kernels.run_places(run.numel, run.start, run.length, device) + run.offset for run in runs]
+        return places[0] if len(places) == 1 else torch.cat(places)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        n = x.numel()
+        values = self._take(x, self._runs(n, kept(n, cf), key))
+        values = values if values.dtype == dtype else travelling(values, dtype)
+        return Payload((values,), self.draw(n, cf, key, x.device), n, cf, key)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        values, runs = payload.values.to(out.dtype), self._runs_of(payload)
+        scale *= self.weight(payload)
+        for run, piece in zip(runs, values.split([run.length for run in runs]), strict=True):
+            kernels.add_run(run.tensor(out), run.start, piece, scale)
+
+    def inner(self, payload: Payload, x: Tensor) -> float:
+        return self.weight(payload) * kernels.inner(payload.values, self._take(x, self._runs_of(payload)))
+
+    @staticmethod
+    def start(numel: int, key: Key) -> int:
+        """First position sent of a tensor that is alone, in [0, n)."""
+        return kernels.run_start(numel, key.shared_seed())
+
+    def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
+        pieces = [kernels.take_run(run.tensor(x), run.start, run.length) for run in runs]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _runs_of(self, payload: Payload) -> tuple[Run, ...]:
+        assert payload.key is not None
+        return self._runs(payload.numel, payload.values.numel(), payload.key)
+
+    def _runs(self, numel: int, count: int, key: Key) -> tuple[Run, ...]:
+        if not self._numels:
+            return (Run(0, numel, self.start(numel, key), count),)
+        if sum(self._numels) != numel:
+            raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
+        return _deal(self._numels, count, key.shared_seed())
+
+
+@lru_cache(maxsize=256)  # asked for several times a step: to take, to add, to take off
+def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
+    """A run of each tensor that gets any of the ``count``; systematic sampling, in exact integers."""
+    total, offset, runs = sum(numels), 0, []
+    shift = _draw(seed, "shares") % total
+    for number, numel in enumerate(numels):
+        share = ((offset + numel) * count + shift) // total - (offset * count + shift) // total
+        if share:
+            runs.append(Run(offset, numel, kernels.run_start(numel, _draw(seed, number)), share))
+        offset += numel
+    return tuple(runs)
+
+
+def _draw(seed: int, what: object) -> int:
+    return int.from_bytes(sha256(f"{seed}/{what}".encode()).digest()[:8], "big")
+
+
+class UnbiasedBlockRandomK(BlockRandomK):
+    """Block Random-k times n/k: unbiased, ``E ||x - C(x)||² = (n/k - 1) ||x||²``. Use it without error feedback."""
+
+    name = "blockrandomk-unbiased"
+    traits = replace(BlockRandomK.traits, unbiased=True, projection=False)
 
     def weight(self, payload: Payload) -> float:
         return payload.numel / payload.values.numel()

@@ -1,16 +1,17 @@
-"""What of a tensor passes a threshold, and codecs that look for one: several of their levels share the work."""
+"""Codecs that send every element above a threshold they estimate: DGC, RedSync and SIDCo."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Key, Payload, travelling
-from gravac.compressors.sparse.selector import Indexed
+from gravac.compressors.base import Bound, Key, Payload, kept, travelling
+from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.kernels import Known
 
 _AT_ONCE = 1 << 18
@@ -131,3 +132,110 @@ class Thresholded(Indexed):
 def _single(level: float) -> float:
     """As float32 holds it; 0 for what lets everything pass."""
     return float(torch.tensor(level)) if level > 0.0 else 0.0
+
+
+_ROUNDS = 10
+
+
+class DGC(Thresholded):
+    """Threshold = the sample's k/n quantile of ``|x|``; lowered by a fifth while it lets less than 0.8 k through.
+
+    More than k: Top-k among those ("hierarchical"). So it sends between 0.8 k and k elements, and exactly the largest
+    ones, after a pass over n elements and a sort of few. The sample is strided from a random start.
+    """
+
+    name = "dgc"
+    source = "Lin et al. 2018, Deep Gradient Compression, sampled threshold with hierarchical selection"
+    traits = replace(PLAIN, fixed_size=False, nested=False)
+
+    def __init__(self, *, sample: float = 0.01) -> None:
+        if not 0 < sample <= 1:
+            raise ValueError(f"dgc: sample={sample} must be a share of the elements in (0, 1]")
+        self.sample = sample
+
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        n = survivors.x.numel()
+        k = kept(n, cf)
+        stride = max(1, int(n / max(self.sample * n, 2 * cf)))  # the sample must hold a few of those to find
+        sampled = survivors.sample(key.own_seed() % stride, stride)
+        count = min(sampled.numel(), max(1, round(sampled.numel() * k / n)))
+        level = float(kernels.take_top(sampled, count)[1].abs().amin())
+        for _ in range(_ROUNDS):
+            if survivors.above(level).count >= 0.8 * k:
+                break
+            level *= 0.8
+        return survivors.above(level).largest(k)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(
+            delta=1.0 / numel
+        )  # always the largest elements, at least one; k of them in the usual case
+
+
+class RedSync(Thresholded):
+    """Bisect for a threshold that lets k to 2k elements pass, and send what passes.
+
+    Where counts jump past that, the 2k largest go. It never looks below the mean, so for a CF under about 3 it sends
+    less than k: believe the CF achieved, not the one asked for. (Public code stops at a ``tolerance`` of 0.2 and takes
+    what it then has, down to a hundredth of k.)
+    """
+
+    name = "redsync"
+    source = "Fang et al. 2019, RedSync, threshold binary search"
+    traits = replace(PLAIN, fixed_size=False, nested=False)
+
+    def __init__(self, *, tolerance: float = 1e-3) -> None:
+        if not 0 < tolerance < 1:
+            raise ValueError(f"redsync: tolerance={tolerance} must be between 0 and 1")
+        self.tolerance = tolerance
+
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        k, mean, top = kept(survivors.x.numel(), cf), survivors.mean(), survivors.top
+        low, high = 0.0, 1.0
+        while high - low > self.tolerance:
+            middle = (low + high) / 2
+            count = survivors.count(mean + middle * (top - mean))
+            if k <= count <= 2 * k:
+                low = middle
+                break
+            if count < k:
+                high = middle
+            else:
+                low = middle
+        return survivors.above(min(top, mean + low * (top - mean))).largest(2 * k)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=1.0 / numel)  # the largest elements, at least one
+
+
+_STAGE = 0.25
+"""Share a stage may cut down to. One fit for the whole tail misses it when gradients are not exponential."""
+
+
+class SIDCo(Thresholded):
+    """If ``|x|`` were exponential, a share r of it would lie above ``-mean · ln r``.
+
+    Stage by stage: the excess over the last threshold is fitted anew and cut to a quarter, the last stage to what is
+    left. Sends about k elements, never more than 2k; the CF achieved is the payload's.
+    """
+
+    name = "sidco"
+    source = "Abdelmoniem et al. 2021, SIDCo-E: multi-stage fit of an exponential"
+    traits = replace(PLAIN, fixed_size=False, nested=False)
+
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        n = survivors.x.numel()
+        k, level, exceeding = kept(n, cf), 0.0, n
+        while exceeding > k:
+            share = max(_STAGE, k / exceeding)
+            following = level + (survivors.mean(level) - level) * -math.log(share)
+            count = survivors.above(following).count
+            if count in (0, exceeding):
+                break
+            level, exceeding = following, count
+            if share > _STAGE:
+                break
+        return survivors.above(level).largest(min(n, 2 * k))
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=1.0 / numel)  # the largest elements, at least one
