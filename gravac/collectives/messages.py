@@ -1,4 +1,4 @@
-"""Messages: a header that says which payload follows, and a few elements with their positions."""
+"""Messages: a header that identifies a payload, and a few elements with their positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,34 +15,58 @@ from gravac.compressors.sparse.selector import Indexed
 from gravac.compressors.stack import Stack
 
 HEADER_BYTES = 8
-Facts = tuple[str, int, float, str, int, int, int]
+"""Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks are at different
+buckets or steps, and their mean would be silently wrong."""
+HeaderFields = tuple[str, int, float, str, int, int, int]
 """Codec, elements, CF, dtype, and the key's seed, step and bucket."""
 _VERSION = 1
 
 
-def sealed(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Tensor:
-    """The message: header, then the payload's parts; uint8 of shape ``(HEADER_BYTES + payload.nbytes,)``."""
-    return marked(payload.parts, facts_of(payload, codec, key, dtype))
+def pack_payload(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Tensor:
+    """Packs a header and the payload's parts into one message.
+
+    Returns:
+        uint8 of shape ``(HEADER_BYTES + payload.nbytes,)``.
+    """
+    return add_header(payload.parts, header_fields(payload, codec, key, dtype))
 
 
-def opened(message: Tensor, payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Tensor:
-    """What follows the header. Raises ValueError when the message is of another payload than ``payload``'s rank sent;
-    on a GPU nobody looks, which would have to wait."""
-    return unmarked(message, facts_of(payload, codec, key, dtype), key)
+def unpack_payload(
+    message: Tensor, payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype
+) -> Tensor:
+    """Checks and removes the header of a message.
+
+    Args:
+        message: uint8, as ``pack_payload`` made it on another rank.
+        payload: This rank's payload of the same exchange.
+        codec: The codec of the exchange.
+        key: The key of the rank that sent the message.
+        dtype: The dtype that values have on the wire.
+
+    Returns:
+        The bytes that follow the header.
+
+    Raises:
+        ValueError: The message belongs to another payload. Not checked on a GPU, where the host would have to wait.
+    """
+    return strip_header(message, header_fields(payload, codec, key, dtype), key)
 
 
-def marked(parts: Sequence[Tensor], facts: Facts) -> Tensor:
-    """Header, then these parts, as one uint8 tensor."""
-    header = torch.frombuffer(bytearray(_digest(*facts)), dtype=torch.uint8)
+def add_header(parts: Sequence[Tensor], fields: HeaderFields) -> Tensor:
+    """Returns a header and these parts as one uint8 tensor."""
+    header = torch.frombuffer(bytearray(_digest(*fields)), dtype=torch.uint8)
     return torch.cat([header.to(parts[0].device), *(part.view(torch.uint8) for part in parts)])
 
 
-def unmarked(message: Tensor, facts: Facts, key: Key) -> Tensor:
-    """What follows the header; raises as ``opened`` does. ``key``: of the rank that sent it."""
+def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
+    """Returns the bytes after the header. Raises ValueError as ``unpack_payload`` does.
+
+    ``key`` is that of the rank that sent the message.
+    """
     if message.device.type == "cpu":
         found = message[:HEADER_BYTES].numpy().tobytes()
-        if found != _digest(*facts):
-            codec, numel, cf = facts[:3]
+        if found != _digest(*fields):
+            codec, numel, cf = fields[:3]
             raise ValueError(
                 f"rank {key.rank} sent something else than {codec} at CF {cf:g} of {numel} elements for bucket "
                 f"{key.bucket} of step {key.step}: the ranks are out of step"
@@ -50,21 +74,24 @@ def unmarked(message: Tensor, facts: Facts, key: Key) -> Tensor:
     return message[HEADER_BYTES:]
 
 
-def facts_of(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Facts:
-    """What its header says."""
+def header_fields(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> HeaderFields:
+    """Returns what the header of a payload identifies."""
     return codec.name, payload.numel, payload.cf, str(dtype), *key[:3]
 
 
 @lru_cache(maxsize=4096)
-def _digest(*facts: object) -> bytes:
-    return sha256(f"{_VERSION}/{facts!r}".encode()).digest()[:HEADER_BYTES]
+def _digest(*fields: object) -> bytes:
+    return sha256(f"{_VERSION}/{fields!r}".encode()).digest()[:HEADER_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """``count`` elements of ``numel``, of a tensor at ``cf``; values as ``coder`` makes them of ``dtype``."""
+    """The layout of a message with ``count`` of ``numel`` elements: coded values and packed positions.
 
-    coder: Compressor
+    ``values`` codes the values, which have ``dtype`` on the wire; ``cf`` is that of the exchange.
+    """
+
+    values: Compressor
     dtype: torch.dtype
     cf: float
     count: int
@@ -75,35 +102,57 @@ class Entries:
         """Bytes of a message."""
         return HEADER_BYTES + self._value_bytes + kernels.position_bytes(self.count, self.numel)
 
-    def pack(self, values: Tensor, places: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """The message (uint8), and the values that will be read from it (float32). ``places``: ascending, distinct."""
-        coded = self.coder.compress(values, 1.0, key, self.dtype)
-        packed = kernels.pack_positions(places, self.numel)
-        return marked((*coded.parts, packed), self._facts(key)), self.coder.decode(coded)
+    def pack(self, values: Tensor, positions: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Packs elements into a message.
+
+        Args:
+            values: Shape ``(count,)``.
+            positions: Ascending and distinct, int32 of shape ``(count,)``.
+            key: Seed material of the rounding.
+
+        Returns:
+            The message (uint8), and the values that will be read from it (float32).
+        """
+        coded = self.values.compress(values, 1.0, key, self.dtype)
+        packed = kernels.pack_positions(positions, self.numel)
+        return add_header((*coded.parts, packed), self._fields(key)), self.values.decode(coded)
 
     def unpack(self, message: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        """Values (float32) and places (int32). ``key``: as packed with. Raises ValueError for a message of another
-        exchange."""
-        message = unmarked(message, self._facts(key), key)
-        values, places = message[: self._value_bytes], message[self._value_bytes :]
-        coded = self.coder.unpack(values, self.count, 1.0, key, self.dtype)
-        return self.coder.decode(coded), kernels.unpack_positions(places, self.count, self.numel)
+        """Unpacks a message.
 
-    def _facts(self, key: Key) -> Facts:
-        return self.coder.name, self.numel, self.cf, str(self.dtype), *key[:3]
+        Args:
+            message: uint8, from any rank.
+            key: The key it was packed with.
+
+        Returns:
+            Values (float32) and positions (int32), both of shape ``(count,)``.
+
+        Raises:
+            ValueError: The message belongs to another exchange.
+        """
+        message = strip_header(message, self._fields(key), key)
+        values, positions = message[: self._value_bytes], message[self._value_bytes :]
+        coded = self.values.unpack(values, self.count, 1.0, key, self.dtype)
+        return self.values.decode(coded), kernels.unpack_positions(positions, self.count, self.numel)
+
+    def _fields(self, key: Key) -> HeaderFields:
+        return self.values.name, self.numel, self.cf, str(self.dtype), *key[:3]
 
     @property
     def _value_bytes(self) -> int:
-        return self.coder.wire_bytes(self.count, 1.0, self.dtype)
+        return self.values.wire_bytes(self.count, 1.0, self.dtype)
 
 
-def parts(compressor: Compressor) -> tuple[Indexed, Compressor] | None:
-    """Which codec chooses the elements and which one codes their values; None for one that is not made like that, or
-    sends a number of elements that is not known beforehand."""
-    chooser: Compressor = compressor
-    coder: Compressor = Dense()
+def split_codec(compressor: Compressor) -> tuple[Indexed, Compressor] | None:
+    """Splits a codec into the selector of the elements and the codec of their values.
+
+    Returns:
+        Both; None for a codec that is not made like that, or whose number of elements varies.
+    """
+    selector: Compressor = compressor
+    values: Compressor = Dense()
     if isinstance(compressor, Stack):
-        chooser, coder = compressor.selector, compressor.quantiser
-    if isinstance(chooser, Indexed) and chooser.traits.fixed_size:
-        return chooser, coder
+        selector, values = compressor.selector, compressor.quantizer
+    if isinstance(selector, Indexed) and selector.traits.fixed_size:
+        return selector, values
     return None

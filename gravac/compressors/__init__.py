@@ -1,7 +1,7 @@
 """Codecs: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it here."""
 
 from gravac.compressors import spec
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, Traits, kept_count
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
 from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
@@ -59,13 +59,13 @@ COMPRESSORS: dict[str, type[Compressor]] = {codec.name: codec for codec in _MEMB
 
 
 def build(text: str) -> Compressor:
-    """The codec that ``text`` describes: ``name``, ``name:setting=value,setting=value``, or ``selector+quantiser``.
+    """The codec that ``text`` describes: ``name``, ``name:setting=value,setting=value``, or ``selector+quantizer``.
 
     Examples: ``topk``, ``qsgd:bits=4,norm=l2``, ``randomk+int4:block=64``. Raises ValueError naming what is known.
     """
     if "+" in text and text.partition(":")[0] not in COMPRESSORS:
-        selector, _, quantiser = text.partition("+")
-        return Stack(build(selector), build(quantiser))
+        selector, _, quantizer = text.partition("+")
+        return Stack(build(selector), build(quantizer))
     name, settings = spec.split(text)
     if name not in COMPRESSORS:
         raise ValueError(
@@ -80,13 +80,13 @@ __all__ = [
     "Compressor",
     "Dense",
     "Key",
-    "Part",
     "Payload",
     "RandomK",
     "Stack",
+    "TensorSpec",
     "TopK",
     "Traits",
     "UnbiasedRandomK",
     "build",
-    "kept",
+    "kept_count",
 ]

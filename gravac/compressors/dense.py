@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, travelling
-from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
 
 
@@ -18,11 +18,11 @@ class Dense(Compressor):
     source = "the null codec"
     traits = replace(PLAIN, unbiased=True, linear=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return (Part(dtype, numel),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(dtype, numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        return Payload((travelling(x, dtype).contiguous(),), None, x.numel(), cf, key)
+        return Payload((to_wire(x, dtype).contiguous(),), None, x.numel(), cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         return replace(payload, cf=cf)
@@ -43,7 +43,7 @@ class Dense(Compressor):
         return Bound(delta=1.0, omega=0.0)
 
 
-class BF16(Quantiser):
+class BF16(Quantizer):
     """Nearest bfloat16, 2n bytes: a relative error of at most 2^-9 for normal numbers."""
 
     name = "bf16"
@@ -53,11 +53,11 @@ class BF16(Quantiser):
     relative_error = 2.0**-9
     smallest_error = 2.0**-134  # half the step of the smallest numbers
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return (Part(self.half, numel),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.half, numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        return Payload((travelling(x, self.half).contiguous(),), None, x.numel(), cf, key)
+        return Payload((to_wire(x, self.half).contiguous(),), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
         return payload.values.float()

@@ -1,7 +1,7 @@
 """The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
 
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
-from gravac.kernels.draws import add_run, deal, distinct, home, run_places, run_start, take_run
+from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import energy, inner, inner_at, product, scatter_add
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
@@ -10,19 +10,19 @@ from gravac.kernels.randomness import noise
 from gravac.kernels.rounding import (
     Norm,
     blocked,
-    dequantise,
-    quantise,
+    dequantize,
+    quantize,
     relative,
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.selection import Known, count_above, select_top, take_above, take_top
+from gravac.kernels.selection import SelectionHint, count_above, select_top, take_above, take_top
 from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
 
 __all__ = [
     "LEAST_CF",
-    "Known",
     "Norm",
+    "SelectionHint",
     "Sifted",
     "Sifter",
     "Tally",
@@ -32,10 +32,10 @@ __all__ = [
     "compiled",
     "count_above",
     "deal",
-    "dequantise",
+    "dequantize",
     "distinct",
     "energy",
-    "home",
+    "global_positions",
     "inner",
     "inner_at",
     "lacking",
@@ -47,7 +47,7 @@ __all__ = [
     "packed_bytes",
     "position_bytes",
     "product",
-    "quantise",
+    "quantize",
     "relative",
     "row_scales",
     "run_places",

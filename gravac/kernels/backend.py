@@ -1,4 +1,4 @@
-"""Which back end runs: compiled by numba for the host's memory, by Triton for GPUs, or plain torch. The same results.
+"""Which backend runs: compiled by numba for the host's memory, by Triton for GPUs, or plain torch. The same results.
 
 ``GRAVAC_KERNELS`` in the environment, or ``use``: ``auto`` (compiled wherever that works), ``cpu`` (likewise, but numba
 must work), ``cuda`` (likewise, but Triton must work) or ``reference`` (plain torch everywhere).
@@ -27,7 +27,7 @@ _lacking = ""
 
 
 def use(choice: Choice) -> None:
-    """Choose the back end of this process; what is asked for by name is loaded at once.
+    """Choose the backend of this process; what is asked for by name is loaded at once.
 
     Raises ValueError for a name there is not, and ImportError for ``cpu`` or ``cuda`` where numba or Triton is missing
     or does not work.
@@ -43,7 +43,7 @@ def use(choice: Choice) -> None:
 
 
 def active() -> Literal["cpu", "reference"]:
-    """The back end in use for the host's memory, decided and loaded now if it was not yet. Raises as ``use`` does."""
+    """The backend in use for the host's memory, decided and loaded now if it was not yet. Raises as ``use`` does."""
     global _active
     if _active is None:
         _decide()
@@ -58,7 +58,7 @@ def lacking() -> str:
 
 
 def warm() -> Literal["cpu", "reference"]:
-    """Load, and where needed compile, everything now rather than in the first step; call it before training.
+    """Workload, and where needed compile, everything now rather than in the first step; call it before training.
 
     Compiled code is kept on disk: numba's beside the package, else in the user's cache folder, else nowhere (it is then
     made again by each process; ``NUMBA_CACHE_DIR`` names another folder), Triton's in ``TRITON_CACHE_DIR``. Kernels for

@@ -140,12 +140,12 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
     return reference.deal(places, ranks, seed)
 
 
-def home(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
     """Where in the whole the elements of these rows (int32) of an owner's share are (int32): the inverse."""
     if backend.compiled(rows):
-        from gravac.kernels.cpu.draws import home as compiled
+        from gravac.kernels.cpu.draws import global_positions as compiled
 
         places = torch.empty_like(rows)
         compiled(rows.numpy(), owner, ranks, seed, places.numpy())
         return places
-    return reference.home(rows, owner, ranks, seed)
+    return reference.global_positions(rows, owner, ranks, seed)

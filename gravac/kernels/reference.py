@@ -1,4 +1,4 @@
-"""Hot loops in plain torch: any device, no compiler, the results other back ends must match."""
+"""Hot loops in plain torch: any device, no compiler, the results other backends must match."""
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
     return owners.sort(stable=True).indices.int(), counts.cpu()
 
 
-def home(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
     """The places of these rows of an owner's share."""
     wide = rows.long()
     return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()

@@ -8,14 +8,14 @@ from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
 from gravac.kernels.sifting import Sifted
 
-Known = Tally | Sifted
+SelectionHint = Tally | Sifted
 """What is known of a tensor before its largest elements are taken."""
 
 
 def take_top(
     x: Tensor,
     k: int,
-    counted: Known | None = None,
+    hint: SelectionHint | None = None,
     *,
     clear: bool = False,
     indices: Tensor | None = None,
@@ -49,20 +49,20 @@ def take_top(
         if clear:
             x.zero_()
         return indices, values
-    if isinstance(counted, Sifted):
-        if _trimmed(x.detach(), counted, clear, indices, values):
+    if isinstance(hint, Sifted):
+        if _trimmed(x.detach(), hint, clear, indices, values):
             return indices, values
-        counted = None
+        hint = None
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as on_device
 
-        counts = counted.counts if counted else count(x)
+        counts = hint.counts if hint else count(x)
         if counts.device != x.device:
             raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
         on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
-    boundary, above, within = _boundary(counted.counts if counted else count(x), k)
+    boundary, above, within = _boundary(hint.counts if hint else count(x), k)
     run = _compiled if fast else _torch
     if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
         raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")

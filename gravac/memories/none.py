@@ -25,7 +25,7 @@ class NoMemory(Memory):
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
         return
 
-    def owes(self, bucket: Bucket) -> bool:
+    def has_residual(self, bucket: Bucket) -> bool:
         return False
 
     def commit(self) -> None:

@@ -74,7 +74,7 @@ def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: value for name, value in state.items() if not name.startswith(VELOCITY)}
     sketcher = geometry.sketcher()
     return {
-        name: sketcher.settle(value.float(), geometry.numels[name]).clone()
+        name: sketcher.least_norm(value.float(), geometry.numels[name]).clone()
         for name, value in state.items()
         if name != TAG
     }
@@ -125,7 +125,7 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def convert(old: Memory, new: Memory) -> Memory:
-    """``new``, owing what ``old`` owes; between steps. Returns ``new``.
+    """``new``, has_residual what ``old`` owes; between steps. Returns ``new``.
 
     Residuals are taken over bit for bit, sketches too where the geometry is the same. A sketch becomes the shortest
     residual that has it; a residual becomes its sketch. Momentum is not owed: only ``momentum`` takes it over. Raises

@@ -24,7 +24,7 @@ def test_settings() -> None:
     ]
 
 
-def test_any_selector_stacks_on_any_quantiser() -> None:
+def test_any_selector_stacks_on_any_quantizer() -> None:
     for text in (
         "topk+int8",
         "randomk+int4:block=16",
@@ -65,7 +65,7 @@ def test_any_selector_stacks_on_any_quantiser() -> None:
         ("countsketch-median:rows=2", "countsketch-median: rows=2 must be odd"),
         ("countsketch-heavy:hitters=0", "countsketch-heavy: hitters=0 must be at least 1"),
         ("dgc+int8", "dgc must be a selector of fixed size"),
-        ("topk+svd", "svd must be a quantiser of fixed size"),
+        ("topk+svd", "svd must be a quantizer of fixed size"),
         ("topk+", "compressor='' is unknown"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Known numbers: what codecs keep of normal data and of heavy tails, as it was measured elsewhere."""
+"""SelectionHint numbers: what codecs keep of normal data and of heavy tails, as it was measured elsewhere."""
 
 import math
 

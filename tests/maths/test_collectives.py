@@ -1,4 +1,4 @@
-"""Ways that payloads meet: nothing is lost in them."""
+"""CollectiveChooser that payloads meet: nothing is lost in them."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.aggregators import Aggregator, OneShot
 from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
-from gravac.collectives.messages import HEADER_BYTES, opened, sealed
+from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
 from gravac.collectives.reduce_scatter import Shards
 from gravac.compressors import Key, build
 from gravac.compressors import build as build_codec
@@ -257,9 +257,9 @@ def test_a_message_of_another_step_is_refused(text: str) -> None:
     codec, x = build(text), torch.randn(500, generator=torch.Generator().manual_seed(2))
     key = Key(1, 7, 3, 0)
     payload = codec.compress(x, 10.0, key, torch.float32)
-    message = sealed(payload, codec, key, torch.float32)
+    message = pack_payload(payload, codec, key, torch.float32)
     assert message.numel() == HEADER_BYTES + payload.nbytes
-    rest = opened(message, payload, codec, key._replace(rank=5), torch.float32)
+    rest = unpack_payload(message, payload, codec, key._replace(rank=5), torch.float32)
     assert torch.equal(rest, payload.pack()), "the rank does not matter"
     for changed in (
         (payload, build("int8"), key, torch.float32),
@@ -270,7 +270,7 @@ def test_a_message_of_another_step_is_refused(text: str) -> None:
         (dataclasses.replace(payload, numel=501), codec, key, torch.float32),
     ):
         with pytest.raises(ValueError, match=r"rank 0 sent something else .*: the ranks are out of step"):
-            opened(message, *changed)
+            unpack_payload(message, *changed)
 
 
 @pytest.mark.parametrize("way", [Gather, ReduceScatter, SharedSupport])

@@ -1,4 +1,4 @@
-"""One hard threshold for the whole model and all ranks: by the rule, and learnt."""
+"""One hard threshold for the whole model and all ranks: by the rule, and learned."""
 
 import math
 from collections.abc import Sequence
@@ -94,13 +94,13 @@ def test_ranks_learn_the_same_and_resume_with_it() -> None:
             sent_and_left(aggregator, BUCKETS, step, 4.0, 1.0 + aggregator.communicator.rank)
         other = build("hardthreshold-warmup", aggregator.communicator)
         other.load_state_dict(aggregator.state_dict())
-        assert other.agreed() == aggregator.agreed() != ""
-        return aggregator.agreed(), aggregator.state_dict()
+        assert other.state_digest() == aggregator.state_digest() != ""
+        return aggregator.state_digest(), aggregator.state_dict()
 
     ranks = worlds(3, "hardthreshold-warmup", ELEMENTS, each)
     assert len({digest for digest, _ in ranks}) == 1  # type: ignore[misc]
     assert [list(state) for _, state in ranks] == [["4.0"]] * 3  # type: ignore[misc]
-    assert build("hardthreshold-warmup", ALONE).agreed() == ""
+    assert build("hardthreshold-warmup", ALONE).state_digest() == ""
 
 
 def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
@@ -129,7 +129,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     again = WarmedThreshold(steps=3)
     again.load_state_dict(state)
     assert torch.equal(again.compress(x, 20.0, KEY, torch.float32).values, sent)
-    # Another CF is learnt anew; until a step is known, a bucket sends its share.
+    # Another CF is learned anew; until a step is known, a bucket sends its share.
     assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100
     learn(codec, vector("gauss", 30_000, 1), 10.0, 20.0)
     assert codec.compress(
@@ -145,7 +145,7 @@ def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.Lo
         ):
             codec.load_state_dict(state)
     codec.load_state_dict({"0/1000/10.0": torch.ones(2)})
-    assert "bucket 0/1000/10.0 is of an older version and is learnt anew" in caplog.text
+    assert "bucket 0/1000/10.0 is of an older version and is learned anew" in caplog.text
     assert codec.state_dict() == {}
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import add_run, deal, distinct, home, noise, run_places, run_start, take_run
+from gravac.kernels import add_run, deal, distinct, global_positions, noise, run_places, run_start, take_run
 from gravac.kernels.randomness import mixed, signed, stream, words
 from tests.support.maths.backends import everywhere, same, vector
 
@@ -33,7 +33,7 @@ def test_noise_is_the_same_everywhere(n: int, seed: int) -> None:
         assert torch.equal(noise(n + 7, seed, HOST)[:n], drawn)
 
 
-def test_noise_is_uniform_and_its_neighbours_know_nothing_of_it() -> None:
+def test_noise_is_uniform_and_its_neighbors_know_nothing_of_it() -> None:
     n, limit = 200_000, 4.5
     drawn = noise(n, 3, HOST).double()
     for share in (0.001, 0.0625, 0.5):
@@ -132,7 +132,7 @@ def test_there_and_back(places: set[int], ranks: int, seed: int) -> None:
     assert counts.numel() == ranks
     for owner, mine in enumerate(given_[order.long()].split(counts.tolist())):
         assert mine.tolist() == sorted(mine.tolist())
-        back = everywhere(lambda owner=owner, mine=mine: home(mine // ranks, owner, ranks, seed))
+        back = everywhere(lambda owner=owner, mine=mine: global_positions(mine // ranks, owner, ranks, seed))
         assert torch.equal(back, mine)
 
 

@@ -74,7 +74,7 @@ def test_never_compressed_it_is_sgd_with_momentum_whatever_the_learning_rate_doe
         plain.step()
         reference.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert not memory.owes(BUCKET)
+    assert not memory.has_residual(BUCKET)
     assert memory.transforms  # so nobody may pass these steps by
 
 
@@ -194,7 +194,7 @@ def test_settings() -> None:
 
 
 @pytest.mark.long
-def test_the_whole_of_dgc_trains_better_at_1000x_than_residuals_with_the_optimisers_momentum() -> None:
+def test_the_whole_of_dgc_trains_better_at_1000x_than_residuals_with_the_optimizers_momentum() -> None:
     """Cross-entropy of two seeds: 0.85 and 0.95 against 1.41 and 1.22. After 400 steps 0.70 and 0.71 against 0.93 and
     0.97; with the same warm-up, but momentum after averaging, 0.95 and 0.92."""
     whole = [train("momentum:clip=2.0", 0.0, ramp(20), seed) for seed in (0, 1)]

@@ -126,7 +126,7 @@ def test_a_dense_step_sends_all_that_is_owed(text: str) -> None:
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     before = offers(memory, ONE, whole=True)
     assert equal(step(memory, ONE, zeros, 9, cf=1.0), before)
-    assert not memory.owes(ONE[0])
+    assert not memory.has_residual(ONE[0])
     assert residuals(memory) == {}
     came = Inflow(memory)(zeros)
     for name, offered in offers(memory, ONE).items():
@@ -162,7 +162,7 @@ def test_rescaling_by_a_power_of_two_is_exact(text: str, factor: float) -> None:
     before = offers(memory, ONE)
     memory.rescale(factor)
     assert equal(offers(memory, ONE), {name: owed * factor for name, owed in before.items()})
-    memory.rescale(1 / factor, names=("a", "d"))  # one group of the optimiser alone
+    memory.rescale(1 / factor, names=("a", "d"))  # one group of the optimizer alone
     after = offers(memory, ONE)
     for name in SIZES:
         assert torch.equal(after[name], before[name] * (1.0 if name in "ad" else factor))

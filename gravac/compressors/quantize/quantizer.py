@@ -20,10 +20,10 @@ ROUNDED = Traits(
     selector=False,
     projection=False,
 )
-"""Traits of a stochastic quantiser with its own scale: others say where they differ."""
+"""Traits of a stochastic quantizer with its own scale: others say where they differ."""
 
 
-class Quantiser(Compressor):
+class Quantizer(Compressor):
     """Decodes to a whole tensor."""
 
     @abstractmethod
@@ -62,8 +62,8 @@ _AT_ONCE = 1 << 16
 """Elements summed at a time on a CPU, so that what is in between stays in its cache."""
 
 
-class PerTensor(Quantiser):
-    """A quantiser that is ``fitted`` to tensors of known sizes; not fitted, the flat tensor counts as one."""
+class PerTensor(Quantizer):
+    """A quantizer that is ``fitted`` to tensors of known sizes; not fitted, the flat tensor counts as one."""
 
     _numels: tuple[int, ...] = ()
 

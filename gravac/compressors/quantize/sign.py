@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, PerTensor, summed
 from gravac.kernels import pack, packed_bytes, unpack
 
@@ -22,8 +22,10 @@ class ScaledSign(PerTensor):
     source = "Karimireddy et al. 2019, Error feedback fixes SignSGD, algorithm 1, for each tensor"
     traits = replace(ROUNDED, unbiased=False, projection=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return Part(torch.float32, len(self.numels(numel))), Part(torch.uint8, packed_bytes(numel, 1))
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return TensorSpec(torch.float32, len(self.numels(numel))), TensorSpec(
+            torch.uint8, packed_bytes(numel, 1)
+        )
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return Payload((self.scales(x), pack(x >= 0, 1)), None, x.numel(), cf, key)
@@ -51,8 +53,10 @@ class OneBit(PerTensor):
     source = "Seide et al. 2014, 1-bit SGD, two reconstruction values"
     traits = ScaledSign.traits
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return Part(torch.float32, 2 * len(self.numels(numel))), Part(torch.uint8, packed_bytes(numel, 1))
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return TensorSpec(torch.float32, 2 * len(self.numels(numel))), TensorSpec(
+            torch.uint8, packed_bytes(numel, 1)
+        )
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         positive = x >= 0

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Payload, kept
+from gravac.compressors.base import Bound, Key, Payload, kept_count
 from gravac.compressors.sparse.selector import PLAIN
 from gravac.compressors.sparse.thresholds import Passed, Survivors, Thresholded
 from gravac.kernels import take_above, take_top
@@ -48,7 +48,7 @@ class HardThreshold(Thresholded):
         """λ in force."""
         if self.threshold is not None:
             return self.threshold
-        return 0.5 / math.sqrt(kept(self._model or numel, cf))
+        return 0.5 / math.sqrt(kept_count(self._model or numel, cf))
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         return survivors.above(self.level(survivors.x.numel(), cf))
@@ -62,7 +62,9 @@ class HardThreshold(Thresholded):
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         # The rule read backwards gives the count a fixed λ stands for.
-        count = kept(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
+        count = (
+            kept_count(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
+        )
         return count * (dtype.itemsize + 4)
 
     def bound(self, numel: int, cf: float) -> Bound:
@@ -136,7 +138,7 @@ _EACH = 2 + 2 * REACH
 
 
 class _Known(NamedTuple):
-    """What was learnt of one CF; equal on all ranks."""
+    """What was learned of one CF; equal on all ranks."""
 
     seen: int
     """Steps in which the k-th largest magnitude over all ranks was found."""
@@ -177,14 +179,14 @@ class WarmedThreshold(HardThreshold):
         known = self._learnt.get(cf)
         if known is not None:
             return survivors.above(known.last if known.seen < self.steps else known.total / known.seen)
-        count = kept(survivors.x.numel(), cf)
+        count = kept_count(survivors.x.numel(), cf)
         return survivors.above(float(take_top(survivors.x, count)[1].abs().amin()))
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         return super(HardThreshold, self).narrow(payload, cf)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        return kept(numel, cf) * (dtype.itemsize + 4)
+        return kept_count(numel, cf) * (dtype.itemsize + 4)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound()  # λ is known only at run time
@@ -229,22 +231,22 @@ class WarmedThreshold(HardThreshold):
         return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learnt.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        learnt = {}
+        learned = {}
         for cf, value in state.items():
             if cf.count("/") == 2:
-                log.warning("%s: λ of bucket %s is of an older version and is learnt anew", self.name, cf)
+                log.warning("%s: λ of bucket %s is of an older version and is learned anew", self.name, cf)
                 continue
             try:
                 seen, total, last = value.tolist()
-                learnt[float(cf)] = _Known(int(seen), total, last)
+                learned[float(cf)] = _Known(int(seen), total, last)
             except (AttributeError, TypeError, ValueError):
                 raise ValueError(
                     f"{self.name}: state of {cf!r} must be three numbers of a CF, got {value!r:.80}"
                 ) from None
-        self._learnt = learnt
+        self._learnt = learned
         self.rollback()
 
     @staticmethod
     def _count(counts: Tensor, cf: float) -> int:
         """Elements a rank should send of the whole model."""
-        return kept(int(counts.sum()), cf)
+        return kept_count(int(counts.sum()), cf)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Selector
 from gravac.kernels import distinct
 
@@ -30,14 +30,14 @@ class SharedDraw(Selector):
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
         """Positions, int32 or int64, shape ``(k,)``, no two equal."""
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
-        return (Part(dtype, kept(numel, cf)),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        return (TensorSpec(dtype, kept_count(numel, cf)),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         support = self.draw(x.numel(), cf, key, x.device)
         values = x.index_select(0, support)
         return Payload(
-            (values if values.dtype == dtype else travelling(values, dtype),), support, x.numel(), cf, key
+            (values if values.dtype == dtype else to_wire(values, dtype),), support, x.numel(), cf, key
         )
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
@@ -45,11 +45,11 @@ class SharedDraw(Selector):
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.support is not None
-        k = kept(payload.numel, cf)
+        k = kept_count(payload.numel, cf)
         return Payload((payload.values[:k],), payload.support[:k], payload.numel, cf, payload.key)
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=kept(numel, cf) / numel)
+        return Bound(delta=kept_count(numel, cf) / numel)
 
 
 class RandomK(SharedDraw):
@@ -59,7 +59,7 @@ class RandomK(SharedDraw):
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        return distinct(numel, kept(numel, cf), key.shared_seed(), device)
+        return distinct(numel, kept_count(numel, cf), key.shared_seed(), device)
 
 
 class UnbiasedRandomK(RandomK):
@@ -76,11 +76,11 @@ class UnbiasedRandomK(RandomK):
         return payload.numel / payload.values.numel()
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(omega=numel / kept(numel, cf) - 1.0)
+        return Bound(omega=numel / kept_count(numel, cf) - 1.0)
 
 
 class Run(NamedTuple):
-    """``length`` neighbours of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
+    """``length`` neighbors of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
 
     offset: int
     numel: int
@@ -122,14 +122,14 @@ class BlockRandomK(SharedDraw):
         return super().narrow(payload, cf)
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        runs = self._runs(numel, kept(numel, cf), key)
+        runs = self._runs(numel, kept_count(numel, cf), key)
         places = [kernels.run_places(run.numel, run.start, run.length, device) + run.offset for run in runs]
         return places[0] if len(places) == 1 else torch.cat(places)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         n = x.numel()
-        values = self._take(x, self._runs(n, kept(n, cf), key))
-        values = values if values.dtype == dtype else travelling(values, dtype)
+        values = self._take(x, self._runs(n, kept_count(n, cf), key))
+        values = values if values.dtype == dtype else to_wire(values, dtype)
         return Payload((values,), self.draw(n, cf, key, x.device), n, cf, key)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
@@ -189,4 +189,4 @@ class UnbiasedBlockRandomK(BlockRandomK):
         return payload.numel / payload.values.numel()
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(omega=numel / kept(numel, cf) - 1.0)
+        return Bound(omega=numel / kept_count(numel, cf) - 1.0)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Key, Payload, kept, travelling
+from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
-from gravac.kernels import Known
+from gravac.kernels import SelectionHint
 
 _AT_ONCE = 1 << 18
 """Elements treated at a time, so that what is in between stays in a CPU's cache."""
@@ -109,7 +109,7 @@ class Thresholded(Indexed):
         """What to send at ``cf``."""
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
         """What ``compress`` gives at each of ``cfs``, weakest first, to the bit, for less: passes over ``x`` are
         shared, and each looks among the survivors of the one before (multi-level compression, GraVAC §III-C)."""
@@ -118,7 +118,7 @@ class Thresholded(Indexed):
         for cf in cfs:
             passed = self.find(survivors, cf, key)
             values = passed.values if x.dtype == torch.float32 else x.index_select(0, passed.places)
-            values = values if values.dtype == dtype else travelling(values, dtype)
+            values = values if values.dtype == dtype else to_wire(values, dtype)
             payloads.append(self._payload(values, passed.places, x.numel(), cf, key))
         return payloads
 
@@ -155,7 +155,7 @@ class DGC(Thresholded):
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         n = survivors.x.numel()
-        k = kept(n, cf)
+        k = kept_count(n, cf)
         stride = max(1, int(n / max(self.sample * n, 2 * cf)))  # the sample must hold a few of those to find
         sampled = survivors.sample(key.own_seed() % stride, stride)
         count = min(sampled.numel(), max(1, round(sampled.numel() * k / n)))
@@ -190,7 +190,7 @@ class RedSync(Thresholded):
         self.tolerance = tolerance
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
-        k, mean, top = kept(survivors.x.numel(), cf), survivors.mean(), survivors.top
+        k, mean, top = kept_count(survivors.x.numel(), cf), survivors.mean(), survivors.top
         low, high = 0.0, 1.0
         while high - low > self.tolerance:
             middle = (low + high) / 2
@@ -225,7 +225,7 @@ class SIDCo(Thresholded):
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         n = survivors.x.numel()
-        k, level, exceeding = kept(n, cf), 0.0, n
+        k, level, exceeding = kept_count(n, cf), 0.0, n
         while exceeding > k:
             share = max(_STAGE, k / exceeding)
             following = level + (survivors.mean(level) - level) * -math.log(share)

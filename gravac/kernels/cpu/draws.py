@@ -65,7 +65,9 @@ def deal(
 
 
 @jit("void(int32[::1], int64, int64, int64, int32[::1])")
-def home(rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]) -> None:
+def global_positions(
+    rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]
+) -> None:
     """The places of these rows of an owner's share."""
     n, first, mine = np.uint32(ranks), np.uint32(seed), np.uint32(owner)
     for i in range(rows.size):

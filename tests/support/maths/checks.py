@@ -53,7 +53,7 @@ def check_bytes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> 
     assert (layout is not None) == codec.traits.fixed_size
     assert payload.pack().numel() == payload.nbytes
     assert payload.nbytes == codec.wire_bytes(n, cf, dtype) or not codec.traits.fixed_size
-    declared = codec.parts_of(payload.nbytes, n, cf, dtype)
+    declared = codec.layout_of(payload.nbytes, n, cf, dtype)
     assert [(p.dtype, p.numel()) for p in payload.parts] == [(p.dtype, p.numel) for p in declared]
     if codec.traits.fixed_size and dtype == torch.float32:
         assert codec.achieved(payload) == codec.reached(n, cf)
