@@ -58,7 +58,7 @@ def lacking() -> str:
 
 
 def warm() -> Literal["cpu", "reference"]:
-    """Workload, and where needed compile, everything now rather than in the first step; call it before training.
+    """Load, and where needed compile, everything now rather than in the first step; call it before training.
 
     Compiled code is kept on disk: numba's beside the package, else in the user's cache folder, else nowhere (it is then
     made again by each process; ``NUMBA_CACHE_DIR`` names another folder), Triton's in ``TRITON_CACHE_DIR``. Kernels for

@@ -1,4 +1,4 @@
-"""SelectionHint numbers: what codecs keep of normal data and of heavy tails, as it was measured elsewhere."""
+"""Known numbers: what codecs keep of normal data and of heavy tails, as it was measured elsewhere."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""SelectionHint numbers: the lecture vector through every codec, and bytes."""
+"""Known numbers: the lecture vector through every codec, and bytes."""
 
 import math
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def prepare() -> None:
-    """Workload the kernels, and where they are interpreted, do that in bearable time."""
+    """Loads the kernels; where they are interpreted, makes that fast enough."""
     if not GPU:
         backend._GPUS = ("cpu",)
         _quicken()
