@@ -67,10 +67,10 @@ class Step:
         return kernels.tally(self.g, self.e, out=self.p)
 
     def ours(self, k: int) -> tuple[Tensor, Tensor]:
-        counted = self.count()
+        hint = self.count()
         empty = torch.empty(k, dtype=torch.int32, device="cuda"), torch.empty(k, device="cuda")
         indices, values = self.buffers.setdefault(k, empty)
-        return kernels.take_top(self.p, k, counted, clear=True, indices=indices, values=values)
+        return kernels.take_top(self.p, k, hint, clear=True, indices=indices, values=values)
 
 
 def device_seconds(side: Side) -> tuple[float, float]:
@@ -119,14 +119,14 @@ def other_rows(n: int, pairs: int) -> list[Row]:
     x, k = torch.randn(n, device="cuda"), n // 100
     indices, values = kernels.take_top(x, k)
     packed, out = kernels.pack_positions(indices, n), torch.zeros_like(x)
-    scales, codes = kernels.quantise(x, 256, 8, 1)
+    scales, codes = kernels.quantize(x, 256, 8, 1)
     works: dict[str, Side] = {
         "scatter-add": lambda: kernels.scatter_add(out, indices, values, 0.5),
         "positions packed": lambda: kernels.pack_positions(indices, n),
         "positions unpacked": lambda: kernels.unpack_positions(packed, k, n),
         "signs packed": lambda: kernels.pack(x >= 0, 1),
-        "int8 written": lambda: kernels.quantise(x, 256, 8, 1),
-        "int8 read": lambda: kernels.dequantise(scales, codes, n, 256, 8),
+        "int8 written": lambda: kernels.quantize(x, 256, 8, 1),
+        "int8 read": lambda: kernels.dequantize(scales, codes, n, 256, 8),
         "noise": lambda: kernels.noise(n, 1, x.device),
         "random places": lambda: kernels.distinct(n, k, 1, x.device),
     }

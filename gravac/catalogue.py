@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from gravac.aggregators import AGGREGATORS, Aggregator
-from gravac.collectives import ALONE, COLLECTIVES, Collective, Load
+from gravac.collectives import ALONE, COLLECTIVES, Collective, Workload
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
 from gravac.estimators import ESTIMATORS
@@ -206,7 +206,7 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
 def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
     """Of Top-k, whose payloads can meet in every way."""
     codec, member = build_compressor("topk"), collective(ALONE)
-    loads = [Load(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
+    loads = [Workload(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
     return tuple(
         _cost(
             load.numel,

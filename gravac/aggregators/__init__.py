@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from gravac.aggregators.base import Aggregator, Draft, Flight, Tensors
+from gravac.aggregators.base import Aggregator, Draft, Tensors
 from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
 from gravac.aggregators.terngradsum import TernGradSum
-from gravac.collectives import ALONE, AUTO, Communicator, Network, known
+from gravac.collectives import ALONE, AUTO, Communicator, Exchange, Network, parse_collective
 from gravac.compressors import COMPRESSORS, spec
 from gravac.compressors import build as build_compressor
 from gravac.wording import meant
@@ -29,7 +29,7 @@ def parse(
     several rounds have their own way. Raises ValueError naming what is known.
     """
     name, settings = spec.split(text)
-    known(collective)
+    parse_collective(collective)
     if name in AGGREGATORS:
         kind = AGGREGATORS[name]
         spec.make(kind, text, settings, ALONE)  # says now what is wrong
@@ -58,7 +58,7 @@ __all__ = [
     "AGGREGATORS",
     "Aggregator",
     "Draft",
-    "Flight",
+    "Exchange",
     "MajorityVote",
     "OneShot",
     "PowerSGD",

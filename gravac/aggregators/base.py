@@ -1,4 +1,4 @@
-"""What an aggregator is: every rank's tensor in, their mean out, and what each rank is deemed to have sent."""
+"""The base class of aggregators: every rank's tensor in, their mean out, and what each rank counts as sent."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,47 +12,64 @@ from torch import Tensor
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key
-from gravac.kernels import Known
-
-Flight = Exchange
-"""An aggregation in flight: what the ranks' mean will be, and what this one is deemed to have sent."""
+from gravac.kernels import SelectionHint
 
 
 class Tensors(Protocol):
-    """A flat tensor's place in the model, the same on all ranks. The agent's bucket is one."""
+    """The tensors that a flat tensor is made of, the same on all ranks. The agent's bucket is one."""
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> int:
+        """Number of the bucket."""
+
     @property
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """Parameter names, in order."""
+
     @property
-    def numels(self) -> tuple[int, ...]: ...
+    def numels(self) -> tuple[int, ...]:
+        """Elements of each tensor."""
+
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of each tensor; empty when unknown, then each is taken for a vector."""
+        """Shape of each tensor; empty when unknown, then each counts as a vector."""
 
 
 class Draft(Protocol):
     """One rank's tensor, ready to be sent at any of the CFs it was prepared for."""
 
     def kept_energy(self, cf: float) -> float:
-        """What the gate compares: see ``Compressor.kept_energy``. Of this rank alone; costs no communication."""
+        """Returns what the gate compares, for this rank alone and without communication.
 
-    def send(self, cf: float) -> Flight:
-        """Issue what is to be sent; all ranks call it in the same order.
+        See ``Compressor.kept_energy``.
+        """
 
-        May wait for other ranks, so call it on a thread that may. The prepared tensor must not have changed, and may
-        change afterwards.
+    def send(self, cf: float) -> Exchange:
+        """Starts the exchange. All ranks call it in the same order.
+
+        It may wait for other ranks, so call it on a thread that may wait. The prepared tensor must not have changed
+        before, and may change afterwards.
+
+        Args:
+            cf: One of the CFs that were prepared.
+
+        Returns:
+            The exchange in flight.
         """
 
 
 class Aggregator(ABC):
-    """Means over ranks, by however many rounds it takes."""
+    """Computes means over ranks, in as many rounds of communication as it takes.
+
+    Args:
+        group: The ranks that average, as a process group or a communicator.
+    """
 
     name: str
     source: str
+    """Paper and section that the formulas come from."""
     conserves: bool = True
-    """The mean over ranks of what was sent is the mean that came out, so an error memory misses nothing."""
+    """Whether the mean over ranks of what was sent is the mean that came out, so that an error memory loses nothing."""
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)
@@ -66,91 +83,131 @@ class Aggregator(ABC):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Known | None = None,
+        hint: SelectionHint | None = None,
     ) -> Draft:
-        """Compress ``x`` (flat, finite) to all of ``cfs``, weakest first. ``dtype``: what values travel as.
-        ``counted``: what is known of ``x``'s sizes: a histogram, or candidates."""
+        """Compresses a tensor to several CFs without communication.
+
+        Args:
+            tensors: The tensors that ``x`` is made of.
+            x: Flat and finite, shape ``(n,)``.
+            cfs: Compression factors, the weakest first.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            hint: What is known of the magnitudes of ``x``: a histogram, or candidates for its largest elements.
+
+        Returns:
+            A draft that can be sent at any of ``cfs``.
+        """
 
     @property
     def keeps_largest(self) -> bool:
-        """Sends exactly the n/CF largest: the gain curve (``gravac.signals.spectrum``) is its own."""
+        """Whether exactly the n/CF largest elements are sent, so that the gain curve of the spectrum applies."""
         return False
 
-    def counts(self, gradient: Tensor) -> bool:
-        """Whether ``prepare`` would count a tensor like this one, so that whoever adds it up had better do it."""
+    def uses_histogram(self, gradient: Tensor) -> bool:
+        """Whether ``prepare`` would count a tensor like this one, so that a caller who adds it up should count it."""
         return False
 
     @abstractmethod
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Draft:
-        """A draft that sends nothing (``value`` 0) or makes the mean non-finite on all ranks (NaN), in the rounds and
-        sizes the others expect. It looks at no gradient, so it can be sent when preparing one failed."""
+        """Makes a draft that stands in when preparing failed: it uses no gradient.
+
+        It takes part in the same rounds, with the sizes that other ranks expect.
+
+        Args:
+            tensors: The tensors of the bucket.
+            cf: The CF it will be sent at.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            device: Where the bucket lies.
+            value: 0 sends nothing; NaN makes the mean non-finite on all ranks.
+        """
 
     @abstractmethod
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        """Bytes each of ``ranks`` ranks hands to collectives; expected, where sizes vary."""
+        """Returns the bytes that each of ``ranks`` ranks hands to collectives; expected ones, where sizes vary."""
 
     def aggregate(
         self, tensors: Tensors, x: Tensor, cf: float, key: Key, dtype: torch.dtype = torch.float32
     ) -> tuple[Tensor, Tensor]:
-        """Mean over ranks, and what this rank sent, both of ``x``'s shape and float32. Waits for it."""
-        flight = self.prepare(tensors, x, (cf,), key, dtype).send(cf)
-        flight.work.wait()
+        """Computes the mean over ranks and waits for it.
+
+        Args:
+            tensors: The tensors that ``x`` is made of.
+            x: Flat and finite, shape ``(n,)``.
+            cf: The compression factor.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+
+        Returns:
+            The mean over ranks and what this rank sent, both float32 of shape ``(n,)``.
+        """
+        exchange = self.prepare(tensors, x, (cf,), key, dtype).send(cf)
+        exchange.work.wait()
         mean = torch.zeros_like(x, dtype=torch.float32)
-        flight.mean_into(mean)
-        return mean, flight.codec.decode(flight.payload)
+        exchange.mean_into(mean)
+        return mean, exchange.codec.decode(exchange.payload)
 
     def figures(self) -> list[float]:
-        """Of this rank's step so far: numbers whose means over ranks ``learn`` needs. How many there are is the same on
-        all ranks and in all steps. The agent's tick carries them."""
+        """Returns numbers of this rank's step so far, whose means over ranks ``learn`` needs.
+
+        Their count is the same on all ranks and in all steps. The agent's tick carries them.
+        """
         return []
 
     def learn(self, means: Sequence[float]) -> None:
-        """Take in the mean over ranks of ``figures``, the same on all, before ``commit``. Left out when preparing
-        failed on any rank, whose figures are then incomplete."""
+        """Takes in the means over ranks of ``figures``, the same on all ranks, before ``commit``.
+
+        Not called when preparing failed on any rank, whose figures are then incomplete.
+        """
         return
 
     def learn_together(self) -> None:
-        """``figures`` over all ranks, and ``learn`` from them: where no tick carries them. All ranks call it."""
+        """Averages ``figures`` over all ranks and learns from them, where no tick carries them. All ranks call it."""
         figures = torch.tensor(self.figures(), dtype=torch.float64)
         if figures.numel():
             self.communicator.sum(figures).wait()
             self.learn((figures / self.communicator.size).tolist())
 
     def commit(self) -> None:
-        """The step counts: what was learnt in it stays."""
+        """Keeps what was learned in this step."""
         return
 
     def rollback(self) -> None:
-        """The step does not count: forget what was learnt in it."""
+        """Forgets what was learned in this step."""
         return
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What was learnt, plain tensors (copies)."""
+        """Returns what was learned, as plain tensors (copies)."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace what was learnt. Raises ValueError for a state that is not this aggregator's."""
+        """Replaces what was learned.
+
+        Raises:
+            ValueError: The state is not one of this aggregator.
+        """
         if state:
             raise ValueError(f"{self.name} has no state, but {sorted(state)[0]!r} was given")
 
-    def agreed(self) -> str:
-        """Digest of the state that must be equal on all ranks; empty when there is none."""
+    def state_digest(self) -> str:
+        """Returns a digest of the state that must be equal on all ranks; empty when there is none."""
         return ""
 
     def notes(self) -> list[str]:
-        """Sentences for the journal since this was last asked."""
+        """Returns sentences for the journal, new since the last call."""
         return []
 
 
 def shapes_of(tensors: Tensors) -> tuple[tuple[int, ...], ...]:
-    """Shapes, vectors where they are unknown."""
+    """Returns the shapes of the tensors; vectors where they are unknown."""
     return tensors.shapes or tuple((numel,) for numel in tensors.numels)
 
 
 def digest(state: Mapping[str, Tensor]) -> str:
-    """Of names and bits, whatever their order."""
+    """Returns a SHA-256 digest of names and bits, whatever their order."""
     found = sha256()
     for name, value in sorted(state.items()):
         found.update(name.encode())

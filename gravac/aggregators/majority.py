@@ -7,17 +7,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
-from gravac.aggregators.shortfall import Shortfall
-from gravac.aggregators.ternary import pack_sums, unpack_sums, words
-from gravac.collectives import Communicator, Work, ring_bytes
+from gravac.aggregators.base import Tensors, shapes_of
+from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
+from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
-from gravac.compressors.quantize.scaledsign import ScaledSign
-from gravac.kernels import Known, pack
+from gravac.compressors.quantize.sign import ScaledSign
+from gravac.kernels import SelectionHint, pack
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     work: Work
     sent_bytes: int
     payload_bytes: int
@@ -47,7 +46,7 @@ class _Draft:
     def kept_energy(self, cf: float) -> float:
         return self._own() * self.owner.shortfall.expected(self.bucket, cf)
 
-    def send(self, cf: float) -> Flight:
+    def send(self, cf: float) -> Exchange:
         communicator = self.owner.communicator
         n, ranks = self.x.numel(), communicator.size
         positive = self.x >= 0
@@ -62,7 +61,7 @@ class _Draft:
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:
             self.owner.shortfall.learn(self.bucket, cf, self._own(), self._through(scales))
-        return _Flight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
+        return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
     def _own(self) -> float:
         """Kept energy of the signs by this rank's own scales: Σ n·s² over tensors."""
@@ -78,7 +77,7 @@ class _Draft:
         return torch.tensor(self.codec.numels(self.x.numel()), device=self.scales.device)
 
 
-class MajorityVote(Aggregator):
+class MajorityVote(TernarySum):
     """The sign that most ranks have, 0 where they are equally many, times the mean over ranks of ``‖x‖₁ / n``, for each
     tensor its own.
 
@@ -92,7 +91,6 @@ class MajorityVote(Aggregator):
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         super().__init__(group)
-        self.shortfall = Shortfall()
         self._codec = ScaledSign()
 
     def prepare(
@@ -102,7 +100,7 @@ class MajorityVote(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Known | None = None,
+        hint: SelectionHint | None = None,
     ) -> _Draft:
         return self._draft(tensors, x, key, abstains=False)
 
@@ -119,15 +117,3 @@ class MajorityVote(Aggregator):
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         codec, n = self._codec.fitted(shapes_of(tensors)), sum(tensors.numels)
         return 4 * words(n, ranks) + 4 * len(codec.numels(n))
-
-    def commit(self) -> None:
-        self.shortfall.commit()
-
-    def rollback(self) -> None:
-        self.shortfall.rollback()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.shortfall.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(self.shortfall.load_state_dict(state))

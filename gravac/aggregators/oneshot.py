@@ -1,4 +1,4 @@
-"""One message a rank and bucket: a codec and the collective that suits it."""
+"""One message per rank and bucket: a codec, and the collective that suits it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators.base import Aggregator, Flight, Tensors, digest, shapes_of
+from gravac.aggregators.base import Aggregator, Tensors, digest, shapes_of
 from gravac.aggregators.shortfall import Shortfall, aligned
-from gravac.collectives import AUTO, Collective, Communicator, Load, Network, Ways, check
+from gravac.collectives import (
+    AUTO,
+    Collective,
+    CollectiveChooser,
+    Communicator,
+    Exchange,
+    Network,
+    Workload,
+    check,
+)
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.kernels import Known
+from gravac.kernels import SelectionHint
 
 
 @dataclass(slots=True)
@@ -31,23 +40,31 @@ class _Draft:
         kept = self.codec.kept_energy(self.payloads[cf], self.x)
         return kept * self.owner.shortfall.expected(self.tensors.number, cf)
 
-    def send(self, cf: float) -> Flight:
+    def send(self, cf: float) -> Exchange:
         payload = self.payloads[cf]
-        way = self.owner.way(self.tensors, self.codec, cf, self.dtype)
-        flight = way.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
-        if flight.payload is not payload and self.x is not None:
+        collective = self.owner.collective(self.tensors, self.codec, cf, self.dtype)
+        exchange = collective.exchange(self.codec, payload, self.x, cf, self.key, self.dtype)
+        if exchange.payload is not payload and self.x is not None:
             chosen = self.codec.kept_energy(payload, self.x)
-            through = aligned(flight.codec, flight.payload, self.x)
+            through = aligned(exchange.codec, exchange.payload, self.x)
             self.owner.shortfall.learn(self.tensors.number, cf, chosen, through)
-        return flight
+        return exchange
 
 
 class OneShot(Aggregator):
-    """Compress, exchange, decode. Linear codecs are all-reduced; others meet as ``collective`` says, by default the way
-    that is quickest on ``network`` (None: gathered).
+    """Compresses, exchanges, decodes. Linear codecs are all-reduced; the payloads of others meet by ``collective``.
 
-    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C). ``elements``: of the whole model,
-    for codecs that look beyond a bucket; None: each tensor is taken for all there is.
+    Two levels are nested where the codec is (multi-level compression, GraVAC §III-C).
+
+    Args:
+        compressor: The codec.
+        group: The ranks that average, as a process group or a communicator.
+        collective: Name and settings of a collective; ``auto`` takes the quickest one on ``network``.
+        network: Latency and bandwidth, equal on all ranks; None: ``auto`` gathers.
+        elements: Elements of the whole model, for codecs that look beyond a bucket; None: a tensor counts as the whole.
+
+    Raises:
+        ValueError: The collective is unknown, or the codec's payloads cannot meet that way.
     """
 
     def __init__(
@@ -61,7 +78,7 @@ class OneShot(Aggregator):
         super().__init__(group)
         check(collective, compressor)
         self.compressor = compressor if elements is None else compressor.for_model(elements)
-        self.ways = Ways(self.communicator, collective, network)
+        self.chooser = CollectiveChooser(self.communicator, collective, network)
         self.shortfall = Shortfall()
         self.name, self.source = compressor.name, compressor.source
         self._fitted: dict[tuple[tuple[int, ...], ...], Compressor] = {}
@@ -73,19 +90,27 @@ class OneShot(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Known | None = None,
+        hint: SelectionHint | None = None,
     ) -> _Draft:
+        """Compresses ``x`` to ``cfs``; see ``Aggregator.prepare``.
+
+        Raises:
+            ValueError: A payload does not have the size that the codec declares. Other ranks rely on that size, so it
+                is checked before anything is sent.
+        """
         codec = self.codec_for(tensors)
         self.compressor.observe(x, cfs)
-        payloads = codec.levels(x, cfs, key, dtype, counted)
+        payloads = codec.levels(x, cfs, key, dtype, hint)
+        for payload in payloads:
+            check_size(codec, payload, dtype)
         return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     @property
     def keeps_largest(self) -> bool:
-        return self.compressor.counts and self.ways.whole
+        return self.compressor.uses_histogram and self.chooser.whole
 
-    def counts(self, gradient: Tensor) -> bool:
-        return self.compressor.counts and kernels.compiled(gradient)
+    def uses_histogram(self, gradient: Tensor) -> bool:
+        return self.compressor.uses_histogram and kernels.compiled(gradient)
 
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
@@ -95,16 +120,15 @@ class OneShot(Aggregator):
         return _Draft(self, codec, tensors, {cf: payload}, None, key, dtype)
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
-        load = Load(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)
-        return self.ways.of(load).payload_bytes(load)
+        workload = Workload(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)
+        return self.chooser.choose(workload).payload_bytes(workload)
 
-    def way(self, tensors: Tensors, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
-        """How these tensors' payloads meet; the same on all ranks."""
-        load = Load(codec, sum(tensors.numels), cf, dtype, self.communicator.size)
-        return self.ways.of(load)
+    def collective(self, tensors: Tensors, codec: Compressor, cf: float, dtype: torch.dtype) -> Collective:
+        """Returns the collective for the payloads of these tensors, the same on all ranks."""
+        return self.chooser.choose(Workload(codec, sum(tensors.numels), cf, dtype, self.communicator.size))
 
     def codec_for(self, tensors: Tensors) -> Compressor:
-        """The codec fitted to these shapes."""
+        """Returns the codec fitted to the shapes of these tensors."""
         shapes = shapes_of(tensors)
         if shapes not in self._fitted:
             if len(self._fitted) > 4096:  # regrouped buckets of a very long run
@@ -113,11 +137,11 @@ class OneShot(Aggregator):
         return self._fitted[shapes]
 
     def use(self, network: Network) -> None:
-        """Choose by this network from now on; all ranks must be told the same."""
-        self.ways.use(network)
+        """Chooses collectives for this network from now on. All ranks must pass equal numbers."""
+        self.chooser.use(network)
 
     def notes(self) -> list[str]:
-        return self.ways.notes()
+        return self.chooser.notes()
 
     def figures(self) -> list[float]:
         return self.compressor.figures()
@@ -139,7 +163,28 @@ class OneShot(Aggregator):
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.compressor.load_state_dict(self.shortfall.load_state_dict(state))
 
-    def agreed(self) -> str:
-        # What the codec learnt is equal on all ranks; the shortfall is a rank's own.
+    def state_digest(self) -> str:
+        # What the codec learned is equal on all ranks; each rank has a shortfall of its own.
         state = self.compressor.state_dict()
         return digest(state) if state else ""
+
+
+def check_size(codec: Compressor, payload: Payload, dtype: torch.dtype) -> None:
+    """Checks that a payload has the size that its codec declares. Codecs of varying size are not checked.
+
+    Args:
+        codec: The codec that made the payload.
+        payload: The payload about to be sent.
+        dtype: The dtype that values have on the wire.
+
+    Raises:
+        ValueError: The sizes differ. The message names the codec, the declared and the actual bytes.
+    """
+    if not codec.traits.fixed_size:
+        return
+    declared = codec.wire_bytes(payload.numel, payload.cf, dtype)
+    if payload.nbytes != declared:
+        raise ValueError(
+            f"compressor={codec.name!r} made a payload of {payload.nbytes} bytes, but declares {declared} bytes for "
+            f"{payload.numel} elements at CF {payload.cf:g} as {dtype}: compress() and layout() must agree"
+        )

@@ -8,19 +8,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors, digest, shapes_of
+from gravac.aggregators.base import Aggregator, Tensors, digest, shapes_of
 from gravac.aggregators.shortfall import Shortfall
-from gravac.collectives import Communicator, Done, Work, ring_bytes
+from gravac.collectives import Communicator, Done, Exchange, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
-from gravac.kernels import Known, energy
+from gravac.kernels import SelectionHint, energy
 
 _DENSE = Dense()
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     work: Work
     sent_bytes: int
     payload_bytes: int
@@ -40,7 +40,7 @@ class _Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _FirstRound:
     """What kept energy and sending both begin with. Per group: M, and M Q from last step's Q."""
 
     plan: Geometry
@@ -54,7 +54,7 @@ class _Draft:
     tensors: Tensors
     x: Tensor
     key: Key
-    begun: dict[float, _Begun] = field(default_factory=dict)
+    first_round: dict[float, _FirstRound] = field(default_factory=dict)
     own: dict[float, float] = field(default_factory=dict)
 
     def kept_energy(self, cf: float) -> float:
@@ -63,28 +63,28 @@ class _Draft:
     def own_energy(self, cf: float) -> float:
         """What this rank's own column space keeps of its matrices. Made once for each CF."""
         if cf not in self.own:
-            begun = self.begin(cf)
-            kept = energy(begun.plan.gather_dense(self.x)) if begun.plan.dense_numel else 0.0
-            for matrices, first in zip(begun.matrices, begun.first, strict=True):
+            first_round = self.begin(cf)
+            kept = energy(first_round.plan.gather_dense(self.x)) if first_round.plan.dense_numel else 0.0
+            for matrices, first in zip(first_round.matrices, first_round.first, strict=True):
                 kept += energy((_orthonormal(first).mT @ matrices).flatten())
             self.own[cf] = kept
         return self.own[cf]
 
-    def begin(self, cf: float) -> _Begun:
+    def begin(self, cf: float) -> _FirstRound:
         """Made once for each CF."""
-        if cf not in self.begun:
+        if cf not in self.first_round:
             plan = self.owner.plan(self.tensors, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
             starts = [self.owner.start(self.tensors, group, self.key, self.x.device) for group in plan.groups]
             first = [each @ start for each, start in zip(matrices, starts, strict=True)]
-            self.begun[cf] = _Begun(plan, matrices, first)
-        return self.begun[cf]
+            self.first_round[cf] = _FirstRound(plan, matrices, first)
+        return self.first_round[cf]
 
-    def send(self, cf: float) -> Flight:
-        flight = self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
+    def send(self, cf: float) -> Exchange:
+        exchange = self.owner.send(self.tensors, self.x, cf, self.key, self.begin(cf))
         if self.owner.communicator.size > 1:
-            self.owner.shortfall.learn(self.tensors.number, cf, self.own_energy(cf), flight.through)
-        return flight
+            self.owner.shortfall.learn(self.tensors.number, cf, self.own_energy(cf), exchange.through)
+        return exchange
 
 
 class PowerSGD(Aggregator):
@@ -95,7 +95,7 @@ class PowerSGD(Aggregator):
     rank has sent ``P (Mᵀ P)ᵀ``: what it owes is smallest so, and the ranks' mean is exactly what came out. Q stays for
     the next step, by parameter name, equal on all ranks.
 
-    The first round is waited for here, never in a future's callback, so any number of buckets may be in flight.
+    The first round is waited for here, never in a future's callback, so any number of buckets may be in exchange.
     """
 
     name = "powersgd"
@@ -127,7 +127,7 @@ class PowerSGD(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Known | None = None,
+        hint: SelectionHint | None = None,
     ) -> _Draft:
         return _Draft(self, tensors, x, key)
 
@@ -159,9 +159,14 @@ class PowerSGD(Aggregator):
             fresh[:, : known.shape[1]] = known.cpu()
         return fresh if known is None else fresh.to(known.device)
 
-    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, begun: _Begun) -> _Flight:
-        """Both rounds; the second is in flight on return."""
-        ranks, plan, matrices, first = self.communicator.size, begun.plan, begun.matrices, begun.first
+    def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
+        """Both rounds; the second is in exchange on return."""
+        ranks, plan, matrices, first = (
+            self.communicator.size,
+            first_round.plan,
+            first_round.matrices,
+            first_round.first,
+        )
         own_dense = plan.gather_dense(x).float()
         message = torch.cat([*(each.flatten() for each in first), own_dense]) * self.share
         self.communicator.sum(message).wait()
@@ -186,7 +191,7 @@ class PowerSGD(Aggregator):
             self._drafts |= {tensors.names[number]: q[at] for at, number in enumerate(group.numbers)}
         payload_bytes = message.nbytes + second.nbytes
         payload = Payload((sent,), None, x.numel(), cf, key)
-        return _Flight(
+        return _InFlight(
             work, ring_bytes(payload_bytes, ranks), payload_bytes, payload, plan, left, right, dense, through
         )
 
@@ -212,7 +217,7 @@ class PowerSGD(Aggregator):
         self._right = {name: q.detach().float().clone() for name, q in state.items()}
         self._drafts.clear()
 
-    def agreed(self) -> str:
+    def state_digest(self) -> str:
         return digest(self._right)
 
 

@@ -1,31 +1,68 @@
-"""Sums of -1, 0 and 1 over ranks, several to an integer: an all-reduce that stays exact and small."""
+"""Means from integer sums: the base of aggregators that all-reduce codes of -1, 0 and 1, several to an integer."""
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+
+from gravac.aggregators.base import Aggregator
+from gravac.aggregators.shortfall import Shortfall
+from gravac.collectives import Communicator
+
+
+class TernarySum(Aggregator):
+    """An aggregator whose only state is its ``Shortfall``. Subclasses send codes packed by ``pack_sums``.
+
+    Args:
+        group: The ranks that average, as a process group or a communicator.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
+        super().__init__(group)
+        self.shortfall = Shortfall()
+
+    def commit(self) -> None:
+        self.shortfall.commit()
+
+    def rollback(self) -> None:
+        self.shortfall.rollback()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.shortfall.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        super().load_state_dict(self.shortfall.load_state_dict(state))
 
 
 def field_bits(ranks: int) -> int:
-    """Bits that hold the sum of ``ranks`` codes of 0, 1 or 2."""
+    """Returns the bits that hold the sum of ``ranks`` codes of 0, 1 or 2: ceil(log2(2·ranks + 1))."""
     return (2 * ranks).bit_length()
 
 
 def words(count: int, ranks: int) -> int:
-    """int32 words that ``count`` codes take: as many fields in 31 bits as fit, so that no sum changes its sign."""
+    """Returns the int32 words for ``count`` codes. Fields fill 31 bits at most, so no sum changes its sign."""
     per_word = 31 // field_bits(ranks)
     return -(-count // per_word)
 
 
 def pack_sums(codes: Tensor, ranks: int) -> Tensor:
-    """Codes 0, 1 or 2 of shape ``(n,)`` as int32 words whose sum over ``ranks`` ranks holds every code's sum."""
+    """Packs codes into words that can be summed over ranks without overflow.
+
+    Args:
+        codes: 0, 1 or 2 per element, shape ``(n,)``.
+        ranks: How many ranks are summed.
+
+    Returns:
+        int32 of shape ``(words(n, ranks),)``. The sum over ``ranks`` ranks holds the sum of every code.
+    """
     bits = field_bits(ranks)
     per_word = 31 // bits
     padded = torch.nn.functional.pad(codes.int(), (0, -codes.numel() % per_word)).view(-1, per_word)
-    places = torch.arange(0, bits * per_word, bits, dtype=torch.int32, device=codes.device)
-    return (padded << places).sum(1, dtype=torch.int32)
+    shifts = torch.arange(0, bits * per_word, bits, dtype=torch.int32, device=codes.device)
+    return (padded << shifts).sum(1, dtype=torch.int32)
 
 
 def unpack_sums(packed: Tensor, count: int, ranks: int) -> Tensor:
-    """Sums of the codes over ranks, int32, shape ``(count,)``, 0 to 2·ranks."""
+    """Returns the sums of the codes over ranks, 0 to 2·ranks: int32 of shape ``(count,)``."""
     bits = field_bits(ranks)
-    places = torch.arange(0, bits * (31 // bits), bits, dtype=torch.int32, device=packed.device)
-    return ((packed.unsqueeze(1) >> places) & ((1 << bits) - 1)).flatten()[:count]
+    shifts = torch.arange(0, bits * (31 // bits), bits, dtype=torch.int32, device=packed.device)
+    return ((packed.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten()[:count]

@@ -7,17 +7,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.aggregators.base import Aggregator, Flight, Tensors, shapes_of
-from gravac.aggregators.shortfall import Shortfall, aligned
-from gravac.aggregators.ternary import pack_sums, unpack_sums, words
-from gravac.collectives import Communicator, Work, ring_bytes
+from gravac.aggregators.base import Tensors, shapes_of
+from gravac.aggregators.shortfall import aligned
+from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
+from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
-from gravac.kernels import Known, pack
+from gravac.kernels import SelectionHint, pack
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     work: Work
     sent_bytes: int
     payload_bytes: int
@@ -53,7 +53,7 @@ class _Draft:
             self.own[cf] = self.codec.kept_energy(payload, self.x)
         return self.own[cf]
 
-    def send(self, cf: float) -> Flight:
+    def send(self, cf: float) -> Exchange:
         communicator = self.owner.communicator
         x, ranks = self.codec.clipped(self.x), communicator.size
         scales = self.codec.scales(x)
@@ -68,10 +68,10 @@ class _Draft:
         if ranks > 1:
             through = aligned(self.codec, sent, self.x)
             self.owner.shortfall.learn(self.bucket, cf, self.own_energy(cf), through)
-        return _Flight(work, sent_bytes, payload_bytes, self.codec, sent, sums, scales, ranks)
+        return _InFlight(work, sent_bytes, payload_bytes, self.codec, sent, sums, scales, ranks)
 
 
-class TernGradSum(Aggregator):
+class TernGradSum(TernarySum):
     """Round 1: the largest magnitude of each tensor over ranks. Round 2: the sum of all ranks' ternaries.
 
     ceil(log2(2N + 1)) bits an element for N ranks, several elements to an int32, and 4 bytes a tensor. ``clip``: clip
@@ -83,7 +83,6 @@ class TernGradSum(Aggregator):
 
     def __init__(self, group: dist.ProcessGroup | Communicator, *, clip: float | None = None) -> None:
         super().__init__(group)
-        self.shortfall = Shortfall()
         self._codec = TernGrad() if clip is None else ClippedTernGrad(clip=clip)
 
     def prepare(
@@ -93,7 +92,7 @@ class TernGradSum(Aggregator):
         cfs: Sequence[float],
         key: Key,
         dtype: torch.dtype,
-        counted: Known | None = None,
+        hint: SelectionHint | None = None,
     ) -> _Draft:
         return _Draft(self, self._codec.fitted(shapes_of(tensors)), tensors.number, x, key, dtype)
 
@@ -105,15 +104,3 @@ class TernGradSum(Aggregator):
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         return 4 * words(sum(tensors.numels), ranks) + 4 * len(tensors.numels)
-
-    def commit(self) -> None:
-        self.shortfall.commit()
-
-    def rollback(self) -> None:
-        self.shortfall.rollback()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self.shortfall.state_dict()
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        super().load_state_dict(self.shortfall.load_state_dict(state))

@@ -1,8 +1,16 @@
 """Collectives: how payloads meet, one a file. To add one, name it in ``choice.COLLECTIVES``."""
 
 from gravac.collectives.all_reduce import AllReduce
-from gravac.collectives.base import Collective, Exchange, Load, Transfer
-from gravac.collectives.choice import AUTO, COLLECTIVES, Choice, Ways, check, choose, known
+from gravac.collectives.base import Collective, Exchange, Transfer, Workload
+from gravac.collectives.choice import (
+    AUTO,
+    COLLECTIVES,
+    Choice,
+    CollectiveChooser,
+    check,
+    choose,
+    parse_collective,
+)
 from gravac.collectives.communicator import (
     ALONE,
     Communicator,
@@ -23,21 +31,21 @@ __all__ = [
     "AllReduce",
     "Choice",
     "Collective",
+    "CollectiveChooser",
     "Communicator",
     "Done",
     "Exchange",
     "Gather",
-    "Load",
     "Network",
     "ProcessGroupCommunicator",
     "ReduceScatter",
     "SharedSupport",
     "Transfer",
-    "Ways",
     "Work",
+    "Workload",
     "check",
     "choose",
     "communicator",
-    "known",
+    "parse_collective",
     "ring_bytes",
 ]

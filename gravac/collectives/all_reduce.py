@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Load, Transfer
+from gravac.collectives.base import Collective, Exchange, Transfer, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
@@ -99,12 +99,12 @@ class AllReduce(Collective):
     def fits(compressor: Compressor) -> bool:
         return True
 
-    def payload_bytes(self, load: Load) -> int:
-        return load.wire_bytes if load.codec.traits.linear else 4 * load.numel
+    def payload_bytes(self, workload: Workload) -> int:
+        return workload.wire_bytes if workload.codec.traits.linear else 4 * workload.numel
 
-    def link_bytes(self, load: Load) -> int:
-        return ring_bytes(self.payload_bytes(load), load.ranks)
+    def link_bytes(self, workload: Workload) -> int:
+        return ring_bytes(self.payload_bytes(workload), workload.ranks)
 
-    def seconds(self, network: Network, load: Load) -> float:
-        work = cost.handling(1, load.decoding + 0.3 * load.numel)
-        return cost.all_reduce(network, load.ranks, self.payload_bytes(load)) + work
+    def seconds(self, network: Network, workload: Workload) -> float:
+        work = cost.handling(1, workload.decoding + 0.3 * workload.numel)
+        return cost.all_reduce(network, workload.ranks, self.payload_bytes(workload)) + work

@@ -13,7 +13,7 @@ from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.stack import Stack
 
 
-class Load(NamedTuple):
+class Workload(NamedTuple):
     """What is to meet: a bucket's payloads, one of each rank. Sizes follow from it alone."""
 
     codec: Compressor
@@ -96,13 +96,13 @@ class Collective(ABC):
         """Whether that codec's payloads can meet this way."""
 
     @abstractmethod
-    def payload_bytes(self, load: Load) -> int:
+    def payload_bytes(self, workload: Workload) -> int:
         """Bytes each rank hands to collectives; expected, where sizes vary."""
 
     @abstractmethod
-    def link_bytes(self, load: Load) -> int:
+    def link_bytes(self, workload: Workload) -> int:
         """Bytes a rank puts on its network link, the mean over ranks; expected, where sizes vary."""
 
     @abstractmethod
-    def seconds(self, network: Network, load: Load) -> float:
+    def seconds(self, network: Network, workload: Workload) -> float:
         """What it takes on that network, predicted (``gravac.collectives.cost``)."""

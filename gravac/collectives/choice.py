@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from gravac.collectives.all_reduce import AllReduce
-from gravac.collectives.base import Collective, Load
+from gravac.collectives.base import Collective, Workload
 from gravac.collectives.communicator import ALONE, Communicator
 from gravac.collectives.cost import Network
 from gravac.collectives.gather import Gather
@@ -18,26 +18,29 @@ from gravac.wording import meant
 COLLECTIVES: dict[str, type[Collective]] = {
     each.name: each for each in (Gather, AllReduce, ReduceScatter, SharedSupport)
 }
-"""Those that tell more in a step come first."""
+"""By name. Those that deliver more in a step come first."""
 AUTO = "auto"
 HANDICAP = 2.0
-"""Ways that are not whole count as taking this many times as long: at the same CF their steps bring training less far
-(docs/collectives.md has what was measured), and the rest of a step takes as long as ever."""
-_TOLD = 8
-"""Sizes of buckets that a note names for each."""
+"""Collectives that are not ``whole`` count as this many times slower: at the same CF their steps advance training less
+(docs/collectives.md has the measurements), and the rest of a step takes as long as ever."""
+_MOST_SIZES = 8
+"""Bucket sizes that a note lists per collective."""
 
 
 class Choice(NamedTuple):
-    """A collective by name, and what each that could be taken would need, in seconds."""
+    """The chosen collective, and the predicted seconds of each candidate."""
 
     name: str
     predicted: dict[str, float]
 
 
-def choose(network: Network, load: Load) -> Choice:
-    """The quickest on that network, with the handicap; of equals the first. Equal arguments, equal choice."""
-    fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(load.codec)}
-    predicted = {name: kind(ALONE).seconds(network, load) for name, kind in fitting.items()}
+def choose(network: Network, workload: Workload) -> Choice:
+    """Chooses the quickest collective on a network, with the handicap; of equals the first.
+
+    Equal arguments give equal choices, so ranks need not agree on the result.
+    """
+    fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(workload.codec)}
+    predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 
     def weighed(name: str) -> float:
         return predicted[name] * (1.0 if fitting[name].whole else HANDICAP)
@@ -45,10 +48,17 @@ def choose(network: Network, load: Load) -> Choice:
     return Choice(min(predicted, key=weighed), predicted)
 
 
-def known(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:
-    """What makes the collective that ``text`` names, ``shared:leader=largest`` say; None for ``auto``.
+def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective] | None:
+    """Parses the name and settings of a collective, such as ``shared:leader=largest``.
 
-    Raises ValueError naming what is known.
+    Args:
+        text: ``auto``, ``name`` or ``name:setting=value``.
+
+    Returns:
+        A function that makes the collective on a group; None for ``auto``.
+
+    Raises:
+        ValueError: The name or a setting is unknown, or a value is not allowed.
     """
     name, settings = spec.split(text, "collective")
     if name == AUTO and not settings:
@@ -59,14 +69,18 @@ def known(text: str) -> Callable[[dist.ProcessGroup | Communicator], Collective]
             f"collective={text!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
         )
     kind = COLLECTIVES[name]
-    spec.make(kind, text, settings, ALONE, what="collective")  # says now what is wrong
+    spec.make(kind, text, settings, ALONE, what="collective")  # raises now if a setting is wrong
     return lambda group: spec.make(kind, text, settings, group, what="collective")
 
 
 def check(text: str, codec: Compressor) -> None:
-    """Raises ValueError when that codec's payloads cannot meet this way. Linear codecs are all-reduced anyway."""
+    """Checks that a codec's payloads can meet by a collective. Linear codecs are all-reduced in any case.
+
+    Raises:
+        ValueError: They cannot. The message names collectives that fit.
+    """
     name = spec.split(text)[0]
-    if known(text) is None or codec.traits.linear or COLLECTIVES[name].fits(codec):
+    if parse_collective(text) is None or codec.traits.linear or COLLECTIVES[name].fits(codec):
         return
     able = ", ".join(other for other, kind in COLLECTIVES.items() if kind.fits(codec))
     raise ValueError(
@@ -75,66 +89,70 @@ def check(text: str, codec: Compressor) -> None:
     )
 
 
-def _told(sizes: dict[int, str]) -> str:
-    """Names and the elements of the buckets that they are for."""
+def _with_sizes(names: dict[int, str]) -> str:
+    """Each collective with the bucket sizes that it was chosen for; ``names`` by elements."""
     by_name: dict[str, list[str]] = {}
-    for numel, name in sizes.items():
+    for numel, name in names.items():
         by_name.setdefault(name, []).append(f"{numel:,}")
     return "; ".join(
-        f"{name} for {' and '.join(listed[:_TOLD])} elements"
-        + (" and more sizes" if len(listed) > _TOLD else "")
+        f"{name} for {' and '.join(listed[:_MOST_SIZES])} elements"
+        + (" and more sizes" if len(listed) > _MOST_SIZES else "")
         for name, listed in by_name.items()
     )
 
 
-class Ways:
-    """The collectives of one codec on one group, by ``text`` or, for ``auto``, by the cost model.
+class CollectiveChooser:
+    """Chooses and makes the collectives of one codec on one group.
 
-    ``network``: equal on all ranks, then they choose alike; None: gather.
+    Args:
+        group: The ranks.
+        text: Name and settings of a collective, or ``auto`` for the cost model.
+        network: Equal on all ranks, so that they choose alike; None: gather.
     """
 
     def __init__(self, group: Communicator, text: str, network: Network | None = None) -> None:
         self.text = text
         self._group, self._network = group, network
         self._made: dict[str, Collective] = {}
-        self._chosen: dict[Load, str] = {}
-        self._unsaid: dict[float, dict[int, str]] = {}  # CF: elements: name
+        self._chosen: dict[Workload, str] = {}
+        self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
 
-    def of(self, load: Load) -> Collective:
-        """How these payloads meet."""
-        if load.codec.traits.linear:
+    def choose(self, workload: Workload) -> Collective:
+        """Returns the collective for these payloads."""
+        if workload.codec.traits.linear:
             return self._named(AllReduce.name)
         if self.text != AUTO:
             return self._named(self.text)
-        if self._network is None or load.ranks <= 2:  # between two, nothing moves less
+        if self._network is None or workload.ranks <= 2:  # between two, nothing moves fewer bytes
             return self._named(Gather.name)
-        if load not in self._chosen:
+        if workload not in self._chosen:
             if len(self._chosen) > 4096:  # regrouped buckets of a very long run
                 self._chosen.clear()
-            name = self._chosen[load] = choose(self._network, load).name
-            self._unsaid.setdefault(load.cf, {})[load.numel] = name
-        return self._named(self._chosen[load])
+            name = self._chosen[workload] = choose(self._network, workload).name
+            self._unreported.setdefault(workload.cf, {})[workload.numel] = name
+        return self._named(self._chosen[workload])
 
     def use(self, network: Network) -> None:
-        """Choose anew, by this one."""
+        """Chooses again, by this network."""
         self._network = network
         self._chosen.clear()
 
     @property
     def whole(self) -> bool:
-        """Whether all that were used so far are."""
+        """Whether all collectives used so far are ``whole``."""
         return all(made.whole for made in self._made.values())
 
     def notes(self) -> list[str]:
-        """What the cost model chose since this was last asked, a sentence for each CF."""
-        unsaid, self._unsaid = self._unsaid, {}
+        """Returns what the cost model chose since the last call, a sentence per CF."""
+        unreported, self._unreported = self._unreported, {}
         return [
-            f"Collectives at CF {cf:g} for {self._network}: {_told(sizes)}." for cf, sizes in unsaid.items()
+            f"Collectives at CF {cf:g} for {self._network}: {_with_sizes(names)}."
+            for cf, names in unreported.items()
         ]
 
     def _named(self, text: str) -> Collective:
         if text not in self._made:
-            make = known(text)
+            make = parse_collective(text)
             assert make is not None
             self._made[text] = make(self._group)
         return self._made[text]

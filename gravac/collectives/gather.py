@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Load
+from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
-from gravac.collectives.header import HEADER_BYTES, opened, sealed
+from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
 from gravac.compressors.base import Compressor, Key, Payload
 
 
@@ -21,8 +21,8 @@ class _Gathered:
     codec: Compressor
     payload: Payload
     message: Tensor  # kept alive until the collective is done
-    arrived: Tensor  # uint8, world_size messages of equal length one after the other
-    sizes: list[int]  # bytes that count of each message
+    arrived: Tensor  # uint8, world_size messages of equal length
+    sizes: list[int]  # bytes of each message without padding
     key: Key
     dtype: torch.dtype
     share: float
@@ -32,16 +32,16 @@ class _Gathered:
         messages = self.arrived.view(len(self.sizes), -1)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
             key = self.key._replace(rank=rank)
-            message = opened(messages[rank, :size], self.payload, self.codec, key, self.dtype)
+            message = unpack_payload(messages[rank, :size], self.payload, self.codec, key, self.dtype)
             payload = self.codec.unpack(message, self.payload.numel, self.payload.cf, key, self.dtype)
             self.codec.decompress(payload, out, self.share)
 
 
 class Gather(Collective):
-    """Each payload goes to every other rank: (N-1) payloads a rank, less than a dense ring while N < 2 wire CF.
+    """Sends each payload to every other rank: (N-1) payloads per rank, less than a dense ring while N < 2 wire CF.
 
-    Each message begins with eight bytes that say what it is (``header.py``). Where sizes vary, ranks first tell each
-    other theirs (8 bytes each, and a wait), then all fill up to the largest.
+    Each message begins with a header of eight bytes that identifies it. Where sizes vary, ranks first exchange theirs
+    (8 bytes each, and a wait), then pad their messages to the largest.
     """
 
     name = "gather"
@@ -56,14 +56,14 @@ class Gather(Collective):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        message, told = sealed(payload, compressor, key, dtype), 0
+        message, size_bytes = pack_payload(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
         if not compressor.traits.fixed_size:
-            sizes, told = self._sizes(message), 8
+            sizes, size_bytes = self._sizes(message), 8
             message = torch.nn.functional.pad(message, (0, max(1, *sizes) - message.numel()))
         arrived = message.new_empty(self.world_size * message.numel())
         work = self.communicator.gather(arrived, message)
-        payload_bytes = message.numel() + told
+        payload_bytes = message.numel() + size_bytes
         return _Gathered(
             work,
             (self.world_size - 1) * payload_bytes,
@@ -82,19 +82,19 @@ class Gather(Collective):
     def fits(compressor: Compressor) -> bool:
         return True
 
-    def payload_bytes(self, load: Load) -> int:
-        return HEADER_BYTES + load.wire_bytes
+    def payload_bytes(self, workload: Workload) -> int:
+        return HEADER_BYTES + workload.wire_bytes
 
-    def link_bytes(self, load: Load) -> int:
-        return (load.ranks - 1) * self.payload_bytes(load)
+    def link_bytes(self, workload: Workload) -> int:
+        return (workload.ranks - 1) * self.payload_bytes(workload)
 
-    def seconds(self, network: Network, load: Load) -> float:
-        work = cost.handling(load.ranks, load.ranks * load.decoding + 0.2 * load.numel)
-        return cost.all_gather(network, load.ranks, self.payload_bytes(load)) + work
+    def seconds(self, network: Network, workload: Workload) -> float:
+        work = cost.handling(workload.ranks, workload.ranks * workload.decoding + 0.2 * workload.numel)
+        return cost.all_gather(network, workload.ranks, self.payload_bytes(workload)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:
-        """Every rank's payload bytes; waits for all of them."""
-        mine = torch.tensor([message.numel()], dtype=torch.int64, device=message.device)
-        every = mine.new_empty(self.world_size)
-        self.communicator.gather(every, mine).wait()
+        """Exchanges the message sizes; waits for all ranks."""
+        own = torch.tensor([message.numel()], dtype=torch.int64, device=message.device)
+        every = own.new_empty(self.world_size)
+        self.communicator.gather(every, own).wait()
         return [int(size) for size in every.tolist()]

@@ -1,4 +1,4 @@
-"""Sparse reduce-scatter and all-gather: each rank sums a share of the elements and tells all the largest sums."""
+"""Sparse reduce-scatter and all-gather: each rank sums its shard and sends the largest sums to all."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,25 +8,92 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Load
+from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
-from gravac.collectives.entries import Entries, parts
-from gravac.collectives.shards import Shards
-from gravac.compressors.base import Compressor, Key, Payload, kept
+from gravac.collectives.messages import Entries, split_codec
+from gravac.compressors.base import Compressor, Key, Payload, kept_count
 
 _SEED_BITS = 2**31 - 1
 
 
+class Shards(NamedTuple):
+    """A tensor of ``numel`` elements split among ``ranks`` ranks, equally many for each.
+
+    A row is ``ranks`` neighboring elements. Each rank owns one element of each row; which one differs from row to row
+    (``gravac.kernels.deal``). A selector's elements come in clusters (a layer, a column), and this split gives each
+    rank about as many of them. The last row may reach past ``numel``; the missing elements stand for the last one.
+    """
+
+    numel: int
+    ranks: int
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Elements of each shard, those past the end included."""
+        return -(-self.numel // self.ranks)
+
+    def positions(self, rows: Tensor, owner: int) -> Tensor:
+        """Returns the positions in the tensor (int32) of these rows of a rank's shard."""
+        return kernels.global_positions(rows, owner, self.ranks, self.seed).clamp_(max=self.numel - 1)
+
+    def read(self, x: Tensor, rows: Tensor, owner: int) -> tuple[Tensor, Tensor]:
+        """Reads these rows (ascending) of a rank's shard of ``x``.
+
+        Returns:
+            Positions (int32) and values (float32); the value is 0 past the end.
+        """
+        positions = kernels.global_positions(rows, owner, self.ranks, self.seed)
+        outside = positions[-1:] >= self.numel  # only the last one can be
+        positions.clamp_(max=self.numel - 1)
+        values = x.index_select(0, positions).float()
+        values[-1:].masked_fill_(outside, 0.0)
+        return positions, values
+
+    def divide(self, positions: Tensor, x: Tensor, count: int) -> list[Tensor]:
+        """Divides chosen elements among their owners, ``count`` for each.
+
+        Args:
+            positions: Of the chosen elements, int32, ascending.
+            x: The tensor, shape ``(numel,)``.
+            count: Elements per owner, at most ``rows``.
+
+        Returns:
+            For each rank the rows of its shard, int32 of shape ``(count,)``, ascending. Where an owner has more chosen
+            elements, the largest ones; where it has fewer, others fill up.
+        """
+        order, counts = kernels.deal(positions, self.ranks, self.seed)
+        found = []
+        for indices in order.split(counts.tolist()):
+            own = positions.index_select(0, indices)
+            if own.numel() > count:
+                own = own.index_select(0, kernels.take_top(x.index_select(0, own).float(), count)[0])
+            found.append(_filled(own // self.ranks, count))
+        return found
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """``rows`` (ascending, distinct) with the lowest other ones added until there are ``count``."""
+    missing = count - rows.numel()
+    if not missing:
+        return rows
+    low = int((rows < count).sum())
+    taken = torch.zeros(count, dtype=torch.bool, device=rows.device)
+    taken[rows[:low].long()] = True
+    taken[(~taken).nonzero().squeeze(1)[:missing]] = True
+    return torch.cat((taken.nonzero().squeeze(1).int(), rows[low:]))
+
+
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     work: Work
     sent_bytes: int
     payload_bytes: int
     codec: Compressor
     payload: Payload
     message: Tensor  # kept alive until the collective is done
-    arrived: Tensor  # uint8, each owner's message one after the other
+    arrived: Tensor  # uint8, the message of each owner, in rank order
     entries: Entries
     shards: Shards
     key: Key
@@ -35,25 +102,28 @@ class _Flight:
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
         for owner, message in enumerate(self.arrived.view(self.shards.ranks, -1)):
-            values, rows = self.entries.unpack(message, _told_by(self.key, owner))
-            kernels.scatter_add(out, self.shards.places(rows, owner), values, self.share)
+            values, rows = self.entries.unpack(message, _sum_key(self.key, owner))
+            kernels.scatter_add(out, self.shards.positions(rows, owner), values, self.share)
 
 
-class _Part(NamedTuple):
-    """Elements that a rank is deemed to have sent."""
+class _Elements(NamedTuple):
+    """Elements that a rank counts as sent."""
 
-    places: Tensor
+    positions: Tensor
     values: Tensor
 
 
 class ReduceScatter(Collective):
-    """Elements are dealt out among n ranks by a hash. Each rank sends every owner k/n of its chosen elements (the
-    largest; where chance gave an owner fewer, others fill up); the owner sums, and its k/n largest sums go to all.
+    """Splits the elements among n ranks by a hash. Each rank sends every owner k/n of its chosen elements. The owner
+    sums them and sends its k/n largest sums to all.
 
-    So about 2k elements pass a link however many ranks there are, of sizes that follow from (elements, k, n). An
-    element that does not fit stays in its sender's error memory. A sum that is not among the largest goes into its
-    owner's: as it must weigh the same there, by the ranks' contributions and not by their mean. Conserved to the
-    rounding of the sum. For Top-k and the like, also with quantised values, whose rounding is owed as well.
+    If an owner has more than k/n of a rank's chosen elements, the rank sends the largest; if it has fewer, others fill
+    up. About 2k elements pass a link, however many ranks there are, and the sizes follow from (elements, k, n).
+
+    An element that does not fit stays in its sender's error memory. A sum that is not among the largest goes into its
+    owner's error memory, as the sum of the ranks' contributions and not as their mean, so that it keeps its weight.
+    The total is conserved up to the rounding of the sum. For Top-k and similar codecs, also with quantized values,
+    whose rounding error goes into the memories as well.
     """
 
     name = "reduce-scatter"
@@ -72,36 +142,35 @@ class ReduceScatter(Collective):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        made = parts(compressor)
-        assert made is not None
+        codecs = split_codec(compressor)
+        assert codecs is not None
         assert payload.support is not None
-        chooser, coder = made
+        selector, value_codec = codecs
         n, ranks, rank = payload.numel, self.world_size, self.communicator.rank
         shards = Shards(n, ranks, key.shared_seed() & _SEED_BITS)
-        entries = Entries(coder, dtype, cf, _count(n, cf, ranks), shards.rows)
+        entries = Entries(value_codec, dtype, cf, _count(n, cf, ranks), shards.rows)
         x = compressor.decode(payload) if x is None else x
 
-        messages, sent = [], list[_Part]()
+        messages, sent = [], list[_Elements]()
         for owner, rows in enumerate(shards.divide(payload.support.int(), x, entries.count)):
-            places, values = shards.read(x, rows, owner)
-            message, values = entries.pack(values, rows, _sent_to(key, owner))
+            positions, values = shards.read(x, rows, owner)
+            message, values = entries.pack(values, rows, _part_key(key, owner))
             messages.append(message)
             if owner != rank:
-                sent.append(_Part(places, values))
+                sent.append(_Elements(positions, values))
         message = torch.cat(messages)
         arrived = torch.empty_like(message)
         self.communicator.exchange(arrived, message).wait()
 
-        told = _told_by(key, rank)
-        message, mine = self._sum(arrived.view(ranks, -1), shards, entries, _sent_to(key, rank), told)
-        sent.append(mine)
+        message, own = self._sum(arrived.view(ranks, -1), shards, entries, key)
+        sent.append(own)
         everyone = message.new_empty(ranks * message.numel())
         work = self.communicator.gather(everyone, message)
-        return _Flight(
+        return _InFlight(
             work,
             2 * (ranks - 1) * entries.nbytes,
             (ranks + 1) * entries.nbytes,
-            chooser,
+            selector,
             _payload(sent, n, cf, key),
             message,
             everyone,
@@ -111,63 +180,64 @@ class ReduceScatter(Collective):
             self.share,
         )
 
-    def _sum(
-        self, messages: Tensor, shards: Shards, entries: Entries, key: Key, told: Key
-    ) -> tuple[Tensor, _Part]:
-        """What this rank, as an owner, tells of its shard; and what it is thereby deemed to have sent of it."""
+    def _sum(self, messages: Tensor, shards: Shards, entries: Entries, key: Key) -> tuple[Tensor, _Elements]:
+        """Sums this rank's shard. Returns the message for all, and what this rank counts as sent of its shard."""
+        rank = self.communicator.rank
         own, others = (torch.zeros(shards.rows, device=messages.device) for _ in range(2))
         for source, message in enumerate(messages):  # in rank order, so that a run can be repeated
-            values, rows = entries.unpack(message, key._replace(rank=source))
-            kernels.scatter_add(own if source == self.communicator.rank else others, rows, values)
+            values, rows = entries.unpack(message, _part_key(key, rank)._replace(rank=source))
+            kernels.scatter_add(own if source == rank else others, rows, values)
         total = own + others
         largest, sums = kernels.take_top(total, entries.count)
-        message, values = entries.pack(sums, largest, told)
-        # The ranks together sent what is told. This one takes over the rest of what the others sent: -1 times it.
+        message, values = entries.pack(sums, largest, _sum_key(key, rank))
+        # Together the ranks sent what the message holds. This rank takes over the rest of what others sent: minus it.
         sent = others.neg_()
         sent.index_copy_(0, largest.long(), own.index_select(0, largest) - (sums - values))
         rows = sent.nonzero().squeeze(1).int()
-        return message, _Part(shards.places(rows, self.communicator.rank), sent.index_select(0, rows))
+        return message, _Elements(shards.positions(rows, rank), sent.index_select(0, rows))
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
-        return parts(compressor) is not None
+        return split_codec(compressor) is not None
 
-    def payload_bytes(self, load: Load) -> int:
-        return (load.ranks + 1) * _message_bytes(load)
+    def payload_bytes(self, workload: Workload) -> int:
+        return (workload.ranks + 1) * _message_bytes(workload)
 
-    def link_bytes(self, load: Load) -> int:
-        return 2 * (load.ranks - 1) * _message_bytes(load)
+    def link_bytes(self, workload: Workload) -> int:
+        return 2 * (workload.ranks - 1) * _message_bytes(workload)
 
-    def seconds(self, network: Network, load: Load) -> float:
-        nbytes = _message_bytes(load)
-        first = cost.all_to_all(network, load.ranks, load.ranks * nbytes)
-        # Packed for each owner, unpacked by it, unpacked again by all; and passes over an owner's share.
-        work = cost.handling(5 * load.ranks + 3, 12 * load.decoding + 0.8 * load.numel)
-        return first + cost.all_gather(network, load.ranks, nbytes) + work
+    def seconds(self, network: Network, workload: Workload) -> float:
+        nbytes, ranks = _message_bytes(workload), workload.ranks
+        first = cost.all_to_all(network, ranks, ranks * nbytes)
+        # Packed for each owner, unpacked by it, unpacked again by all; and passes over an owner's shard.
+        work = cost.handling(5 * ranks + 3, 12 * workload.decoding + 0.8 * workload.numel)
+        return first + cost.all_gather(network, ranks, nbytes) + work
 
 
 def _count(numel: int, cf: float, ranks: int) -> int:
-    """Elements a rank sends to each owner, and an owner tells of."""
-    return -(-kept(numel, cf) // ranks)
+    """Elements that a rank sends to each owner, and that an owner sends to all."""
+    return -(-kept_count(numel, cf) // ranks)
 
 
-def _message_bytes(load: Load) -> int:
-    made = parts(load.codec)
-    assert made is not None
-    rows = -(-load.numel // load.ranks)
-    return Entries(made[1], load.dtype, load.cf, _count(load.numel, load.cf, load.ranks), rows).nbytes
+def _message_bytes(workload: Workload) -> int:
+    codecs = split_codec(workload.codec)
+    assert codecs is not None
+    rows = -(-workload.numel // workload.ranks)
+    count = _count(workload.numel, workload.cf, workload.ranks)
+    return Entries(codecs[1], workload.dtype, workload.cf, count, rows).nbytes
 
 
-def _payload(sent: list[_Part], numel: int, cf: float, key: Key) -> Payload:
-    places = torch.cat([part.places for part in sent])
-    values = torch.cat([part.values for part in sent])
-    return Payload((values,), places, numel, cf, key)
+def _payload(sent: list[_Elements], numel: int, cf: float, key: Key) -> Payload:
+    positions = torch.cat([elements.positions for elements in sent])
+    values = torch.cat([elements.values for elements in sent])
+    return Payload((values,), positions, numel, cf, key)
 
 
-def _sent_to(key: Key, owner: int) -> Key:
-    """Of the sender's rounding noise: of its own for each message."""
+def _part_key(key: Key, owner: int) -> Key:
+    """Key of a rank's message to an owner: the rounding noise of each message is its own."""
     return key._replace(seed=key.seed + 1 + owner)
 
 
-def _told_by(key: Key, owner: int) -> Key:
+def _sum_key(key: Key, owner: int) -> Key:
+    """Key of an owner's message to all."""
     return key._replace(seed=key.seed - 1, rank=owner)

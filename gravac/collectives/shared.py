@@ -1,4 +1,4 @@
-"""Shared support: one rank says which elements are sent, and all ranks sum theirs at those places."""
+"""Shared support: one rank chooses the elements, and all ranks sum theirs at those positions."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -9,18 +9,17 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.collectives import cost
-from gravac.collectives.base import Collective, Exchange, Load
+from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Communicator, Work
 from gravac.collectives.cost import Network, children, ring_bytes
-from gravac.collectives.entries import parts
-from gravac.collectives.header import HEADER_BYTES, facts_of, marked, unmarked
-from gravac.compressors.base import Compressor, Key, Payload, kept
+from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, split_codec, strip_header
+from gravac.compressors.base import Compressor, Key, Payload, kept_count
 
 Leader = Literal["turns", "largest"]
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     work: Work
     sent_bytes: int
     payload_bytes: int
@@ -34,13 +33,15 @@ class _Flight:
 
 
 class SharedSupport(Collective):
-    """The leader's k places are broadcast, packed; then one all-reduce of k float32 values. What a rank had at other
-    places stays in its error memory, exactly.
+    """Broadcasts the leader's k positions, packed, then all-reduces k float32 values. What a rank had at other
+    positions stays in its error memory, exactly.
 
-    ``leader``: ``turns`` goes round the ranks by step and bucket; ``largest`` takes the rank whose own k elements have
-    the most energy, for a round of 8 bytes more. For Top-k and the like; quantisers behind them are left out: a sum of
-    rounded values would be rounded again on its way, which no memory keeps. About 2 (n-1)/n · 4k bytes on a link,
-    however many ranks there are. The sum has k elements where a gather has up to n·k: it tells less a step.
+    ``leader``: ``turns`` rotates over the ranks by step and bucket. ``largest`` takes the rank whose own k elements
+    have the most energy, for one more round of 8 bytes.
+
+    For Top-k and similar codecs. Quantized values are not supported: a sum of rounded values would be rounded again on
+    its way, and no error memory would hold that error. About 2 (n-1)/n · 4k bytes pass a link, however many ranks there
+    are. The sum has k elements where a gather has up to n·k, so a step delivers less.
     """
 
     name = "shared"
@@ -65,34 +66,35 @@ class SharedSupport(Collective):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        made = parts(compressor)
-        assert made is not None
+        codecs = split_codec(compressor)
+        assert codecs is not None
         assert payload.support is not None
-        n, k, ranks, rank = payload.numel, kept(payload.numel, cf), self.world_size, self.communicator.rank
-        leader, told = self._leader(compressor, payload, key), self._told_bytes
-        message = marked(payload.parts[-1:], facts := facts_of(payload, compressor, key, dtype))
+        n, k = payload.numel, kept_count(payload.numel, cf)
+        ranks, rank = self.world_size, self.communicator.rank
+        leader = self._leader(compressor, payload, key)
+        message = add_header(payload.parts[-1:], fields := header_fields(payload, compressor, key, dtype))
         self.communicator.broadcast(message, leader).wait()
-        places = unmarked(message, facts, key._replace(rank=leader))
-        support = (payload.support if rank == leader else kernels.unpack_positions(places, k, n)).int()
-        # A blank payload has the same value everywhere, so its own places do not matter.
-        x, at = (compressor.decode(payload), payload.support) if x is None else (x, support)
-        own = x[at.long()].float()
+        packed = strip_header(message, fields, key._replace(rank=leader))
+        support = (payload.support if rank == leader else kernels.unpack_positions(packed, k, n)).int()
+        # A blank payload has the same value everywhere, so its own positions do not matter.
+        x, source = (compressor.decode(payload), payload.support) if x is None else (x, support)
+        own = x[source.long()].float()
         values = own * self.share
         work = self.communicator.sum(values)
-        sent = Payload((own, places), support, n, cf, key)
+        sent = Payload((own, packed), support, n, cf, key)
         sent_bytes = children(ranks, rank, leader) * message.nbytes + ring_bytes(values.nbytes, ranks)
-        return _Flight(
+        return _InFlight(
             work,
-            sent_bytes + (ranks - 1) * told,
-            message.nbytes + values.nbytes + told,
-            made[0],
+            sent_bytes + (ranks - 1) * self._energy_bytes,
+            message.nbytes + values.nbytes + self._energy_bytes,
+            codecs[0],
             sent,
-            replace(sent, parts=(values, places)),
+            replace(sent, parts=(values, packed)),
         )
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
-        return parts(compressor) is not None
+        return split_codec(compressor) is not None
 
     def _leader(self, compressor: Compressor, payload: Payload, key: Key) -> int:
         if self.leader == "turns":
@@ -102,26 +104,26 @@ class SharedSupport(Collective):
         self.communicator.gather(every, mine).wait()
         return int(every.nan_to_num(nan=-1.0).argmax())  # the first of equals, on all ranks
 
-    def payload_bytes(self, load: Load) -> int:
-        return sum(self._sizes(load))
+    def payload_bytes(self, workload: Workload) -> int:
+        return sum(self._sizes(workload))
 
-    def link_bytes(self, load: Load) -> int:
-        told, places, values = self._sizes(load)
-        ranks = load.ranks
-        return (ranks - 1) * told + places * (ranks - 1) // ranks + ring_bytes(values, ranks)
+    def link_bytes(self, workload: Workload) -> int:
+        energies, positions, values = self._sizes(workload)
+        ranks = workload.ranks
+        return (ranks - 1) * energies + positions * (ranks - 1) // ranks + ring_bytes(values, ranks)
 
-    def seconds(self, network: Network, load: Load) -> float:
-        told, places, values = self._sizes(load)
-        leader = cost.all_gather(network, load.ranks, told) if told else 0.0
-        first = cost.broadcast(network, load.ranks, places)
-        work = cost.handling(2, 1.6 * load.decoding + 0.2 * load.numel)
-        return leader + first + cost.all_reduce(network, load.ranks, values) + work
+    def seconds(self, network: Network, workload: Workload) -> float:
+        energies, positions, values = self._sizes(workload)
+        leader = cost.all_gather(network, workload.ranks, energies) if energies else 0.0
+        first = cost.broadcast(network, workload.ranks, positions)
+        work = cost.handling(2, 1.6 * workload.decoding + 0.2 * workload.numel)
+        return leader + first + cost.all_reduce(network, workload.ranks, values) + work
 
-    def _sizes(self, load: Load) -> tuple[int, int, int]:
-        """Bytes handed to each round: energies, places, values."""
-        k = kept(load.numel, load.cf)
-        return self._told_bytes, HEADER_BYTES + kernels.position_bytes(k, load.numel), 4 * k
+    def _sizes(self, workload: Workload) -> tuple[int, int, int]:
+        """Bytes handed to each round: energies, positions, values."""
+        k = kept_count(workload.numel, workload.cf)
+        return self._energy_bytes, HEADER_BYTES + kernels.position_bytes(k, workload.numel), 4 * k
 
     @property
-    def _told_bytes(self) -> int:
+    def _energy_bytes(self) -> int:
         return 0 if self.leader == "turns" else 8

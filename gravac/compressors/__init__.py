@@ -1,29 +1,22 @@
 """Codecs: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it here."""
 
 from gravac.compressors import spec
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, Traits, kept_count
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
-from gravac.compressors.dense import Dense
+from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
 from gravac.compressors.quantize.elias import EliasQSGD
-from gravac.compressors.quantize.halves import BF16, FP16
-from gravac.compressors.quantize.integers import Int4, Int8
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.nuqsgd import NUQSGD
-from gravac.compressors.quantize.onebit import OneBit
-from gravac.compressors.quantize.qsgd import QSGD
-from gravac.compressors.quantize.scaledsign import ScaledSign
+from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
+from gravac.compressors.quantize.sign import OneBit, ScaledSign
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
-from gravac.compressors.sparse.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
-from gravac.compressors.sparse.dgc import DGC
-from gravac.compressors.sparse.hardthreshold import HardThreshold
-from gravac.compressors.sparse.randomk import RandomK, UnbiasedRandomK
-from gravac.compressors.sparse.redsync import RedSync, TrimmedTopK
-from gravac.compressors.sparse.sidco import SIDCo
-from gravac.compressors.sparse.topk import TopK
-from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
+from gravac.compressors.sparse.hardthreshold import HardThreshold, WarmedThreshold
+from gravac.compressors.sparse.randomk import BlockRandomK, RandomK, UnbiasedBlockRandomK, UnbiasedRandomK
+from gravac.compressors.sparse.thresholds import DGC, RedSync, SIDCo
+from gravac.compressors.sparse.topk import TopK, TrimmedTopK
 from gravac.compressors.stack import Stack, TopKInt8
 from gravac.wording import meant
 
@@ -66,13 +59,13 @@ COMPRESSORS: dict[str, type[Compressor]] = {codec.name: codec for codec in _MEMB
 
 
 def build(text: str) -> Compressor:
-    """The codec that ``text`` describes: ``name``, ``name:setting=value,setting=value``, or ``selector+quantiser``.
+    """The codec that ``text`` describes: ``name``, ``name:setting=value,setting=value``, or ``selector+quantizer``.
 
     Examples: ``topk``, ``qsgd:bits=4,norm=l2``, ``randomk+int4:block=64``. Raises ValueError naming what is known.
     """
     if "+" in text and text.partition(":")[0] not in COMPRESSORS:
-        selector, _, quantiser = text.partition("+")
-        return Stack(build(selector), build(quantiser))
+        selector, _, quantizer = text.partition("+")
+        return Stack(build(selector), build(quantizer))
     name, settings = spec.split(text)
     if name not in COMPRESSORS:
         raise ValueError(
@@ -87,13 +80,13 @@ __all__ = [
     "Compressor",
     "Dense",
     "Key",
-    "Part",
     "Payload",
     "RandomK",
     "Stack",
+    "TensorSpec",
     "TopK",
     "Traits",
     "UnbiasedRandomK",
     "build",
-    "kept",
+    "kept_count",
 ]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.payload import Bound, Key, Part, Payload, Traits
-from gravac.kernels import Known
+from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
+from gravac.kernels import SelectionHint
 
 
 class Compressor(ABC):
@@ -23,13 +23,13 @@ class Compressor(ABC):
     source: str
     """Paper and section the formulas come from."""
     traits: Traits
-    counts: bool = False
+    uses_histogram: bool = False
     """Chooses by the histogram of magnitudes, so ``levels`` is quicker when given one."""
     examples: tuple[str, ...] = ()
     """Settings, as ``build`` reads them, that the property suite runs besides the defaults."""
 
     @abstractmethod
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         """The parts a payload for ``numel`` elements has; None when its size depends on more than that."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class Compressor(ABC):
         """Compress ``x`` of shape ``(n,)``; values travel as ``dtype``. ``x`` is not changed."""
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
         """Payloads of ``x`` at each of ``cfs``, weakest first: each made of the one before where the codec is nested
         (multi-level compression, GraVAC §III-C), else of ``x``. ``counted``: what is known of ``x``'s sizes."""
@@ -110,11 +110,11 @@ class Compressor(ABC):
         """The CF of this very payload; infinite when nothing at all was sent."""
         return 4 * payload.numel / payload.nbytes if payload.nbytes else float("inf")
 
-    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         """The parts of a payload that takes ``nbytes``. Raises ValueError when no payload has that size."""
         layout = self.layout(numel, cf, dtype)
         if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must say its parts_of")
+            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must say its layout_of")
         expected = sum(part.nbytes for part in layout)
         if nbytes != expected:
             raise ValueError(
@@ -124,7 +124,7 @@ class Compressor(ABC):
 
     def unpack(self, buffer: Tensor, numel: int, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         """Inverse of ``Payload.pack`` for a uint8 buffer from any rank. Raises ValueError on a wrong size."""
-        layout = self.parts_of(buffer.numel(), numel, cf, dtype)
+        layout = self.layout_of(buffer.numel(), numel, cf, dtype)
         pieces = torch.split(buffer, [part.nbytes for part in layout])
         # A slice may start off the dtype's alignment; then it is copied.
         parts = tuple(
@@ -183,21 +183,21 @@ class Compressor(ABC):
         return
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the codec has learnt, plain tensors (copies); empty for stateless ones."""
+        """What the codec has learned, plain tensors (copies); empty for stateless ones."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace what was learnt. Raises ValueError for a state that is not this codec's."""
+        """Replace what was learned. Raises ValueError for a state that is not this codec's."""
         if state:
             raise ValueError(f"compressor={self.name!r} has no state, but {sorted(state)[0]!r} was given")
 
 
-def kept(numel: int, cf: float) -> int:
+def kept_count(numel: int, cf: float) -> int:
     """Elements kept of ``numel`` at ``cf``: at least 1, at most all (floor, as GRACE and PowerSGD do)."""
     return min(numel, max(1, int(numel / cf)))
 
 
-def travelling(x: Tensor, dtype: torch.dtype) -> Tensor:
+def to_wire(x: Tensor, dtype: torch.dtype) -> Tensor:
     """``x`` as ``dtype`` for the wire, always a copy. Finite values too large for it are sent as its largest one, so
     that the rest stays owed in place of turning into infinity."""
     if dtype == x.dtype:
@@ -208,4 +208,4 @@ def travelling(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype, copy=True)
 
 
-__all__ = ["Bound", "Compressor", "Key", "Part", "Payload", "Traits", "kept", "travelling"]
+__all__ = ["Bound", "Compressor", "Key", "Payload", "TensorSpec", "Traits", "kept_count", "to_wire"]

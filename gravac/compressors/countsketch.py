@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
-from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec, kept_count, to_wire
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.kernels import select_top
 
 
-class CountSketch(Quantiser):
+class CountSketch(Quantizer):
     """``rows`` hashes into w = k / rows buckets each, k = floor(n / CF) in all; decoded by the mean over rows.
 
     The hash is *balanced*: a permutation modulo w, so that bucket loads differ by one at most. Then, over a fresh key,
@@ -30,17 +30,17 @@ class CountSketch(Quantiser):
 
     def width(self, numel: int, cf: float) -> int:
         """Buckets a row, w."""
-        return max(1, kept(numel, cf) // self.rows)
+        return max(1, kept_count(numel, cf) // self.rows)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return (Part(dtype, self.rows * self.width(numel, cf)),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(dtype, self.rows * self.width(numel, cf)),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         width = self.width(x.numel(), cf)
         table = torch.zeros(self.rows, width, device=x.device)
         for row, (bucket, sign) in enumerate(self.hashes(x.numel(), width, key, x.device)):
             table[row].index_add_(0, bucket, sign * x.float())
-        return Payload((travelling(table.flatten(), dtype),), None, x.numel(), cf, key)
+        return Payload((to_wire(table.flatten(), dtype),), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
         return self.estimates(payload).mean(0)

@@ -1,4 +1,4 @@
-"""Dense: the null codec, exact. Sends every element whatever CF is asked."""
+"""Floats as they are: float32, bfloat16 and float16, whatever CF is asked for."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, travelling
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import PLAIN
 
 
@@ -17,11 +18,11 @@ class Dense(Compressor):
     source = "the null codec"
     traits = replace(PLAIN, unbiased=True, linear=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return (Part(dtype, numel),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(dtype, numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        return Payload((travelling(x, dtype).contiguous(),), None, x.numel(), cf, key)
+        return Payload((to_wire(x, dtype).contiguous(),), None, x.numel(), cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         return replace(payload, cf=cf)
@@ -40,3 +41,38 @@ class Dense(Compressor):
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1.0, omega=0.0)
+
+
+class BF16(Quantizer):
+    """Nearest bfloat16, 2n bytes: a relative error of at most 2^-9 for normal numbers."""
+
+    name = "bf16"
+    source = "Kalamkar et al. 2019, A study of bfloat16; round to nearest even"
+    traits = replace(ROUNDED, unbiased=False)
+    half = torch.bfloat16
+    relative_error = 2.0**-9
+    smallest_error = 2.0**-134  # half the step of the smallest numbers
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(self.half, numel),)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        return Payload((to_wire(x, self.half).contiguous(),), None, x.numel(), cf, key)
+
+    def decode(self, payload: Payload) -> Tensor:
+        return payload.values.float()
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(delta=1 - self.relative_error**2, absolute=numel * self.smallest_error**2)
+
+
+class FP16(BF16):
+    """Nearest float16, 2n bytes: relative error at most 2^-11 between 6e-5 and 65504. Larger elements are sent as 65504
+    and the rest stays owed; smaller ones lose digits, which stay owed too."""
+
+    name = "fp16"
+    source = "IEEE 754-2008, binary16; round to nearest even"
+    traits = replace(BF16.traits, homogeneous=False)
+    half = torch.float16
+    relative_error = 2.0**-11
+    smallest_error = 2.0**-25

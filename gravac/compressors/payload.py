@@ -29,7 +29,7 @@ def _seed(text: str) -> int:
     return int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-class Part(NamedTuple):
+class TensorSpec(NamedTuple):
     """One tensor of a payload as it travels."""
 
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""A selector whose values travel quantised: few elements, few bits each."""
+"""A selector whose values travel quantized: few elements, few bits each."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -9,39 +9,39 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, Traits, kept
-from gravac.compressors.quantize.integers import Int8
-from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, Traits, kept_count
+from gravac.compressors.quantize.qsgd import Int8
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.compressors.sparse.selector import Selector
 from gravac.compressors.sparse.topk import TopK
-from gravac.kernels import Known
+from gravac.kernels import SelectionHint
 
 
 class Stack(Compressor):
-    """``selector`` picks the elements, ``quantiser`` rounds them. Written ``topk+int8``; CF is the selector's.
+    """``selector`` picks the elements, ``quantizer`` rounds them. Written ``topk+int8``; CF is the selector's.
 
-    ``E‖Q(T(x)) - x‖² <= (1 - δ(1 - ω)) ‖x‖²``, δ the selector's and ω the quantiser's relative error: what was not
+    ``E‖Q(T(x)) - x‖² <= (1 - δ(1 - ω)) ‖x‖²``, δ the selector's and ω the quantizer's relative error: what was not
     selected and what was rounded are different elements. Both need fixed sizes.
     """
 
-    def __init__(self, selector: Compressor, quantiser: Compressor) -> None:
+    def __init__(self, selector: Compressor, quantizer: Compressor) -> None:
         if not (isinstance(selector, Selector) and selector.traits.projection and selector.traits.fixed_size):
             raise ValueError(
-                f"compressor={selector.name}+{quantiser.name}: {selector.name} must be a selector of fixed size, "
+                f"compressor={selector.name}+{quantizer.name}: {selector.name} must be a selector of fixed size, "
                 "such as topk, randomk or blockrandomk"
             )
-        if not (isinstance(quantiser, Quantiser) and quantiser.traits.fixed_size):
+        if not (isinstance(quantizer, Quantizer) and quantizer.traits.fixed_size):
             raise ValueError(
-                f"compressor={selector.name}+{quantiser.name}: {quantiser.name} must be a quantiser of fixed size, "
+                f"compressor={selector.name}+{quantizer.name}: {quantizer.name} must be a quantizer of fixed size, "
                 "such as int8, qsgd or natural"
             )
         self.selector: Compressor = selector
-        self.quantiser = quantiser
-        self.name = f"{selector.name}+{quantiser.name}"
-        self.source = f"{selector.source}; {quantiser.source}"
-        self.counts = selector.counts
+        self.quantizer = quantizer
+        self.name = f"{selector.name}+{quantizer.name}"
+        self.source = f"{selector.source}; {quantizer.source}"
+        self.uses_histogram = selector.uses_histogram
         self.traits: Traits = replace(
-            ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantiser.traits.homogeneous
+            ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantizer.traits.homogeneous
         )
 
     def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:
@@ -52,9 +52,9 @@ class Stack(Compressor):
         other.selector = selector
         return other
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         places = self.selector.layout(numel, cf, dtype)
-        values = self.quantiser.layout(kept(numel, cf), 1.0, dtype)
+        values = self.quantizer.layout(kept_count(numel, cf), 1.0, dtype)
         assert places is not None
         assert values is not None
         return *values, *places[1:]
@@ -63,19 +63,19 @@ class Stack(Compressor):
         return self._rounded(self.selector.compress(x, cf, key, torch.float32), key, dtype)
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
         """Rounding comes last, so that the selector's levels stay nested."""
-        chosen = self.selector.levels(x, cfs, key, torch.float32, counted)
+        chosen = self.selector.levels(x, cfs, key, torch.float32, hint)
         return [self._rounded(payload, key, dtype) for payload in chosen]
 
     def _rounded(self, chosen: Payload, key: Key, dtype: torch.dtype) -> Payload:
-        values = self.quantiser.compress(chosen.values, 1.0, key, dtype)
+        values = self.quantizer.compress(chosen.values, 1.0, key, dtype)
         return Payload((*values.parts, *chosen.parts[1:]), chosen.support, chosen.numel, chosen.cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
-        k = kept(numel, cf)
+        k = kept_count(numel, cf)
         # The values are not known yet; only the places are asked for.
         places = self.selector.rebuild(
             (torch.empty(k, device=parts[0].device), *parts[split:]), numel, cf, key
@@ -97,14 +97,14 @@ class Stack(Compressor):
         assert payload.key is not None
         assert payload.support is not None
         k = payload.support.numel()
-        count = len(self.quantiser.layout(k, 1.0, torch.float32) or ())
-        return self.quantiser.decode(self.quantiser.rebuild(payload.parts[:count], k, 1.0, payload.key))
+        count = len(self.quantizer.layout(k, 1.0, torch.float32) or ())
+        return self.quantizer.decode(self.quantizer.rebuild(payload.parts[:count], k, 1.0, payload.key))
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
         places = self.selector.blank(numel, cf, key, dtype, device, 0.0)
-        values = self.quantiser.blank(kept(numel, cf), 1.0, key, dtype, device, value)
+        values = self.quantizer.blank(kept_count(numel, cf), 1.0, key, dtype, device, value)
         return Payload((*values.parts, *places.parts[1:]), places.support, numel, cf, key)
 
     def reached(self, numel: int, cf: float) -> float:
@@ -116,7 +116,7 @@ class Stack(Compressor):
 
     def bound(self, numel: int, cf: float) -> Bound:
         delta = self.selector.bound(numel, cf).delta
-        rounding = self.quantiser.bound(kept(numel, cf), 1.0)
+        rounding = self.quantizer.bound(kept_count(numel, cf), 1.0)
         if delta is None or rounding.ratio is None or rounding.ratio > 1:
             return Bound()
         return Bound(delta=delta * (1 - rounding.ratio), absolute=rounding.absolute)

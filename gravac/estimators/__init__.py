@@ -6,9 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from gravac.estimators.base import Estimator, FiniteSum, Sample
-from gravac.estimators.importance import Importance
+from gravac.estimators.importance import Importance, Uniform
 from gravac.estimators.lsvrg import LSVRG
-from gravac.estimators.uniform import Uniform
 from gravac.wording import meant
 
 ESTIMATORS: dict[str, type[Estimator]] = {

@@ -71,7 +71,7 @@ class ECSGD:
         self.total_error = 0.0
         """``sum_k sum_i ||u_i - C(u_i)||²``; with exact error feedback ``sum_k sum_i ||e_i||² / γ²``, e_i after step k.
 
-        What absolute compressors minimise (Sahu et al. 2021), and what compressed runs can be compared by.
+        What absolute compressors minimize (Sahu et al. 2021), and what compressed runs can be compared by.
         """
         self._workers = tuple(workers)
         self._cf, self._seed, self._dtype = cf, seed, wire_dtype

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.estimators.base import Estimator, FiniteSum, Sample
-from gravac.estimators.importance import Importance
-from gravac.estimators.uniform import Uniform
+from gravac.estimators.importance import Importance, Uniform
 
 
 class LSVRG(Estimator):

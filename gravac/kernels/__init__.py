@@ -1,32 +1,28 @@
 """The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
 
-from gravac.kernels.above import count_above, take_above
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
-from gravac.kernels.dealing import deal, home
-from gravac.kernels.draws import distinct
+from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
+from gravac.kernels.linalg import energy, inner, inner_at, product, scatter_add
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
-from gravac.kernels.products import energy, inner, product
 from gravac.kernels.randomness import noise
 from gravac.kernels.rounding import (
     Norm,
     blocked,
-    dequantise,
-    quantise,
+    dequantize,
+    quantize,
     relative,
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.runs import add_run, run_places, run_start, take_run
-from gravac.kernels.scatter import inner_at, scatter_add
-from gravac.kernels.selection import Known, select_top, take_top
+from gravac.kernels.selection import SelectionHint, count_above, select_top, take_above, take_top
 from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
 
 __all__ = [
     "LEAST_CF",
-    "Known",
     "Norm",
+    "SelectionHint",
     "Sifted",
     "Sifter",
     "Tally",
@@ -36,10 +32,10 @@ __all__ = [
     "compiled",
     "count_above",
     "deal",
-    "dequantise",
+    "dequantize",
     "distinct",
     "energy",
-    "home",
+    "global_positions",
     "inner",
     "inner_at",
     "lacking",
@@ -51,7 +47,7 @@ __all__ = [
     "packed_bytes",
     "position_bytes",
     "product",
-    "quantise",
+    "quantize",
     "relative",
     "row_scales",
     "run_places",

@@ -1,4 +1,4 @@
-"""Which back end runs: compiled by numba for the host's memory, by Triton for GPUs, or plain torch. The same results.
+"""Which backend runs: compiled by numba for the host's memory, by Triton for GPUs, or plain torch. The same results.
 
 ``GRAVAC_KERNELS`` in the environment, or ``use``: ``auto`` (compiled wherever that works), ``cpu`` (likewise, but numba
 must work), ``cuda`` (likewise, but Triton must work) or ``reference`` (plain torch everywhere).
@@ -14,9 +14,9 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "sifting", "scatter", "bits", "places", "rounding", "feistel", "dealing")
+_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws")
 """The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
-_GPU_KERNELS = ("tally", "top", "scatter", "bits", "rounding", "draws", "products")
+_GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """The same of ``gravac.kernels.cuda``."""
 _GPUS = ("cuda",)
 """Types of device that Triton's kernels take tensors of."""
@@ -27,7 +27,7 @@ _lacking = ""
 
 
 def use(choice: Choice) -> None:
-    """Choose the back end of this process; what is asked for by name is loaded at once.
+    """Choose the backend of this process; what is asked for by name is loaded at once.
 
     Raises ValueError for a name there is not, and ImportError for ``cpu`` or ``cuda`` where numba or Triton is missing
     or does not work.
@@ -43,7 +43,7 @@ def use(choice: Choice) -> None:
 
 
 def active() -> Literal["cpu", "reference"]:
-    """The back end in use for the host's memory, decided and loaded now if it was not yet. Raises as ``use`` does."""
+    """The backend in use for the host's memory, decided and loaded now if it was not yet. Raises as ``use`` does."""
     global _active
     if _active is None:
         _decide()

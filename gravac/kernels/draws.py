@@ -1,11 +1,11 @@
-"""Places drawn at random without listing all there are: shared seeds, so every rank draws alike."""
+"""Positions that follow from a seed shared by all ranks: random, in runs, or dealt out among ranks."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend
+from gravac.kernels import backend, reference
 from gravac.kernels.randomness import words
 
 _SMALL = 1024
@@ -31,7 +31,7 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
     if backend.active() == "cpu":
-        from gravac.kernels.cpu.feistel import distinct as compiled
+        from gravac.kernels.cpu.draws import distinct as compiled
 
         out = torch.empty(count, dtype=torch.int32)
         compiled(numel, keys.numpy(), lower, upper, out.numpy())
@@ -82,3 +82,70 @@ def _scrambled(word: Tensor, key: int) -> Tensor:
     word = ((word ^ (word >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
     word = ((word ^ (word >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
     return word ^ (word >> 16)
+
+
+def run_start(numel: int, seed: int) -> int:
+    """Where the run of a shared seed (63 bits) begins: uniform over all places, so that none is sent less often."""
+    return seed % numel
+
+
+def run_places(numel: int, start: int, count: int, device: torch.device | None = None) -> Tensor:
+    """The places of a run, int64 of shape ``(count,)``, in its order."""
+    pieces = [torch.arange(*piece, device=device) for piece in _slices(numel, start, count)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def take_run(x: Tensor, start: int, count: int, *, clear: bool = False, out: Tensor | None = None) -> Tensor:
+    """``count`` values of ``x`` of shape ``(n,)`` from ``start``, in ``out`` if given; ``clear`` leaves 0 behind."""
+    slices = _slices(x.numel(), start, count)
+    out = torch.empty(count, dtype=x.dtype, device=x.device) if out is None else out
+    at = 0
+    for begin, end in slices:
+        out[at : at + end - begin] = x[begin:end]
+        if clear:
+            x[begin:end] = 0.0
+        at += end - begin
+    return out
+
+
+def add_run(out: Tensor, start: int, values: Tensor, scale: float = 1.0) -> None:
+    """``out += scale · values`` at the run's places."""
+    at = 0
+    for begin, end in _slices(out.numel(), start, values.numel()):
+        out[begin:end].add_(values[at : at + end - begin], alpha=scale)
+        at += end - begin
+
+
+def _slices(numel: int, start: int, count: int) -> list[tuple[int, int]]:
+    if not (0 <= start < numel and 0 <= count <= numel):
+        raise ValueError(
+            f"start={start} must be between 0 and {numel - 1}, count={count} between 0 and {numel}, the elements"
+        )
+    end = start + count
+    return [(start, end)] if end <= numel else [(start, numel), (0, end - numel)]
+
+
+def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Places (int32, ascending, shape ``(k,)``) sorted by owner: the order that does it (int32, shape ``(k,)``), in
+    which each owner's stay ascending, and how many each has (int64, on the host, shape ``(ranks,)``).
+
+    ``seed`` 0 to 2^31 - 1 gives another deal.
+    """
+    if backend.compiled(places):
+        from gravac.kernels.cpu.draws import deal as compiled
+
+        order, counts = torch.empty_like(places), torch.zeros(ranks, dtype=torch.int64)
+        compiled(places.numpy(), ranks, seed, order.numpy(), counts.numpy())
+        return order, counts
+    return reference.deal(places, ranks, seed)
+
+
+def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+    """Where in the whole the elements of these rows (int32) of an owner's share are (int32): the inverse."""
+    if backend.compiled(rows):
+        from gravac.kernels.cpu.draws import global_positions as compiled
+
+        places = torch.empty_like(rows)
+        compiled(rows.numpy(), owner, ranks, seed, places.numpy())
+        return places
+    return reference.global_positions(rows, owner, ranks, seed)

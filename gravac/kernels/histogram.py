@@ -80,7 +80,7 @@ def tally(
 
     All of shape ``(n,)``; ``residual`` and ``out`` float32, the gradient float32, bfloat16 or float16; ``out`` may be
     the gradient. Without ``out`` and residual the gradient is counted as it is. The product is rounded before the sum.
-    ``sums``: also ‖g‖² and ⟨e, g⟩ in float64 (equal between back ends to rounding; all else is equal to the bit).
+    ``sums``: also ‖g‖² and ⟨e, g⟩ in float64 (equal between backends to rounding; all else is equal to the bit).
     Raises ValueError where shapes or types do not fit.
     """
     if out is None:

@@ -49,7 +49,7 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
     if not low:
         return _set_ones(indices, ones)
     if backend.compiled(indices):
-        from gravac.kernels.cpu.places import write
+        from gravac.kernels.cpu.bits import write
 
         packed = torch.zeros(position_bytes(indices.numel(), numel), dtype=torch.uint8)
         write(indices.int().numpy(), low, packed_bytes(indices.numel(), low), packed.numpy())
@@ -72,7 +72,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
 
         return find_ones(packed[size:], count, low, packed[:size])
     if low and backend.compiled(packed):
-        from gravac.kernels.cpu.places import read
+        from gravac.kernels.cpu.bits import read
 
         indices = torch.empty(count, dtype=torch.int32)
         found = read(packed.numpy(), low, size, indices.numpy())

@@ -24,7 +24,7 @@ def mixed(word: int) -> int:
 
 
 def stream(seed: int) -> int:
-    """Where the stream of a seed begins, signed 64-bit. Seeds are scattered: streams of neighbours do not overlap."""
+    """Where the stream of a seed begins, signed 64-bit. Seeds are scattered: streams of neighbors do not overlap."""
     return signed(mixed((seed + _GOLDEN) & _WORD))
 
 

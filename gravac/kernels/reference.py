@@ -1,4 +1,4 @@
-"""Hot loops in plain torch: any device, no compiler, the results other back ends must match."""
+"""Hot loops in plain torch: any device, no compiler, the results other backends must match."""
 
 import torch
 from torch import Tensor
@@ -80,14 +80,14 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.dealing``."""
+    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
     wide = places.long()
     owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
     counts = torch.bincount(owners, minlength=ranks)
     return owners.sort(stable=True).indices.int(), counts.cpu()
 
 
-def home(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
+def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
     """The places of these rows of an owner's share."""
     wide = rows.long()
     return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()

@@ -1,4 +1,4 @@
-"""Blocks, their scales, and stochastic rounding: what quantisers are made of."""
+"""Blocks, their scales, and stochastic rounding: what quantizers are made of."""
 
 from typing import Literal
 
@@ -46,7 +46,7 @@ def relative(rows: Tensor, scales: Tensor) -> Tensor:
     return (rows / safe).clamp(-1.0, 1.0).nan_to_num(0.0)
 
 
-def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
+def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
     """Each block of ``block`` elements as its largest magnitude and, for each element, one of the 2s + 1 levels from -s
     to s = 2^(bits-1) - 1 of it, rounded at random so that the mean is right (QSGD, Alistarh et al. 2017, §3.1).
 
@@ -57,14 +57,14 @@ def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     block = min(block, max(1, x.numel()))
     x = x.detach().float().flatten()
     if backend.on_gpu(x):
-        from gravac.kernels.cuda.rounding import quantise as on_device
+        from gravac.kernels.cuda.rounding import quantize as on_device
 
         scales, codes = on_device(x, block, steps, stream(seed))
         return scales, pack(codes, bits)
     if backend.compiled(x):
         import numpy as np
 
-        from gravac.kernels.cpu.rounding import quantise as compiled
+        from gravac.kernels.cpu.rounding import quantize as compiled
 
         scales = torch.empty(-(-x.numel() // block))
         codes = torch.empty(x.numel(), dtype=torch.uint8)
@@ -85,8 +85,8 @@ def quantise(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
     return scales, pack(levels.flatten()[: x.numel()] + steps, bits)
 
 
-def dequantise(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
-    """What ``quantise`` stands for, float32 of shape ``(numel,)``."""
+def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
+    """What ``quantize`` stands for, float32 of shape ``(numel,)``."""
     steps = _steps(bits)
     block = min(block, max(1, numel))
     check_room(packed, numel, bits)
@@ -95,12 +95,12 @@ def dequantise(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
             f"{scales.numel()} scales given, {numel} elements in blocks of {block} have another number"
         )
     if backend.on_gpu(scales, packed):
-        from gravac.kernels.cuda.rounding import dequantise as on_device
+        from gravac.kernels.cuda.rounding import dequantize as on_device
 
         return on_device(scales, packed, numel, block, bits)
     codes = unpack(packed, numel, bits)
     if backend.compiled(scales, codes):
-        from gravac.kernels.cpu.rounding import dequantise as compiled
+        from gravac.kernels.cpu.rounding import dequantize as compiled
 
         out = torch.empty(numel)
         compiled(scales.numpy(), codes.numpy(), block, steps, out.numpy())

@@ -1,4 +1,4 @@
-"""The largest elements of a tensor, exactly."""
+"""Elements selected by magnitude: the k largest, or all above a threshold."""
 
 import torch
 from torch import Tensor
@@ -8,14 +8,14 @@ from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
 from gravac.kernels.sifting import Sifted
 
-Known = Tally | Sifted
+SelectionHint = Tally | Sifted
 """What is known of a tensor before its largest elements are taken."""
 
 
 def take_top(
     x: Tensor,
     k: int,
-    counted: Known | None = None,
+    hint: SelectionHint | None = None,
     *,
     clear: bool = False,
     indices: Tensor | None = None,
@@ -49,20 +49,20 @@ def take_top(
         if clear:
             x.zero_()
         return indices, values
-    if isinstance(counted, Sifted):
-        if _trimmed(x.detach(), counted, clear, indices, values):
+    if isinstance(hint, Sifted):
+        if _trimmed(x.detach(), hint, clear, indices, values):
             return indices, values
-        counted = None
+        hint = None
     if backend.on_gpu(x, indices, values):
         from gravac.kernels.cuda.top import top as on_device
 
-        counts = counted.counts if counted else count(x)
+        counts = hint.counts if hint else count(x)
         if counts.device != x.device:
             raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
         on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
-    boundary, above, within = _boundary(counted.counts if counted else count(x), k)
+    boundary, above, within = _boundary(hint.counts if hint else count(x), k)
     run = _compiled if fast else _torch
     if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
         raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")
@@ -130,3 +130,46 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
             f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}; it must be contiguous, {dtype} of "
             f"shape ({numel},)"
         )
+
+
+def count_above(x: Tensor, level: float) -> int:
+    """How many ``|x|`` of a contiguous float32 tensor of shape ``(n,)`` are at least ``level`` (rounded to float32).
+
+    NaN counts as larger than infinity; a ``level`` that is NaN or below zero lets everything pass.
+    """
+    edge = _edge(level)
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.top import count_above as compiled
+
+        return int(compiled(x.detach().numpy().view(np.int32), edge))
+    return int((reference.magnitudes(x) >= edge).sum())
+
+
+def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Those elements: places (int32, ascending) and values, both of shape ``(count_above(x, level),)``.
+
+    Raises ValueError for more elements than 32-bit places can tell apart.
+    """
+    if x.numel() > 2**31 - 1:
+        raise ValueError(
+            f"{x.numel()} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)"
+        )
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.top import take_above as compiled
+
+        count = count_above(x, level)
+        indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count)
+        bits = x.detach().numpy().view(np.int32)
+        compiled(bits, _edge(level), indices.numpy(), values.numpy().view(np.int32))
+        return indices, values
+    found = (reference.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
+    return found.int(), x.detach()[found]
+
+
+def _edge(level: float) -> int:
+    """The lowest magnitude that passes, as the bits of a float32, which order as the numbers do."""
+    return int(torch.tensor(level).view(torch.int32)) if level > 0.0 else 0

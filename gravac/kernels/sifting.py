@@ -92,9 +92,9 @@ class Sifter:
             self._values[:found] if fits else None,
         )
 
-    def learn(self, counted: Tally) -> None:
+    def learn(self, tally: Tally) -> None:
         """Guess for the next step from a histogram of this one's p."""
-        at_least = counted.counts.flip(0).cumsum(0).flip(0)
+        at_least = tally.counts.flip(0).cumsum(0).flip(0)
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
         level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))
         self.level = level if 0.0 < level < math.inf else math.nan

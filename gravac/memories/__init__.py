@@ -1,17 +1,15 @@
 """Error memories: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
 
 from gravac.memories.base import LARGEST, Bucket, Memory
-from gravac.memories.conef import ConEFMemory
-from gravac.memories.iconef import IConEF1Memory, IConEF2Memory
+from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
 from gravac.memories.none import NoMemory
-from gravac.memories.partial import PartialMemory
-from gravac.memories.reshard import convert, reshard
-from gravac.memories.residual import ResidualMemory
+from gravac.memories.residual import PartialMemory, ResidualMemory
 from gravac.memories.settings import read
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
+from gravac.memories.states import convert, reshard
 from gravac.wording import meant
 
 _MEMBERS: tuple[type[Memory], ...] = (

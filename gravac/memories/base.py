@@ -102,7 +102,7 @@ class Memory(ABC):
         loses it."""
 
     @abstractmethod
-    def owes(self, bucket: Bucket) -> bool:
+    def has_residual(self, bucket: Bucket) -> bool:
         """Whether anything is (or may be) owed to this bucket's parameters."""
 
     @abstractmethod

@@ -1,9 +1,4 @@
-"""Contractive error feedback: the residual is itself kept compressed, by an unbiased codec (Li et al. 2023, ConEF).
-
-p = g + (1-β) e,  e' = C(e + g - sent) = C(β e + p - sent)
-
-C must be unbiased: then the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1.
-"""
+"""ConEF and iConEF: the residual itself is kept compressed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,7 +11,8 @@ from torch import Tensor
 from gravac.compressors import build
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.memories.base import Bucket
-from gravac.memories.grouped import Grouped
+from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.induced import Induced
 from gravac.memories.settings import MemorySettings
 
 _OWN_DRAWS = 0x2545F4914F6CDD1D
@@ -42,7 +38,7 @@ class ConEFSettings(MemorySettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CompressedResidual:
     """A compressed residual: what must stay in memory to decode it, and a factor."""
 
     codec: Compressor
@@ -65,14 +61,14 @@ class Held:
 @dataclass(slots=True)
 class _Slot:
     bucket: Bucket
-    held: Held | None = None
+    held: CompressedResidual | None = None
     carried: Tensor | None = None  # residual that came from elsewhere, exact until it is first replaced
-    draft: Held | None = None
+    draft: CompressedResidual | None = None
     drafted: bool = False
     offered: tuple[Tensor, float] | None = None  # p, and the share of the residual in it
 
     @property
-    def owing(self) -> bool:
+    def has_residual(self) -> bool:
         return self.held is not None or self.carried is not None
 
     def add_to(self, out: Tensor, share: float) -> None:
@@ -82,8 +78,8 @@ class _Slot:
             out.add_(self.held.dense(), alpha=share)
 
 
-class ConEFMemory(Grouped[_Slot]):
-    """Literal decode, add, encode: right for quantisers, whose θ is small. Sketches need ``conef-sketch``.
+class ConEFMemory(BucketedMemory[_Slot]):
+    """Literal decode, add, encode: right for quantizers, whose θ is small. Sketches need ``conef-sketch``.
 
     States are decoded residuals, so they fit any other memory; one that was loaded stays float32 until its first step.
     """
@@ -133,7 +129,7 @@ class ConEFMemory(Grouped[_Slot]):
         if slot is None or slot.offered is None:
             return None
         (p, share), slot.offered = slot.offered, None
-        if payload is None and (share == 1.0 or not slot.owing):
+        if payload is None and (share == 1.0 or not slot.has_residual):
             slot.draft, slot.drafted = None, True
             return None
         if payload is None:
@@ -143,7 +139,7 @@ class ConEFMemory(Grouped[_Slot]):
         if share < 1.0:
             slot.add_to(p, 1.0 - share)
         codec, cf = self.error_codec(compressor, 1.0 if payload is None else payload.cf)
-        slot.draft = self._hold(codec, cf, p, None if payload is None else payload.key, bucket)
+        slot.draft = self._compress(codec, cf, p, None if payload is None else payload.key, bucket)
         slot.drafted = True
         return p
 
@@ -152,7 +148,7 @@ class ConEFMemory(Grouped[_Slot]):
         for slot in list(self._slots.values()):
             if names is not None and not names_all(slot.bucket, names):
                 if not set(names).isdisjoint(slot.bucket.names):
-                    self._loosen(
+                    self._unassign(
                         slot
                     )  # parts of it only: exact as residuals, compressed again in the next step
                 continue
@@ -160,7 +156,7 @@ class ConEFMemory(Grouped[_Slot]):
                 slot.held = replace(slot.held, scale=slot.held.scale * factor)
             if slot.carried is not None:
                 slot.carried.mul_(factor)
-        self._rescale_loose(factor, names)
+        self._rescale_unassigned(factor, names)
 
     def commit(self) -> None:
         self._most = self._bytes()
@@ -173,13 +169,15 @@ class ConEFMemory(Grouped[_Slot]):
         super().load_state_dict(state)
         self._most = 0
 
-    def _hold(self, codec: Compressor, cf: float, y: Tensor, key: Key | None, bucket: Bucket) -> Held:
+    def _compress(
+        self, codec: Compressor, cf: float, y: Tensor, key: Key | None, bucket: Bucket
+    ) -> CompressedResidual:
         self._draws += 1
         base = Key(0, self._draws, bucket.number, 0) if key is None else key
         # From the rank's own seed, so that even codecs whose draws ranks share err independently here.
         own = base._replace(seed=base.own_seed() ^ _OWN_DRAWS)
         payload = codec.compress(y, cf, own, torch.float32)
-        return Held(codec, payload.parts, y.numel(), cf, own)
+        return CompressedResidual(codec, payload.parts, y.numel(), cf, own)
 
     def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
         return _Slot(bucket, carried=owed)
@@ -196,7 +194,7 @@ class ConEFMemory(Grouped[_Slot]):
         slot.draft, slot.drafted = None, False
 
     def _bytes(self) -> int:
-        total = sum(residual.nbytes for residual in self._loose.values())
+        total = sum(residual.nbytes for residual in self._unassigned.values())
         for slot in self._slots.values():
             for one in (slot.held, slot.carried, slot.draft):
                 total += 0 if one is None else one.nbytes
@@ -206,3 +204,28 @@ class ConEFMemory(Grouped[_Slot]):
 def names_all(bucket: Bucket, names: Collection[str]) -> bool:
     """Whether every parameter of the bucket is among ``names``."""
     return all(name in names for name in bucket.names)
+
+
+class IConEF1Memory(ConEFMemory):
+    """v1: C(y) + C(y - C(y)), independent draws: noise θ² in place of θ, for twice the bytes. Helps only if θ < 1."""
+
+    name = "iconef-v1"
+    source = "Li et al. 2023, Contractive error feedback, iConEF-v1"
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        return Induced(self._codec, self._codec, self.settings.cf), self.settings.cf
+
+
+class IConEF2Memory(ConEFMemory):
+    """v2: Q(y) + C(y - Q(y)), Q the codec of the wire: noise θ·ρ in place of θ, for Q's payload on top.
+
+    Codecs that learn from what they see cannot be used twice a step; then it is plain ConEF.
+    """
+
+    name = "iconef-v2"
+    source = "Li et al. 2023, Contractive error feedback, iConEF-v2"
+
+    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+        if type(compressor).commit is not Compressor.commit:
+            return super().error_codec(compressor, cf)
+        return Induced(compressor, self._codec, self.settings.cf), cf

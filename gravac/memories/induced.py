@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec
 
 _SECOND_DRAW = 0x51AFD7ED558CCD25
 """Turns the key of the first codec into an independent one: with equal draws the second would undo nothing."""
@@ -34,7 +34,7 @@ class Induced(Compressor):
         """Raises ValueError if the second codec's payloads vary in size: then they could not be told apart."""
         if not second.traits.fixed_size:
             raise ValueError(
-                f"second={second.name!r} has payloads of varying size; use a quantiser or Random-k"
+                f"second={second.name!r} has payloads of varying size; use a quantizer or Random-k"
             )
         self.first, self.second, self.second_cf = first, second, second_cf
         self.traits = replace(
@@ -47,7 +47,7 @@ class Induced(Compressor):
             projection=False,
         )
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         first = self.first.layout(numel, cf, dtype)
         return None if first is None else first + self._second_layout(numel, dtype)
 
@@ -79,7 +79,7 @@ class Induced(Compressor):
         second = self.second.bound(numel, self.second_cf).omega
         return Bound(omega=None if first is None or second is None else first * second)
 
-    def _second_layout(self, numel: int, dtype: torch.dtype) -> tuple[Part, ...]:
+    def _second_layout(self, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         layout = self.second.layout(numel, self.second_cf, dtype)
         assert layout is not None
         return layout

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, overflown
-from gravac.memories.grouped import Grouped
+from gravac.memories.bucketed import BucketedMemory
 from gravac.memories.settings import MemorySettings
-from gravac.memories.sketchstate import VELOCITY, velocities
+from gravac.memories.states import VELOCITY, velocities
 
 
 class MomentumSettings(MemorySettings):
-    """The momentum the optimiser would have had, and what DGC does to it."""
+    """The momentum the optimizer would have had, and what DGC does to it."""
 
-    momentum: float = Field(0.9, ge=0, lt=1, description="m, 0 to below 1. The optimiser's own must be 0.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="m, 0 to below 1. The optimizer's own must be 0.")
     nesterov: bool = Field(False, description="Nesterov's form.")
     masking: bool = Field(
         True,
@@ -43,24 +43,24 @@ class MomentumSettings(MemorySettings):
 
 @dataclass(slots=True)
 class _Slot:
-    """Float32 buffers of a bucket's length that swap with their drafts on commit; ``owing`` False means "all zero"."""
+    """Float32 buffers of a bucket's length, swapped with their drafts on commit."""
 
     bucket: Bucket
-    owed: Tensor
+    residual: Tensor
     velocity: Tensor
-    p: Tensor  # the draft of ``owed``
+    p: Tensor  # the draft of ``residual``
     draft: Tensor  # of ``velocity``
-    owing: bool
+    has_residual: bool  # False: ``residual`` is all zero
     moving: bool  # False: there was no step yet, ``velocity`` is zero
-    draft_owing: bool | None = None  # None: no draft in this step
+    draft_has_residual: bool | None = None  # None: no draft in this step
     offered: bool | None = None
 
 
-class MomentumMemory(Grouped[_Slot]):
-    """For an optimiser without momentum of its own. Dense steps send all that is owed and keep u, so a run that is
+class MomentumMemory(BucketedMemory[_Slot]):
+    """For an optimizer without momentum of its own. Dense steps send all that is residual and keep u, so a run that is
     never compressed is SGD with momentum. u and v are held, each with its draft: 16 bytes an element.
 
-    Masking: u is 0 again where sending changed what is owed. Clipping: by parameter, as in the authors' code; gradients
+    Masking: u is 0 again where sending changed what is residual. Clipping: by parameter, as in the authors' code; gradients
     arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
     """
 
@@ -82,7 +82,7 @@ class MomentumMemory(Grouped[_Slot]):
             torch.add(g, slot.velocity, alpha=settings.momentum, out=slot.draft)
             p = g.copy_(slot.draft)
         slot.offered = True
-        return p.add_(slot.owed) if slot.owing else p
+        return p.add_(slot.residual) if slot.has_residual else p
 
     def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)
@@ -90,13 +90,13 @@ class MomentumMemory(Grouped[_Slot]):
             return None
         slot.offered = None
         if payload is None:
-            slot.draft_owing = False
+            slot.draft_has_residual = False
             return None
         if self.settings.masking:
             _remove_and_mask(compressor, payload, slot.p, slot.draft)
         else:
             compressor.remove(payload, slot.p)
-        slot.draft_owing = True
+        slot.draft_has_residual = True
         return slot.p
 
     def amplification(self) -> float:
@@ -110,13 +110,15 @@ class MomentumMemory(Grouped[_Slot]):
 
     def nbytes(self) -> int:
         flat = sum(
-            t.nbytes for slot in self._slots.values() for t in (slot.owed, slot.velocity, slot.p, slot.draft)
+            t.nbytes
+            for slot in self._slots.values()
+            for t in (slot.residual, slot.velocity, slot.p, slot.draft)
         )
-        return flat + sum(loose.nbytes for loose in self._loose.values())
+        return flat + sum(loose.nbytes for loose in self._unassigned.values())
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         super().load_state_dict(state)
-        self._loose |= {
+        self._unassigned |= {
             VELOCITY + name: value.detach().float().clone() for name, value in velocities(state).items()
         }
 
@@ -129,33 +131,36 @@ class MomentumMemory(Grouped[_Slot]):
             piece.mul_((limit / norm).clamp(max=1.0))
 
     def _scale(self, factor: float, names: Collection[str] | None, velocity: bool) -> None:
-        for key, loose in self._loose.items():
+        for key, loose in self._unassigned.items():
             if (velocity or not key.startswith(VELOCITY)) and (
                 names is None or key.removeprefix(VELOCITY) in names
             ):
                 loose.mul_(factor)
         for slot in self._slots.values():
-            for flat, there in ((slot.owed, slot.owing), (slot.velocity, velocity and slot.moving)):
+            for flat, there in (
+                (slot.residual, slot.has_residual),
+                (slot.velocity, velocity and slot.moving),
+            ):
                 pieces = torch.split(flat, list(slot.bucket.numels)) if there else ()
                 for name, piece in zip(slot.bucket.names, pieces, strict=False):
                     if names is None or name in names:
                         piece.mul_(factor)
 
-    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
+    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
         velocity = self._collect(bucket, device, VELOCITY)
         n = sum(bucket.numels)
         return _Slot(
             bucket,
-            owed=torch.zeros(n, device=device) if owed is None else owed,
+            residual=torch.zeros(n, device=device) if residual is None else residual,
             velocity=torch.zeros(n, device=device) if velocity is None else velocity,
             p=torch.empty(n, device=device),
             draft=torch.empty(n, device=device),
-            owing=owed is not None,
+            has_residual=residual is not None,
             moving=velocity is not None,
         )
 
     def _dense(self, slot: _Slot) -> Tensor | None:
-        return slot.owed if slot.owing else None
+        return slot.residual if slot.has_residual else None
 
     def _pieces(self, slot: _Slot) -> dict[str, Tensor]:
         pieces = super()._pieces(slot)
@@ -168,13 +173,13 @@ class MomentumMemory(Grouped[_Slot]):
         return super()._overflown(slot) or (slot.moving and overflown(slot.velocity))
 
     def _accept(self, slot: _Slot) -> None:
-        if slot.draft_owing is not None:
-            slot.owed, slot.p = slot.p, slot.owed
+        if slot.draft_has_residual is not None:
+            slot.residual, slot.p = slot.p, slot.residual
             slot.velocity, slot.draft = slot.draft, slot.velocity
-            slot.owing, slot.moving, slot.draft_owing = slot.draft_owing, True, None
+            slot.has_residual, slot.moving, slot.draft_has_residual = slot.draft_has_residual, True, None
 
     def _discard(self, slot: _Slot) -> None:
-        slot.draft_owing = None
+        slot.draft_has_residual = None
 
 
 def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, velocity: Tensor) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory
-from gravac.memories.sketchstate import to_dense
+from gravac.memories.states import to_dense
 
 
 class NoMemory(Memory):
@@ -25,7 +25,7 @@ class NoMemory(Memory):
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
         return
 
-    def owes(self, bucket: Bucket) -> bool:
+    def has_residual(self, bucket: Bucket) -> bool:
         return False
 
     def commit(self) -> None:

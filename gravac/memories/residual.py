@@ -1,32 +1,31 @@
-"""Error feedback: what was not sent is added to the next gradient (Seide et al. 2014; Karimireddy et al. 2019).
-
-Learning rate outside: p = g + e, e' = p - C(p), in gradient units. Exact for selectors: every element is sent or owed.
-"""
+"""Error feedback: what was not sent is added to the next gradient."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Terms
-from gravac.memories.grouped import Grouped
+from gravac.memories.bucketed import BucketedMemory
+from gravac.memories.settings import MemorySettings
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Two float32 buffers of a bucket's length that swap on commit; ``owing`` False means "all zero"."""
+    """Two float32 buffers of a bucket's length that swap on commit; ``has_residual`` False means "all zero"."""
 
     bucket: Bucket
     residual: Tensor
     draft: Tensor
-    owing: bool = False
-    draft_owing: bool | None = None  # None: no draft in this step
+    has_residual: bool = False
+    draft_has_residual: bool | None = None  # None: no draft in this step
     offered: float | None = None  # the share of the residual in p
 
 
-class ResidualMemory(Grouped[_Slot]):
+class ResidualMemory(BucketedMemory[_Slot]):
     """All of the residual is offered each step."""
 
     name = "residual"
@@ -41,7 +40,7 @@ class ResidualMemory(Grouped[_Slot]):
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
         slot = self._slot(bucket, gradient.device)
-        return Terms(slot.residual if slot.owing else None, self._share(whole), slot.draft)
+        return Terms(slot.residual if slot.has_residual else None, self._share(whole), slot.draft)
 
     def added(self, bucket: Bucket, *, whole: bool = False) -> None:
         self._slots[bucket.names].offered = self._share(whole)
@@ -55,21 +54,21 @@ class ResidualMemory(Grouped[_Slot]):
             return None
         kept, slot.offered = 1.0 - slot.offered, None
         if payload is None:
-            slot.draft_owing = slot.owing and kept > 0.0
-            if slot.draft_owing:
+            slot.draft_has_residual = slot.has_residual and kept > 0.0
+            if slot.draft_has_residual:
                 torch.mul(slot.residual, kept, out=slot.draft)
         else:
             compressor.remove(payload, slot.draft)
-            if slot.owing and kept > 0.0:
+            if slot.has_residual and kept > 0.0:
                 slot.draft.add_(slot.residual, alpha=kept)
-            slot.draft_owing = True
-        return slot.draft if slot.draft_owing else None
+            slot.draft_has_residual = True
+        return slot.draft if slot.draft_has_residual else None
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)
-        self._rescale_loose(factor, names)
+        self._rescale_unassigned(factor, names)
         for slot in self._slots.values():
-            if slot.owing:
+            if slot.has_residual:
                 pieces = torch.split(slot.residual, list(slot.bucket.numels))
                 for name, piece in zip(slot.bucket.names, pieces, strict=True):
                     if names is None or name in names:
@@ -77,7 +76,7 @@ class ResidualMemory(Grouped[_Slot]):
 
     def nbytes(self) -> int:
         flat = sum(slot.residual.nbytes + slot.draft.nbytes for slot in self._slots.values())
-        return flat + sum(residual.nbytes for residual in self._loose.values())
+        return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
     def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
         n = sum(bucket.numels)
@@ -85,12 +84,36 @@ class ResidualMemory(Grouped[_Slot]):
         return _Slot(bucket, residual, torch.empty(n, device=device), owed is not None)
 
     def _dense(self, slot: _Slot) -> Tensor | None:
-        return slot.residual if slot.owing else None
+        return slot.residual if slot.has_residual else None
 
     def _accept(self, slot: _Slot) -> None:
-        if slot.draft_owing is not None:
+        if slot.draft_has_residual is not None:
             slot.residual, slot.draft = slot.draft, slot.residual
-            slot.owing, slot.draft_owing = slot.draft_owing, None
+            slot.has_residual, slot.draft_has_residual = slot.draft_has_residual, None
 
     def _discard(self, slot: _Slot) -> None:
-        slot.draft_owing = None
+        slot.draft_has_residual = None
+
+
+class PartialSettings(MemorySettings):
+    """How much to hold back."""
+
+    beta: float = Field(
+        0.5,
+        ge=0,
+        lt=1,
+        description="β, share of what is owed that is held back each step, 0 (plain error feedback) to below 1.",
+    )
+
+
+class PartialMemory(ResidualMemory):
+    """Error feedback that smooths its bursts; a dense step sends all."""
+
+    name = "partial"
+    source = (
+        "Abdi & Fekri 2020, Quantized compressive sampling of stochastic gradients; Li et al. 2021, ConEF"
+    )
+    Settings = PartialSettings
+
+    def offered_share(self) -> float:
+        return float(1.0 - self.settings.beta)

@@ -70,7 +70,7 @@ class RowSketch:
         estimate = sketch.view(rows, width).index_select(1, table.bucket.int()).mul_(table.signs.float())
         return estimate.flatten()[:numel]
 
-    def settle(self, sketch: Tensor, numel: int) -> Tensor:
+    def least_norm(self, sketch: Tensor, numel: int) -> Tensor:
         """The shortest vector with this sketch, shape ``(numel,)``: the estimate divided by each bucket's load.
 
         It is what repeated dense steps would send of the sketch in all, whatever β. May be a view of the sketch.

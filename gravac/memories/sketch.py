@@ -18,7 +18,7 @@ from gravac.compressors.base import Compressor, Payload
 from gravac.memories.base import Bucket, Memory, overflown
 from gravac.memories.rowsketch import RowSketch, fullest
 from gravac.memories.settings import MemorySettings
-from gravac.memories.sketchstate import TAG, Geometry, geometry_of, tag, to_dense
+from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
 
 
 def least_beta(size: float) -> float:
@@ -85,7 +85,7 @@ class SketchMemory(Memory):
             if held is None:
                 continue
             if whole:
-                piece.add_(self._sketcher.settle(held, piece.numel()))
+                piece.add_(self._sketcher.least_norm(held, piece.numel()))
             else:
                 piece.add_(self._sketcher.decode(held, piece.numel()), alpha=self.offered_share())
         self._offered[bucket] = gradient, p, whole
@@ -107,7 +107,7 @@ class SketchMemory(Memory):
         for name, piece in self._split(bucket, unsent):
             held, draft = self._held_of(name, piece), self._sketcher.encode(piece)
             drafts[name] = draft if held is None else draft.add_(held)
-            piece.copy_(self._sketcher.settle(draft, piece.numel()))
+            piece.copy_(self._sketcher.least_norm(draft, piece.numel()))
         self._drafts |= drafts
         self._numels |= dict(zip(bucket.names, bucket.numels, strict=True))
         return unsent
@@ -119,7 +119,7 @@ class SketchMemory(Memory):
             self._drafts[name] = sketched if held is None else held + sketched
         self._numels |= dict(zip(bucket.names, bucket.numels, strict=True))
 
-    def owes(self, bucket: Bucket) -> bool:
+    def has_residual(self, bucket: Bucket) -> bool:
         return not self._held.keys().isdisjoint(bucket.names)
 
     def commit(self) -> None:

@@ -28,8 +28,8 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
     if left is None or theta is None:
         return None
     share = memory.offered_share()
-    kept = 1.0 - share * (1.0 - left) if left < 1.0 else left
-    growth = (1.0 + theta) * kept
+    unsent_share = 1.0 - share * (1.0 - left) if left < 1.0 else left
+    growth = (1.0 + theta) * unsent_share
     if growth < 1.0:
         return None
     beta = f", β={1.0 - share:g} held back" if share < 1.0 else ""
@@ -38,7 +38,7 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
     )
     return (
         f"memory {memory.spec} may grow without limit under {compressor.name} at CF {cf:g}: "
-        f"(1+θ)(1-δ) = (1+{theta:.3g})·{kept:.4g} = {growth:.4g} is not below 1{beta}. Use {cure}."
+        f"(1+θ)(1-δ) = (1+{theta:.3g})·{unsent_share:.4g} = {growth:.4g} is not below 1{beta}. Use {cure}."
     )
 
 

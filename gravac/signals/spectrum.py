@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import kept
+from gravac.compressors.base import kept_count
 from gravac.kernels import Tally
 from gravac.kernels.histogram import NONFINITE
 from gravac.kernels.reference import BINS
@@ -96,7 +96,7 @@ class Spectrum:
 
     def threshold(self, cf: float) -> float:
         """About the magnitude of the smallest of the n/CF largest elements."""
-        return float(self.thresholds(torch.tensor([kept(self.numel, cf)]))[0])
+        return float(self.thresholds(torch.tensor([kept_count(self.numel, cf)]))[0])
 
     def curve(
         self, cfs: Sequence[float] = LADDER, wire_bytes: Callable[[int, float], int] | None = None
@@ -189,7 +189,7 @@ class Curve:
 @lru_cache(maxsize=256)  # the same few buckets in every step
 def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
     """Elements kept of ``numel`` at each CF, int64 of shape ``(len(cfs),)``; nobody writes to it."""
-    return torch.tensor([kept(numel, cf) if numel else 0 for cf in cfs])
+    return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs])
 
 
 def _edge(bins: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from gravac import aggregators, compressors
 from gravac.aggregators import AGGREGATORS
-from gravac.collectives import COLLECTIVES, AllReduce, Gather, Load, Network, choose
+from gravac.collectives import COLLECTIVES, AllReduce, Gather, Network, Workload, choose
 from gravac.collectives.communicator import ALONE
 from gravac.compressors import Compressor, Dense
 
@@ -44,7 +44,7 @@ def codec_of(text: str) -> Compressor | None:
 def keeps_largest(text: str) -> bool:
     """Whether it sends the largest elements, so that curves of gain against CF are its own."""
     codec = codec_of(text)
-    return codec is not None and bool(codec.counts)
+    return codec is not None and bool(codec.uses_histogram)
 
 
 def volume(compressor: str, elements: int, cf: float, ranks: int, network: Network) -> Volume:
@@ -69,7 +69,7 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
     link = payload = 0.0
     way = AllReduce.name
     for numel in buckets(elements):
-        load = Load(codec, numel, cf, torch.float32, ranks)
+        load = Workload(codec, numel, cf, torch.float32, ranks)
         way = _way(load, network)
         kind = COLLECTIVES[way](ALONE)
         rounds, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load))  # type: ignore[misc]
@@ -77,7 +77,7 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
     return Volume(messages, link, payload, way, ranks if way == Gather.name else 1)
 
 
-def _way(load: Load, network: Network) -> str:
+def _way(load: Workload, network: Network) -> str:
     """As an agent with ``collective="auto"`` would take."""
     if load.codec.traits.linear:
         return AllReduce.name

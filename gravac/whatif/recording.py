@@ -103,7 +103,7 @@ class Recording:
         self._add_gain(report, steps)
 
     def hear(self, event: Event) -> None:
-        """Take in a note. That on collectives says for which network they were chosen (``Ways.notes``)."""
+        """Take in a note. That on collectives says for which network they were chosen (``CollectiveChooser.notes``)."""
         found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
         if found is not None and self.measured is None:
             milliseconds, megabytes = (float(text) for text in found.groups())

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from gravac.compressors import Compressor, build
-from gravac.compressors.base import kept
+from gravac.compressors import Compressor, build, kept_count
 from tests.support.maths import checks
 from tests.support.maths.checks import KEY, vector
 
@@ -24,7 +23,7 @@ def masks(codec: Compressor, cf: float, steps: int) -> torch.Tensor:
     for step in range(steps):
         support = codec.compress(vector("gauss", N), cf, KEY._replace(step=step), torch.float32).support
         assert support is not None
-        assert support.unique().numel() == support.numel() == kept(N, cf)
+        assert support.unique().numel() == support.numel() == kept_count(N, cf)
         sent[step, support.long()] = True
     return sent
 

@@ -1,10 +1,13 @@
 """Codecs by name and settings; wrong ones are named."""
 
+import runpy
+
 import pytest
 import torch
 
 from gravac.compressors import COMPRESSORS, Stack, build
 from gravac.compressors.quantize.qsgd import QSGD
+from tests.support.maths import members
 from tests.support.maths.checks import KEY, vector
 
 
@@ -24,7 +27,7 @@ def test_settings() -> None:
     ]
 
 
-def test_any_selector_stacks_on_any_quantiser() -> None:
+def test_any_selector_stacks_on_any_quantizer() -> None:
     for text in (
         "topk+int8",
         "randomk+int4:block=16",
@@ -65,7 +68,7 @@ def test_any_selector_stacks_on_any_quantiser() -> None:
         ("countsketch-median:rows=2", "countsketch-median: rows=2 must be odd"),
         ("countsketch-heavy:hitters=0", "countsketch-heavy: hitters=0 must be at least 1"),
         ("dgc+int8", "dgc must be a selector of fixed size"),
-        ("topk+svd", "svd must be a quantiser of fixed size"),
+        ("topk+svd", "svd must be a quantizer of fixed size"),
         ("topk+", "compressor='' is unknown"),
     ],
 )
@@ -99,3 +102,25 @@ def test_low_rank_codecs_know_their_shapes() -> None:
         codec.compress(x[1:], 8.0, KEY, torch.float32)
     with pytest.raises(ValueError, match="terngrad was fitted to tensors of"):
         build("terngrad").fitted(shapes).compress(x[1:], 8.0, KEY, torch.float32)
+
+
+class WrongExamples(QSGD):
+    """One of its examples is a setting that it refuses."""
+
+    name = "wrong-examples"
+    examples = ("bits=4", "bits=77")
+
+
+def test_one_wrong_example_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The property suite still collects every other member; only the wrong text fails, with its own error."""
+    monkeypatch.setitem(COMPRESSORS, WrongExamples.name, WrongExamples)
+    texts = members.texts()
+    wrong = "wrong-examples:bits=77"
+    assert {wrong, "wrong-examples", "wrong-examples:bits=4", "topk"} <= set(texts)
+    assert set(texts) - set(members.built(texts)) == {wrong}
+    assert "wrong-examples:bits=4" in members.having("unbiased", texts)
+    suite = runpy.run_module("tests.maths.test_codec_suite")  # what collecting it does
+    assert suite["NAMES"] == texts
+    suite["test_it_can_be_built"]("wrong-examples:bits=4")
+    with pytest.raises(ValueError, match="bits=77 must be one of"):
+        suite["test_it_can_be_built"](wrong)

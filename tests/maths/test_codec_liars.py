@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from gravac import compressors
-from gravac.compressors import COMPRESSORS, Bound, Compressor, Key, Part, Payload, RandomK, TopK
-from gravac.compressors.base import kept
+from gravac.compressors import COMPRESSORS, Bound, Compressor, Key, Payload, RandomK, TensorSpec, TopK
+from gravac.compressors.base import kept_count
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.qsgd import QSGD
 from gravac.compressors.quantize.quantizer import ROUNDED
-from gravac.compressors.quantize.scaledsign import ScaledSign
-from gravac.compressors.sparse.blockrandomk import UnbiasedBlockRandomK
-from gravac.compressors.sparse.randomk import UnbiasedRandomK
+from gravac.compressors.quantize.sign import ScaledSign
+from gravac.compressors.sparse.randomk import UnbiasedBlockRandomK, UnbiasedRandomK
 from gravac.kernels import noise, pack, relative, row_scales
 from tests.support.maths import checks
 from tests.support.maths.checks import KEY, LECTURE, vector
@@ -28,7 +27,7 @@ class WrongBound(RandomK):
     name = "liar-bound"
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=min(1.0, 10 * kept(numel, cf) / numel))
+        return Bound(delta=min(1.0, 10 * kept_count(numel, cf) / numel))
 
 
 class Biased(QSGD):
@@ -56,11 +55,11 @@ class WrongBytes(TopK):
 
     name = "liar-bytes"
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        return (Part(dtype, kept(numel, cf)),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(dtype, kept_count(numel, cf)),)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        return dtype.itemsize * kept(numel, cf)
+        return dtype.itemsize * kept_count(numel, cf)
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ class Constant(RandomK):
     """The same positions whatever the key."""
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        return torch.arange(kept(numel, cf))
+        return torch.arange(kept_count(numel, cf))
 
 
 class NoWrap(UnbiasedBlockRandomK):
@@ -108,7 +107,7 @@ class NoWrap(UnbiasedBlockRandomK):
 
     @staticmethod
     def start(numel: int, key: Key) -> int:
-        return key.shared_seed() % (numel - kept(numel, 4.0) + 1)
+        return key.shared_seed() % (numel - kept_count(numel, 4.0) + 1)
 
 
 class Redraw(Atomo):

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from gravac.compressors import Key, build
-from gravac.compressors.base import Compressor, kept
-from gravac.compressors.sparse.dgc import DGC
-from gravac.compressors.sparse.redsync import RedSync
-from gravac.compressors.sparse.survivors import Survivors, Thresholded
+from gravac.compressors.base import Compressor, kept_count
+from gravac.compressors.sparse.thresholds import DGC, RedSync, Survivors, Thresholded
 from gravac.kernels import select_top
 from tests.support.maths.checks import KEY, vector
 
@@ -81,7 +79,7 @@ def test_thresholds_select_the_largest(name: str, kind: str, cf: float) -> None:
 )
 def test_thresholds_select_about_k(name: str, least: float, most: float, kind: str, cf: float) -> None:
     for seed in range(5):
-        x, k = vector(kind, TEN, seed), kept(TEN, cf)
+        x, k = vector(kind, TEN, seed), kept_count(TEN, cf)
         payload = build(name).compress(x, cf, KEY._replace(step=seed), torch.float32)
         assert least * k <= payload.values.numel() <= most * k
         assert build(name).achieved(payload) == TEN / payload.values.numel()

@@ -6,24 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac.compressors import COMPRESSORS, build
-from tests.support.maths import checks
+from gravac.compressors import build
+from tests.support.maths import checks, members
 from tests.support.maths.checks import LECTURE, vector
 
-NAMES = [
-    text
-    for name, codec in sorted(COMPRESSORS.items())
-    for text in (name, *(f"{name}:{example}" for example in codec.examples))
-]
-HAVING = {
-    trait: [name for name in NAMES if getattr(build(name).traits, trait)]
-    for trait in ("unbiased", "linear", "homogeneous", "nested")
-}
-VARIABLE = [name for name in NAMES if not build(name).traits.fixed_size and build(name).traits.homogeneous]
+NAMES = members.texts()
+HAVING = {trait: members.having(trait, NAMES) for trait in ("unbiased", "linear", "homogeneous", "nested")}
+VARIABLE = members.having("fixed_size", HAVING["homogeneous"], value=False)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 vectors = st.builds(vector, st.sampled_from(checks.KINDS), st.integers(1, 200), st.integers(0, 50))
 factors = st.one_of(st.just(1.0), st.floats(1.0, 500.0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_built(name: str) -> None:
+    """Its examples are settings that it takes."""
+    assert build(name).name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,9 +55,11 @@ def test_any_input_any_output(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_non_finite_elements_never_vanish(name: str, bad: float) -> None:
+    """The rule of ``Compressor.compress``."""
     for n in (1, 6, 200):
         for cf in (1.0, 10.0, 100.0):
             checks.check_nonfinite(build(name), vector("gauss", n), cf, bad)
+            checks.check_nonfinite(build(name), torch.full((n,), bad), cf, bad)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -97,8 +98,8 @@ def test_nested(name: str, x: Tensor, pair: list[float]) -> None:
     checks.check_nested(build(name), x, *pair)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(HAVING["nested"])))
-def test_what_is_not_nested_says_so(name: str) -> None:
+@pytest.mark.parametrize("name", members.having("nested", NAMES, value=False))
+def test_a_codec_that_is_not_nested_refuses_to_narrow(name: str) -> None:
     codec = build(name)
     payload = codec.compress(vector("gauss", 100), 4.0, checks.KEY, torch.float32)
     with pytest.raises(ValueError, match=r"is not nested: compress the original tensor at cf=8 instead"):

@@ -1,5 +1,6 @@
-"""Ways that payloads meet: nothing is lost in them."""
+"""CollectiveChooser that payloads meet: nothing is lost in them."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators import Aggregator, OneShot
-from gravac.collectives.shards import Shards
-from gravac.compressors import Key
+from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
+from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
+from gravac.collectives.reduce_scatter import Shards
+from gravac.compressors import Key, build
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
 from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
 from tests.support.maths.checks import vector
+from tests.support.maths.simulated import SimulatedWorld
 
 
 def one_step(
@@ -245,3 +249,39 @@ def test_division(chosen: set[int], ranks: int, more: int, seed: int) -> None:
         else:
             assert kept < mine
             assert min(abs(float(x[at])) for at in kept) >= max(abs(float(x[at])) for at in mine - kept)
+
+
+@pytest.mark.parametrize("text", ["topk+bf16", "qsgd", "hardthreshold"])
+def test_a_message_of_another_step_is_refused(text: str) -> None:
+    """Two ranks out of step would have a mean that is wrong and looks right."""
+    codec, x = build(text), torch.randn(500, generator=torch.Generator().manual_seed(2))
+    key = Key(1, 7, 3, 0)
+    payload = codec.compress(x, 10.0, key, torch.float32)
+    message = pack_payload(payload, codec, key, torch.float32)
+    assert message.numel() == HEADER_BYTES + payload.nbytes
+    rest = unpack_payload(message, payload, codec, key._replace(rank=5), torch.float32)
+    assert torch.equal(rest, payload.pack()), "the rank does not matter"
+    for changed in (
+        (payload, build("int8"), key, torch.float32),
+        (payload, codec, key._replace(step=8), torch.float32),
+        (payload, codec, key._replace(bucket=4), torch.float32),
+        (payload, codec, key, torch.bfloat16),
+        (dataclasses.replace(payload, cf=20.0), codec, key, torch.float32),
+        (dataclasses.replace(payload, numel=501), codec, key, torch.float32),
+    ):
+        with pytest.raises(ValueError, match=r"rank 0 sent something else .*: the ranks are out of step"):
+            unpack_payload(message, *changed)
+
+
+@pytest.mark.parametrize("way", [Gather, ReduceScatter, SharedSupport])
+def test_the_mean_is_not_made_of_strangers(way: type[Collective]) -> None:
+    world = SimulatedWorld(2)
+
+    def each(network: Communicator) -> None:
+        codec, key = build("topk"), Key(1, 7 + 2 * network.rank, 0, network.rank)  # rank 1 is ahead
+        x = torch.randn(100)
+        flight = way(network).exchange(codec, codec.compress(x, 10.0, key, x.dtype), x, 10.0, key, x.dtype)
+        flight.mean_into(torch.empty(100))
+
+    with pytest.raises(ValueError, match="the ranks are out of step"):
+        world.run(each)

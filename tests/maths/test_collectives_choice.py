@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gravac.aggregators import OneShot, build
-from gravac.collectives import ALONE, COLLECTIVES, Load, Network, Ways, choose, cost, known
+from gravac.collectives import (
+    ALONE,
+    COLLECTIVES,
+    CollectiveChooser,
+    Network,
+    Workload,
+    choose,
+    cost,
+    parse_collective,
+)
 from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_codec
 from tests.support.maths.aggregator_checks import SELECTING, steps, world
@@ -16,8 +25,8 @@ from tests.support.maths.aggregator_checks import SELECTING, steps, world
 NETWORKS = st.builds(Network, latency_seconds=st.floats(0, 0.1), bytes_per_second=st.floats(1e3, 1e11))
 
 
-def load(codec: str = "topk", numel: int = 1 << 20, cf: float = 100.0, ranks: int = 8) -> Load:
-    return Load(build_codec(codec), numel, cf, torch.float32, ranks)
+def load(codec: str = "topk", numel: int = 1 << 20, cf: float = 100.0, ranks: int = 8) -> Workload:
+    return Workload(build_codec(codec), numel, cf, torch.float32, ranks)
 
 
 def test_the_figures_of_ar_topk() -> None:
@@ -96,28 +105,28 @@ def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, cho
 
 def test_who_chooses_and_what_is_said() -> None:
     network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
-    ways = Ways(ALONE, "auto", network)
-    assert ways.whole
-    assert ways.of(load(cf=10.0, ranks=16)).name == "shared"
-    assert not ways.whole
-    assert ways.of(load(cf=10.0, ranks=16)) is ways.of(load(cf=20.0, ranks=16))
-    assert ways.of(load("randomk", ranks=16)).name == "all-reduce"
-    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "gather"
-    assert ways.notes() == [
+    chooser = CollectiveChooser(ALONE, "auto", network)
+    assert chooser.whole
+    assert chooser.choose(load(cf=10.0, ranks=16)).name == "shared"
+    assert not chooser.whole
+    assert chooser.choose(load(cf=10.0, ranks=16)) is chooser.choose(load(cf=20.0, ranks=16))
+    assert chooser.choose(load("randomk", ranks=16)).name == "all-reduce"
+    assert chooser.choose(load(cf=10.0, numel=60_000, ranks=3)).name == "gather"
+    assert chooser.notes() == [
         "Collectives at CF 10 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements; gather for 60,000 elements.",
         "Collectives at CF 20 for 0.01 ms and 12.5 MB/s: shared for 1,048,576 elements.",
     ]
-    assert ways.notes() == []
-    ways.use(Network(latency_seconds=1e-5, bytes_per_second=1e11))
-    assert ways.of(load(cf=10.0, numel=60_000, ranks=3)).name == "all-reduce"
+    assert chooser.notes() == []
+    chooser.use(Network(latency_seconds=1e-5, bytes_per_second=1e11))
+    assert chooser.choose(load(cf=10.0, numel=60_000, ranks=3)).name == "all-reduce"
 
 
 def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
     """Whatever the network, so there is nothing to measure; a collective that was named is taken."""
     network = Network(latency_seconds=0.0, bytes_per_second=1e3)
-    assert Ways(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
-    assert Ways(ALONE, "auto").of(load(cf=10.0, ranks=16)).name == "gather"
-    assert Ways(ALONE, "shared").of(load(cf=10.0, ranks=2)).name == "shared"
+    assert CollectiveChooser(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
+    assert CollectiveChooser(ALONE, "auto").of(load(cf=10.0, ranks=16)).name == "gather"
+    assert CollectiveChooser(ALONE, "shared").of(load(cf=10.0, ranks=2)).name == "shared"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +149,7 @@ def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
         ("randomk+int8", "shared", "compressor='randomk+int8' is not: choose gather, all-reduce or auto"),
     ],
 )
-def test_wrong_ways_are_named(codec: str, collective: str, said: str) -> None:
+def test_wrong_chooser_are_named(codec: str, collective: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         build(codec, ALONE, collective)
     assert said in str(error.value)
@@ -149,7 +158,7 @@ def test_wrong_ways_are_named(codec: str, collective: str, said: str) -> None:
 def test_what_has_its_own_way_takes_no_notice() -> None:
     assert isinstance(build("randomk", ALONE, "shared"), OneShot)
     assert build("powersgd", ALONE, "reduce-scatter").name == "powersgd"
-    assert known("auto") is None
+    assert parse_collective("auto") is None
 
 
 @pytest.mark.parametrize(

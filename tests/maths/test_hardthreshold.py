@@ -1,4 +1,4 @@
-"""One hard threshold for the whole model and all ranks: by the rule, and learnt."""
+"""One hard threshold for the whole model and all ranks: by the rule, and learned."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,13 @@ from gravac.aggregators import Aggregator, build
 from gravac.collectives import ALONE, Communicator
 from gravac.compressors import Key
 from gravac.compressors import build as build_codec
-from gravac.compressors.sparse import tail
-from gravac.compressors.sparse.warmedthreshold import WarmedThreshold
+from gravac.compressors.sparse.hardthreshold import (
+    WarmedThreshold,
+    histogram_window,
+    kth_magnitude,
+    kth_magnitude_in_window,
+    magnitude_histogram,
+)
 from tests.maths.test_scales import uneven
 from tests.support.maths.aggregator_checks import BUCKETS, Bucket, bucket
 from tests.support.maths.checks import KEY, vector
@@ -89,13 +94,13 @@ def test_ranks_learn_the_same_and_resume_with_it() -> None:
             sent_and_left(aggregator, BUCKETS, step, 4.0, 1.0 + aggregator.communicator.rank)
         other = build("hardthreshold-warmup", aggregator.communicator)
         other.load_state_dict(aggregator.state_dict())
-        assert other.agreed() == aggregator.agreed() != ""
-        return aggregator.agreed(), aggregator.state_dict()
+        assert other.state_digest() == aggregator.state_digest() != ""
+        return aggregator.state_digest(), aggregator.state_dict()
 
     ranks = worlds(3, "hardthreshold-warmup", ELEMENTS, each)
     assert len({digest for digest, _ in ranks}) == 1  # type: ignore[misc]
     assert [list(state) for _, state in ranks] == [["4.0"]] * 3  # type: ignore[misc]
-    assert build("hardthreshold-warmup", ALONE).agreed() == ""
+    assert build("hardthreshold-warmup", ALONE).state_digest() == ""
 
 
 def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
@@ -124,7 +129,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     again = WarmedThreshold(steps=3)
     again.load_state_dict(state)
     assert torch.equal(again.compress(x, 20.0, KEY, torch.float32).values, sent)
-    # Another CF is learnt anew; until a step is known, a bucket sends its share.
+    # Another CF is learned anew; until a step is known, a bucket sends its share.
     assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100
     learn(codec, vector("gauss", 30_000, 1), 10.0, 20.0)
     assert codec.compress(
@@ -140,7 +145,7 @@ def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.Lo
         ):
             codec.load_state_dict(state)
     codec.load_state_dict({"0/1000/10.0": torch.ones(2)})
-    assert "bucket 0/1000/10.0 is of an older version and is learnt anew" in caplog.text
+    assert "bucket 0/1000/10.0 is of an older version and is learned anew" in caplog.text
     assert codec.state_dict() == {}
 
 
@@ -163,11 +168,11 @@ def test_a_step_that_does_not_count_teaches_nothing() -> None:
 def test_a_window_of_a_histogram_cuts_off_at_its_ends(about: float) -> None:
     for scale in (1e-42, 1e-12, 1e-3, 1.0, 1e15, 1e37):
         x = vector("gauss", 2000) * scale
-        counts = tail.histogram(x)
-        whole = tail.level_of(counts, 40)
+        counts = magnitude_histogram(x)
+        whole = kth_magnitude(counts, 40)
         exact = float(x.abs().topk(40).values[-1])
         assert whole == pytest.approx(exact, rel=0.05, abs=1e-38)
-        level = tail.level_in(tail.window(counts, about), about, 40)
+        level = kth_magnitude_in_window(histogram_window(counts, about), about, 40)
         low, high = min(about / 2.2, 2.0**126), about * 2.2
         assert level == pytest.approx(min(max(whole, low), high), rel=0.3, abs=1e-37)
         assert math.isfinite(level)

@@ -1,4 +1,4 @@
-"""Which back end runs, and that nothing stands in its way: no numba, no place for a cache, a wrong name."""
+"""Which backend runs, and that nothing stands in its way: no numba, no place for a cache, a wrong name."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""What is drawn at random: the same on every back end, uniform, distinct, a prefix for a smaller count."""
+"""Positions that follow from a seed: random, in runs, and dealt out among ranks; equal on every backend."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import add_run, distinct, noise, run_places, run_start, take_run
+from gravac.kernels import add_run, deal, distinct, global_positions, noise, run_places, run_start, take_run
 from gravac.kernels.randomness import mixed, signed, stream, words
 from tests.support.maths.backends import everywhere, same, vector
 
@@ -33,7 +33,7 @@ def test_noise_is_the_same_everywhere(n: int, seed: int) -> None:
         assert torch.equal(noise(n + 7, seed, HOST)[:n], drawn)
 
 
-def test_noise_is_uniform_and_its_neighbours_know_nothing_of_it() -> None:
+def test_noise_is_uniform_and_its_neighbors_know_nothing_of_it() -> None:
     n, limit = 200_000, 4.5
     drawn = noise(n, 3, HOST).double()
     for share in (0.001, 0.0625, 0.5):
@@ -113,3 +113,30 @@ def test_a_run_that_is_none_is_refused() -> None:
     for start, count in ((10, 1), (-1, 1), (0, 11), (0, -1)):
         with pytest.raises(ValueError, match=f"start={start} must be between 0 and 9, count={count}"):
             take_run(torch.ones(10), start, count)
+
+
+SEEDS = st.sampled_from([0, 1, 12345, 2**31 - 1]) | st.integers(0, 2**31 - 1)
+
+
+@settings(deadline=None)
+@given(
+    places=st.sets(st.integers(0, 5000) | st.integers(2**31 - 300, 2**31 - 1)),
+    ranks=st.integers(1, 9) | st.just(1000),
+    seed=SEEDS,
+)
+def test_there_and_back(places: set[int], ranks: int, seed: int) -> None:
+    given_ = torch.tensor(sorted(places), dtype=torch.int32)
+    order, counts = everywhere(lambda: deal(given_, ranks, seed))
+    assert sorted(order.tolist()) == list(range(len(places)))
+    assert counts.dtype == torch.int64
+    assert counts.numel() == ranks
+    for owner, mine in enumerate(given_[order.long()].split(counts.tolist())):
+        assert mine.tolist() == sorted(mine.tolist())
+        back = everywhere(lambda owner=owner, mine=mine: global_positions(mine // ranks, owner, ranks, seed))
+        assert torch.equal(back, mine)
+
+
+def test_known_values() -> None:
+    """The wire depends on them: a rank with another version would own other elements."""
+    order, counts = everywhere(lambda: deal(torch.arange(12, dtype=torch.int32), 3, 7))
+    assert (order.tolist(), counts.tolist()) == ([1, 4, 7, 11, 2, 5, 8, 9, 0, 3, 6, 10], [4, 4, 4])

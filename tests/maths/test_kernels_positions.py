@@ -1,4 +1,4 @@
-"""Places in about the bits that their entropy needs, in a size known beforehand; the same bytes on every back end."""
+"""Places in about the bits that their entropy needs, in a size known beforehand; the same bytes on every backend."""
 
 import math
 

@@ -1,11 +1,11 @@
-"""Blocks in a few bits: the same on every back end, the mean right, the error within what is proven."""
+"""Blocks in a few bits: the same on every backend, the mean right, the error within what is proven."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import dequantise, packed_bytes, quantise
+from gravac.kernels import dequantize, packed_bytes, quantize
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
 
@@ -19,8 +19,8 @@ from tests.support.maths.backends import LENGTHS, everywhere, vector
 )
 def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, bits: int, kind: str) -> None:
     x = vector(n, seed, kind)
-    scales, packed = everywhere(lambda: quantise(x, block, bits, seed))
-    decoded = everywhere(lambda: dequantise(scales, packed, n, block, bits))
+    scales, packed = everywhere(lambda: quantize(x, block, bits, seed))
+    decoded = everywhere(lambda: dequantize(scales, packed, n, block, bits))
     assert scales.shape == (-(-n // min(block, max(n, 1))),)
     assert packed.shape == (packed_bytes(n, bits),)
     steps = 2 ** (bits - 1) - 1
@@ -37,7 +37,7 @@ def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, bits: int
 
 def test_the_mean_is_right() -> None:
     x = torch.tensor([0.0, 0.1, -0.37, 0.999, -1.0, 1.0, 0.5, 0.003]).repeat(20_000)
-    decoded = dequantise(*quantise(x, 8, 4, 7), x.numel(), 8, 4).view(-1, 8)
+    decoded = dequantize(*quantize(x, 8, 4, 7), x.numel(), 8, 4).view(-1, 8)
     error = (decoded.double().mean(0) - x[:8].double()).abs()
     assert (error <= 4.5 * decoded.double().std(0) / 20_000**0.5 + 1e-7).all()
 
@@ -45,8 +45,8 @@ def test_the_mean_is_right() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     for bits in (1, 9):
         with pytest.raises(ValueError, match=f"bits={bits} must be between 2 and 8"):
-            quantise(torch.ones(4), 2, bits, 0)
+            quantize(torch.ones(4), 2, bits, 0)
     with pytest.raises(ValueError, match="1 scales given, 4 elements in blocks of 2"):
-        dequantise(torch.ones(1), torch.zeros(4, dtype=torch.uint8), 4, 2, 8)
+        dequantize(torch.ones(1), torch.zeros(4, dtype=torch.uint8), 4, 2, 8)
     with pytest.raises(ValueError, match="cannot hold 4 codes of 8 bits"):
-        dequantise(torch.ones(2), torch.zeros(3, dtype=torch.uint8), 4, 2, 8)
+        dequantize(torch.ones(2), torch.zeros(3, dtype=torch.uint8), 4, 2, 8)

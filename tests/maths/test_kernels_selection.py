@@ -1,4 +1,4 @@
-"""Exactly k, the same on every back end, the residual left behind in the same pass."""
+"""Exactly k, the same on every backend, the residual left behind in the same pass."""
 
 import pytest
 import torch
@@ -21,11 +21,11 @@ def by_sorting(x: torch.Tensor, k: int) -> torch.Tensor:
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(["normal", "mixed", "wild"]),
     clear=st.booleans(),
-    counted=st.booleans(),
+    hint=st.booleans(),
     data=st.data(),
 )
 def test_the_largest_are_taken_and_zeros_left(
-    n: int, seed: int, kind: str, clear: bool, counted: bool, data: st.DataObject
+    n: int, seed: int, kind: str, clear: bool, hint: bool, data: st.DataObject
 ) -> None:
     n = max(n, 1)
     x = vector(n, seed, kind)
@@ -33,7 +33,7 @@ def test_the_largest_are_taken_and_zeros_left(
 
     def run() -> tuple[torch.Tensor, ...]:
         p = x.clone()
-        return *take_top(p, k, tally(p) if counted else None, clear=clear), p
+        return *take_top(p, k, tally(p) if hint else None, clear=clear), p
 
     indices, values, left = everywhere(run)
     assert torch.equal(indices, by_sorting(x, k))
@@ -52,9 +52,9 @@ def test_a_second_level_comes_from_the_first_ones_values(seed: int, kind: str, d
     second = data.draw(st.integers(1, first))
 
     def run() -> tuple[torch.Tensor, torch.Tensor]:
-        counted = tally(x)
-        indices, values = take_top(x, first, counted)
-        places, _ = take_top(values, second, counted)
+        hint = tally(x)
+        indices, values = take_top(x, first, hint)
+        places, _ = take_top(values, second, hint)
         return indices, indices[places.long()]
 
     assert torch.equal(everywhere(run)[1], by_sorting(x, second))

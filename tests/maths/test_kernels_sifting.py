@@ -23,17 +23,17 @@ def at(sifter: Sifter, level: float) -> Sifter:
     seed=st.integers(0, 10**6),
     kind=st.sampled_from(["normal", "mixed"]),
     share=st.sampled_from([1.0, 0.25]),
-    owing=st.booleans(),
+    has_residual=st.booleans(),
     clear=st.booleans(),
     data=st.data(),
 )
 def test_candidates_give_what_counting_gives(
-    n: int, seed: int, kind: str, share: float, owing: bool, clear: bool, data: st.DataObject
+    n: int, seed: int, kind: str, share: float, has_residual: bool, clear: bool, data: st.DataObject
 ) -> None:
     n = max(n, 1)
-    g, e = vector(n, seed, kind), vector(n, seed + 1, kind) if owing else None
+    g, e = vector(n, seed, kind), vector(n, seed + 1, kind) if has_residual else None
     expected, found = torch.empty(n), torch.full((n,), 7.0)
-    counted = tally(g, e, share=share, out=expected, sums=True)
+    hint = tally(g, e, share=share, out=expected, sums=True)
     sizes = expected.abs()
     k = data.draw(st.integers(1, n))
     level = float(sizes[data.draw(st.integers(0, n - 1))])
@@ -44,18 +44,18 @@ def test_candidates_give_what_counting_gives(
             return
         sifted = sifter.sift(g, e, found, share)
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
-        assert sifted.energy == pytest.approx(counted.energy)
-        assert sifted.gradient_sq == pytest.approx(counted.gradient_sq)
+        assert sifted.energy == pytest.approx(hint.energy)
+        assert sifted.gradient_sq == pytest.approx(hint.gradient_sq)
         slack = 1e-9 * math.sqrt(energy(g) * (0.0 if e is None else energy(e)))
         assert sifted.residual_dot_gradient == pytest.approx(
             0.0 if e is None else inner(g, e), rel=1e-4, abs=slack
         )
-        assert sifted.residual_dot_gradient == pytest.approx(counted.residual_dot_gradient, abs=slack)
+        assert sifted.residual_dot_gradient == pytest.approx(hint.residual_dot_gradient, abs=slack)
         passed = int((sizes >= level).sum())
         usable = k <= passed <= min(n, math.ceil(k * (n / k) ** (2 * SLACK))) and math.isfinite(sifted.energy)
         assert (sifted.places is not None) == usable
         taken, values = take_top(found, k, sifted, clear=clear)
-    places, same = take_top(expected, k, counted, clear=clear)
+    places, same = take_top(expected, k, hint, clear=clear)
     assert torch.equal(taken, places)
     assert torch.equal(values.view(torch.int32), same.view(torch.int32))
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))

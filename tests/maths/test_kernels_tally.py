@@ -1,4 +1,4 @@
-"""The spectrum pass: counts and energies exact, equal on all back ends, the residual added in the same pass."""
+"""The spectrum pass: counts and energies exact, equal on all backends, the residual added in the same pass."""
 
 import math
 

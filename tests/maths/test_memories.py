@@ -83,9 +83,9 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
 def test_a_dense_step_sends_what_is_owed_and_then_owes_nothing() -> None:
     memory = ResidualMemory()
     first = step(memory, ONE, gradients(1), 100.0)
-    assert memory.owes(ONE[0])
+    assert memory.has_residual(ONE[0])
     second = step(memory, ONE, {name: torch.zeros(n) for name, n in SIZES.items()}, 1.0)
-    assert not memory.owes(ONE[0])
+    assert not memory.has_residual(ONE[0])
     for name in SIZES:
         assert torch.equal(first[name] + second[name], gradients(1)[name])
     assert memory.state_dict() == {}
@@ -97,7 +97,7 @@ def test_state_moves_to_other_buckets_and_back() -> None:
     state = memory.state_dict()
     other = ResidualMemory()
     other.load_state_dict(state)
-    assert other.owes(TWO[0])
+    assert other.has_residual(TWO[0])
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     sent = step(other, TWO, zeros, 1.0)
     for name in SIZES:
@@ -145,7 +145,7 @@ def test_no_memory_loses_what_is_not_sent() -> None:
     assert memory.compensate(bucket(0, "a"), gradient) is gradient
     memory.update(bucket(0, "a"), codec, codec.compress(gradient, 10.0, KEY, torch.float32))
     memory.commit()
-    assert not memory.owes(bucket(0, "a"))
+    assert not memory.has_residual(bucket(0, "a"))
     assert memory.nbytes() == 0
     with pytest.raises(ValueError, match="memory='none' cannot hold"):
         memory.load_state_dict({"a": gradient})
@@ -198,4 +198,4 @@ def test_a_bucket_that_changes_late_in_a_step_does_not_lose_the_drafts_of_the_ot
     memory.compensate(bucket(1, "c"), torch.ones(120))  # bucket 1 is another one now
     memory.update(bucket(1, "c"), codec, None)
     memory.commit()
-    assert not memory.owes(bucket(0, "a"))
+    assert not memory.has_residual(bucket(0, "a"))

@@ -253,7 +253,7 @@ def test_row_sketches_are_linear_balanced_and_settle(size: float, numel: int) ->
     assert s.shape == (rows * width,)
     assert s.numel() <= (size * numel + 2 * rows if numel > 256 else numel)
     torch.testing.assert_close(sketcher.encode(x + y), s + sketcher.encode(y))
-    torch.testing.assert_close(sketcher.encode(sketcher.settle(s, numel)), s)
+    torch.testing.assert_close(sketcher.encode(sketcher.least_norm(s, numel)), s)
     loads = torch.bincount(sketcher._hash(length, width, x.device).bucket.int(), minlength=width)
     assert int(loads.max() - loads.min()) <= 1
     assert int(loads.max()) == sketcher.load(numel)

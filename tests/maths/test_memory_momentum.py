@@ -1,4 +1,4 @@
-"""Deep Gradient Compression: momentum correction, masking, clipping against rules written out by hand; the whole."""
+"""Momentum correction and clipping: DGC's memory, and what docs/memories.md says of where to clip."""
 
 import math
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from gravac.compressors import Compressor, Key
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket, Memory, build, convert, reshard, stability
+from tests.support.maths.clipping_task import train as train_clipped
 from tests.support.maths.dgc_task import ramp, train
 
 N = 40
@@ -73,7 +74,7 @@ def test_never_compressed_it_is_sgd_with_momentum_whatever_the_learning_rate_doe
         plain.step()
         reference.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert not memory.owes(BUCKET)
+    assert not memory.has_residual(BUCKET)
     assert memory.transforms  # so nobody may pass these steps by
 
 
@@ -193,9 +194,31 @@ def test_settings() -> None:
 
 
 @pytest.mark.long
-def test_the_whole_of_dgc_trains_better_at_1000x_than_residuals_with_the_optimisers_momentum() -> None:
+def test_the_whole_of_dgc_trains_better_at_1000x_than_residuals_with_the_optimizers_momentum() -> None:
     """Cross-entropy of two seeds: 0.85 and 0.95 against 1.41 and 1.22. After 400 steps 0.70 and 0.71 against 0.93 and
     0.97; with the same warm-up, but momentum after averaging, 0.95 and 0.92."""
     whole = [train("momentum:clip=2.0", 0.0, ramp(20), seed) for seed in (0, 1)]
     plain = [train("residual", 0.9, lambda step: 1000.0, seed) for seed in (0, 1)]
     assert sum(whole) < 0.85 * sum(plain)
+
+
+def test_clipping_after_the_exchange_loses_exactly_what_is_cut_off() -> None:
+    """applied + residual = in - cut: no later step brings it back."""
+    out = train_clipped("after", 0.2, 100.0, seed=0, steps=60)
+    assert out.clipped_steps > 0.5
+    torch.testing.assert_close(out.applied + out.residual, out.came - out.cut, rtol=0.0, atol=1e-4)
+    assert float(out.cut.norm()) > 0.2 * float(out.came.norm())
+
+
+def test_clipping_before_the_memory_loses_nothing_of_the_clipped_gradients() -> None:
+    """What enters is smaller; all of it is applied or in the residual."""
+    out = train_clipped("before", 0.2, 100.0, seed=0, steps=60)
+    assert out.clipped_steps > 0.5
+    torch.testing.assert_close(out.applied + out.residual, out.came - out.cut, rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("cf", [1.0, 100.0])
+def test_without_clipping_nothing_is_cut(cf: float) -> None:
+    out = train_clipped("none", 0.2, cf, seed=0, steps=30)
+    torch.testing.assert_close(out.applied + out.residual, out.came, rtol=0.0, atol=1e-4)
+    assert not out.cut.any()

@@ -86,7 +86,7 @@ def test_clip_before_adding_what_is_owed() -> None:
 
 @pytest.mark.parametrize("text", ["residual", "conef", "conef-sketch", "momentum"])
 def test_accumulated_micro_steps_are_one_step(text: str) -> None:
-    """The memory takes part once, in the step that synchronises, with the summed gradient. Offering what is owed in
+    """The memory takes part once, in the step that synchronizes, with the summed gradient. Offering what is owed in
     each micro-step would count it several times."""
     memory = build(text)
     send(memory, gradient(0), 0)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gravac.compressors import build
-from gravac.compressors.base import kept
+from gravac.compressors.base import kept_count
 from gravac.kernels import take_top, tally
+from gravac.signals.gain import GainTracker, gain
 from gravac.signals.spectrum import LADDER, Spectrum
 from tests.support.maths.backends import vector
 
@@ -25,7 +26,7 @@ def spectrum(x: Tensor) -> Spectrum:
 def truth(x: Tensor, cfs: tuple[float, ...] = CFS) -> list[float]:
     """By sorting."""
     energies = x.double().square().sort(descending=True).values.cumsum(0)
-    return [float(energies[kept(x.numel(), cf) - 1] / energies[-1]) for cf in cfs]
+    return [float(energies[kept_count(x.numel(), cf) - 1] / energies[-1]) for cf in cfs]
 
 
 def shortfall(x: Tensor, found: Spectrum) -> float:
@@ -47,7 +48,7 @@ def test_the_gain_is_never_too_high(values: list[float], cf: float) -> None:
     if not sum(squares):
         assert said is None
         return
-    k = kept(len(values), cf)
+    k = kept_count(len(values), cf)
     true = sum(squares[:k]) / sum(squares)
     assert said is not None
     assert Fraction(said) <= true
@@ -97,9 +98,9 @@ def fed(cf: float, steps: int = 40) -> Tensor:
         part = slice(32 * (step % 8), 32 * (step % 8 + 1))
         loss = nn.functional.cross_entropy(net(data[part]), labels[part])
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
-        counted = tally(gradient, residual, out=p)
+        hint = tally(gradient, residual, out=p)
         residual.copy_(p)
-        indices, values = take_top(residual, kept(p.numel(), cf), counted, clear=True)
+        indices, values = take_top(residual, kept_count(p.numel(), cf), hint, clear=True)
         sent = torch.zeros_like(p)
         sent[indices.long()] = values
         with torch.no_grad():
@@ -123,7 +124,7 @@ def test_thresholds_lie_in_the_right_bin() -> None:
     ordered = x.abs().sort(descending=True).values.double()
     found = spectrum(x)
     for cf in (1.0, 1.5, 7.0, 100.0, 1000.0, 50_000.0):
-        true = float(ordered[kept(x.numel(), cf) - 1])
+        true = float(ordered[kept_count(x.numel(), cf) - 1])
         assert 16 / 17 <= found.threshold(cf) / true <= 17 / 16
     assert found.threshold(1e9) == found.threshold(50_000.0)
 
@@ -162,7 +163,7 @@ def test_added_curves_are_what_buckets_keep_each_for_itself() -> None:
         true = sum(e * gains[place] for e, gains in zip(energies, each, strict=True)) / sum(energies)
         assert said is not None
         assert true - 2e-3 <= said <= true
-        assert int(curve.elements[place]) == kept(3000, CFS[place]) + kept(2000, CFS[place])
+        assert int(curve.elements[place]) == kept_count(3000, CFS[place]) + kept_count(2000, CFS[place])
     together = (spectrum(one) + spectrum(two)).curve(CFS).gains()
     assert max(t - s for t, s in zip(together, curve.gains(), strict=True)) > 0.05  # type: ignore[operator]
     ranks = spectrum(one).curve(CFS)
@@ -188,3 +189,31 @@ def test_nothing_and_not_a_number() -> None:
     assert spectrum(torch.empty(0)).curve().elements.tolist() == [0] * len(LADDER)
     with pytest.raises(ValueError, match="2 elements are infinite or NaN"):
         spectrum(torch.tensor([1.0, math.inf, math.nan]))
+
+
+def test_gain_of_one_step() -> None:
+    assert gain(3.0, 4.0) == 0.75
+    assert gain(0.0, 4.0) == 0.0
+    assert gain(4.0000001, 4.0) == 1.0
+    assert gain(0.0, 0.0) is None
+    assert gain(0.0, float("nan")) is None
+
+
+def test_ratio_of_averages_not_average_of_ratios() -> None:
+    tracker = GainTracker(0.5)
+    tracker.update(10.0, 1.0, 1.0)
+    tracker.update(10.0, 10.0, 1000.0)
+    assert tracker.gain(10.0) == pytest.approx((0.5 * 1 + 0.5 * 10) / (0.5 * 1 + 0.5 * 1000))
+    tracker.update(10.0, 0.0, 0.0)  # a step without gradient changes nothing
+    assert tracker.gain(10.0) == pytest.approx(5.5 / 500.5)
+
+
+def test_unmeasured_dense_and_forgotten() -> None:
+    tracker = GainTracker(0.1)
+    assert tracker.gain(1.0) == 1.0
+    assert tracker.gain(20.0) is None
+    tracker.update(20.0, 1.0, 2.0)
+    tracker.update(40.0, 1.0, 4.0)
+    assert tracker.gains() == {20.0: 0.5, 40.0: 0.25}
+    tracker.forget_except(frozenset({40.0}))
+    assert tracker.gain(20.0) is None

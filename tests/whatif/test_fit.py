@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gravac import compressors
-from gravac.collectives import ALONE, AUTO, Load, Network, Ways
+from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
 from gravac.protocol import Event, LinkSpec
 from gravac.whatif import Oracle, Scenario
 from gravac.whatif.exchange import volume
@@ -91,9 +91,9 @@ def test_an_emulated_link_is_the_network() -> None:
 
 def test_a_network_that_the_agent_measured_is_the_network() -> None:
     """It stands in the note that says which collectives were chosen."""
-    load = Load(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
-    ways = Ways(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
-    ways.of(load)
+    load = Workload(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
+    ways = CollectiveChooser(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
+    ways.choose(load)
     (note,) = ways.notes()
     held = recording()
     held.hear(Event(kind="note", window=0, message="Collectives are fine."))

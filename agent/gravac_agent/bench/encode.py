@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import kept
+from gravac.compressors.base import kept_count
 from gravac_agent.bench.paired import Side, compare, limit
 from gravac_agent.bench.program import options, speak
 from gravac_agent.bench.steps import Step
@@ -32,7 +32,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]:
-    k = kept(n, cf)
+    k = kept_count(n, cf)
     ways: dict[str, Callable[[], Tensor]] = {"topk, sizes counted": lambda: step.one_level(k)[0]}
     if kernels.active() != "reference":
         ways["topk"] = lambda: step.guided(k)[0]
@@ -51,11 +51,11 @@ def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]
 
 
 def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
-    x, k = torch.randn(n, generator=torch.Generator().manual_seed(0)), kept(n, 100.0)
+    x, k = torch.randn(n, generator=torch.Generator().manual_seed(0)), kept_count(n, 100.0)
     indices, values = kernels.take_top(x, k)
     level = float(values.abs().amin())
     packed = kernels.pack_positions(indices, n)
-    scales, codes = kernels.quantise(x, 256, 8, 1)
+    scales, codes = kernels.quantize(x, 256, 8, 1)
     out = torch.zeros(n)
     works: dict[str, Side] = {
         "spectrum pass": lambda: kernels.tally(x),
@@ -64,8 +64,8 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
         "positions packed": lambda: kernels.pack_positions(indices, n),
         "positions unpacked": lambda: kernels.unpack_positions(packed, k, n),
         "signs packed": lambda: kernels.pack(x >= 0, 1),
-        "int8 written": lambda: kernels.quantise(x, 256, 8, 1),
-        "int8 read": lambda: kernels.dequantise(scales, codes, n, 256, 8),
+        "int8 written": lambda: kernels.quantize(x, 256, 8, 1),
+        "int8 read": lambda: kernels.dequantize(scales, codes, n, 256, 8),
         "noise": lambda: kernels.noise(n, 1, torch.device("cpu")),
         "random places": lambda: kernels.distinct(n, k, 1),
     }

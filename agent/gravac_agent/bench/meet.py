@@ -12,7 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import COLLECTIVES, AllReduce, Load, ProcessGroupCommunicator, choose, known
+from gravac.collectives import (
+    COLLECTIVES,
+    AllReduce,
+    ProcessGroupCommunicator,
+    Workload,
+    choose,
+    parse_collective,
+)
 from gravac.compressors import Key, Payload, build
 from gravac.compressors.base import Compressor
 from gravac_agent.bench.rank import Answer, serve
@@ -44,8 +51,8 @@ class Meeting:
         self.x = torch.randn(n, generator=torch.Generator().manual_seed(self.group.rank))
         self.out, self.cf = torch.empty(n), cf
         self._payload = self.codec.compress(self.x, cf, self._key(), DTYPE)
-        load = Load(self.codec, n, cf, DTYPE, self.group.size)
-        dense = Load(build("dense"), n, 1.0, DTYPE, self.group.size)
+        load = Workload(self.codec, n, cf, DTYPE, self.group.size)
+        dense = Workload(build("dense"), n, 1.0, DTYPE, self.group.size)
         chosen = choose(self.network, load)
         ways = {
             name: {
@@ -81,7 +88,7 @@ class Meeting:
         return {"seconds": seconds}
 
     def _meet(self, way: str) -> None:
-        make = known(way)
+        make = parse_collective(way)
         assert make is not None
         assert self._payload is not None
         flight = make(self.group).exchange(self.codec, self._payload, self.x, self.cf, self._key(), DTYPE)

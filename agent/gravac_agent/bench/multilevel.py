@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors import COMPRESSORS, Key
-from gravac.compressors.base import Compressor, Payload, kept
+from gravac.compressors.base import Compressor, Payload, kept_count
 from gravac_agent.bench.paired import compare, limit
 from gravac_agent.bench.program import options, speak
 from gravac_agent.bench.steps import Step
@@ -42,7 +42,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _step(step: Step, n: int, cfs: tuple[float, float], pairs: int) -> Iterator[dict[str, Any]]:
-    k, stronger = (kept(n, cf) for cf in cfs)
+    k, stronger = (kept_count(n, cf) for cf in cfs)
     row = partial(
         compare, n=n, cf=cfs[0], pairs=pairs, second_cf=cfs[1], ours=lambda: step.two_levels(k, stronger)
     )
@@ -64,7 +64,10 @@ def _codec(codec: Compressor, x: Tensor, cfs: tuple[float, float], pairs: int) -
     ours, published = lambda: levels(x, cfs), PUBLISHED.get(codec.name)
     yield row("compressing twice", baseline=lambda: _twice(codec, x, cfs), ours=ours, published=published)
     if codec.name == "randomk":
-        against, baseline = "torch.randperm, twice", lambda: [_permuted(x, kept(x.numel(), cf)) for cf in cfs]
+        against, baseline = (
+            "torch.randperm, twice",
+            lambda: [_permuted(x, kept_count(x.numel(), cf)) for cf in cfs],
+        )
         yield row(against, baseline=baseline, ours=ours, published=published)
     elif kernels.active() != "reference" and codec.name in PUBLISHED:
         yield row(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gravac.compressors.base import kept
+from gravac.compressors.base import kept_count
 from gravac.kernels import take_top, tally
 from gravac.signals.spectrum import Spectrum
 from gravac_agent.bench.paired import compare
@@ -55,7 +55,7 @@ def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
         gradient = torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
         counted = tally(gradient, residual, out=p)
         residual.copy_(p)
-        indices, values = take_top(residual, kept(p.numel(), cf), counted, clear=True)
+        indices, values = take_top(residual, kept_count(p.numel(), cf), counted, clear=True)
         sent = torch.zeros_like(p).index_copy_(0, indices.long(), values)
         for parameter, part in zip(parameters, sent.split(numels), strict=True):
             parameter.grad = part.view_as(parameter)
@@ -73,7 +73,7 @@ def spectrum_gains(x: Tensor) -> list[float]:
 def sorted_gains(x: Tensor) -> list[float]:
     """The truth, in float64."""
     energies = x.double().square().sort(descending=True).values.cumsum(0)
-    return [float(energies[kept(x.numel(), cf) - 1] / energies[-1]) for cf in CFS]
+    return [float(energies[kept_count(x.numel(), cf) - 1] / energies[-1]) for cf in CFS]
 
 
 def _shortfalls(x: Tensor) -> list[float]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.aggregators import Aggregator, Draft, Flight
+from gravac.aggregators import Aggregator, Draft, Exchange
 from gravac.compressors import Key
-from gravac.compressors.base import kept
+from gravac.compressors.base import kept_count
 from gravac.kernels import LEAST_CF, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange import fit, kinds, offer
@@ -41,7 +41,7 @@ class Encoder:
 
     def start(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey = NOTHING
-    ) -> Flight | None:
+    ) -> Exchange | None:
         """``gradient`` (flat, DDP's own buffer) changes only when None is returned: it then holds gradient + residual.
 
         Whatever goes wrong before sending, the ranks exchange what every other rank expects: a failure sends nothing
@@ -60,7 +60,7 @@ class Encoder:
 
     def _encode(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
-    ) -> Flight | None:
+    ) -> Exchange | None:
         offered, finite = None, True
         try:
             offered, draft = self._prepare(plan, bucket, gradient, key, sums, survey)
@@ -123,7 +123,7 @@ class Encoder:
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
         """Whether this step hands on the raw gradient: dense, nothing measured, nothing owed."""
         idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
-        return idle and not self.memory.owes(bucket)
+        return idle and not self.memory.has_residual(bucket)
 
     def _prepare(
         self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
@@ -140,7 +140,7 @@ class Encoder:
             _count(sums, sq, sq, sq, sq)
             sums.sent_sq += sq
             return None, None
-        ranked = bool(plan.measured) and self.aggregator.counts(gradient)
+        ranked = bool(plan.measured) and self.aggregator.uses_histogram(gradient)
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
         count = survey.wanted or (ranked and sifter is None)
         offered = offer.make(self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter)
@@ -194,13 +194,13 @@ class Encoder:
     def _sifter(self, bucket: Bucket, numel: int, cf: float) -> Sifter | None:
         if cf < LEAST_CF:
             return None
-        k, sifter = kept(numel, cf), self._sifters.get(bucket.number)
+        k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
             sifter = self._sifters[bucket.number] = Sifter(k, numel)
         return sifter
 
     def _keep(
-        self, bucket: Bucket, gradient: Tensor, flight: Flight, offered: Offer | None, sums: StepSums
+        self, bucket: Bucket, gradient: Tensor, flight: Exchange, offered: Offer | None, sums: StepSums
     ) -> None:
         """What this rank is deemed to have sent leaves its memory; the transfer goes on meanwhile. ``offered``: None
         when preparing failed."""

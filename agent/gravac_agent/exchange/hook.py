@@ -46,7 +46,7 @@ class HookSlot:
 
     def plain(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Dense mean without an agent; what a closed agent still owes is sent with it, so nothing is lost."""
-        if not buffer.is_sparse and self.leftover.owes(bucket):
+        if not buffer.is_sparse and self.leftover.has_residual(bucket):
             p = self.leftover.compensate(bucket, buffer, whole=True)
             most, sq = fit.limit(buffer.dtype, self.dense.world_size), energy(p)
             part = fit.clamped(p, sq, most) if math.isfinite(sq) else None

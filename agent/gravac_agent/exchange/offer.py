@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gravac.kernels import Known, Sifter, Tally, energy, inner, tally
+from gravac.kernels import SelectionHint, Sifter, Tally, energy, inner, tally
 from gravac.memories import Bucket, Memory
 
 
@@ -21,7 +21,7 @@ class Offer:
     """‖p‖²."""
     counted: Tally | None
     """Histogram of p; None: it was not made."""
-    known: Known | None
+    known: SelectionHint | None
     """What a codec may be told of p's sizes: the histogram, or candidates for its largest elements."""
     plain: bool
     """What is owed afterwards is p less what was sent."""
@@ -54,7 +54,7 @@ def make(
         sifted = sifter.sift(gradient, owed, out, share)
         memory.added(bucket, whole=whole)
         dot = sifted.gradient_sq + share * sifted.residual_dot_gradient
-        known: Known = sifted
+        known: SelectionHint = sifted
         if sifted.places is None and math.isfinite(sifted.energy):  # the guess was off: count after all
             known = tally(out)
             sifter.learn(known)

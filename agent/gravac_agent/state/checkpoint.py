@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
-from gravac.memories.sketchstate import TAG, VELOCITY
+from gravac.memories.states import TAG, VELOCITY
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agree import verdict
 from gravac_agent.exchange.kinds import real_shape

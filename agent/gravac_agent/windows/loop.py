@@ -234,7 +234,7 @@ class StepLoop:
         """Give the aggregator what it had learnt. Ranks that were given different things disagree on the next plan."""
         aggregator = self._encoder.aggregator
         aggregator.load_state_dict(state)
-        self.agree_on(aggregator.agreed())
+        self.agree_on(aggregator.state_digest())
 
     def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
         """Go on where a checkpoint was taken (before the first step)."""

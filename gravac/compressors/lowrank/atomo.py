@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload, travelling
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.lowrank.matrices import Group
 from gravac.compressors.lowrank.svd import LowRank
 from gravac.compressors.quantize.quantizer import ROUNDED
@@ -45,7 +45,7 @@ class Atomo(LowRank):
             counts.append(chosen.sum(1, dtype=torch.int32))
         pieces.append(plan.gather_dense(x).float())
         found = torch.cat(counts) if counts else torch.empty(0, dtype=torch.int32, device=x.device)
-        return Payload((travelling(torch.cat(pieces), dtype), found), None, x.numel(), cf, key)
+        return Payload((to_wire(torch.cat(pieces), dtype), found), None, x.numel(), cf, key)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         plan = self.geometry(payload.numel, payload.cf)
@@ -64,7 +64,7 @@ class Atomo(LowRank):
             at, first = at + terms * size, first + len(group.offsets)
         plan.add_dense(values[at:], out, scale)
 
-    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         plan = self.geometry(numel, cf)
         matrices = sum(len(group.offsets) for group in plan.groups)
         values, left = divmod(nbytes - 4 * matrices, dtype.itemsize)
@@ -72,7 +72,7 @@ class Atomo(LowRank):
             raise ValueError(
                 f"{self.name} payload has {nbytes} bytes, which fits no number of terms for n={numel}"
             )
-        return Part(dtype, values), Part(torch.int32, matrices)
+        return TensorSpec(dtype, values), TensorSpec(torch.int32, matrices)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         plan = self.geometry(numel, cf)
@@ -96,7 +96,7 @@ class Atomo(LowRank):
 
 
 def water_filling(values: Tensor, budget: float) -> Tensor:
-    """Probabilities ``p`` that minimise Σ v²/p with Σ p = ``budget`` and p <= 1: ``min(1, c·v)`` for the right c.
+    """Probabilities ``p`` that minimize Σ v²/p with Σ p = ``budget`` and p <= 1: ``min(1, c·v)`` for the right c.
 
     ``values``: at least 0, the last dimension is one problem, shape ``(…, m)``. Where fewer than ``budget`` values are
     positive, those have p = 1; zeros have p = 0.

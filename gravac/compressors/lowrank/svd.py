@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Compressor, Key, Part, Payload, travelling
+from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.lowrank.matrices import Geometry, geometry, halves, square
 from gravac.compressors.quantize.quantizer import ROUNDED
 
@@ -51,9 +51,9 @@ class SVD(LowRank):
     source = "Eckart and Young 1936; Wang et al. 2018, ATOMO, spectral atoms"
     traits = replace(ROUNDED, unbiased=False, nested=True, projection=True)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         plan = self.geometry(numel, cf)
-        return (Part(dtype, sum(group.factor_numel for group in plan.groups) + plan.dense_numel),)
+        return (TensorSpec(dtype, sum(group.factor_numel for group in plan.groups) + plan.dense_numel),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         if not bool(x.isfinite().all()):
@@ -67,7 +67,7 @@ class SVD(LowRank):
                 right[:, : group.rank].flatten(),
             ]
         pieces.append(plan.gather_dense(x).float())
-        return Payload((travelling(torch.cat(pieces), dtype),), None, x.numel(), cf, key)
+        return Payload((to_wire(torch.cat(pieces), dtype),), None, x.numel(), cf, key)
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         plan = self.geometry(payload.numel, payload.cf)

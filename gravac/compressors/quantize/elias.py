@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Key, Part, Payload
+from gravac.compressors.base import Key, Payload, TensorSpec
 from gravac.compressors.quantize.qsgd import QSGD
 from gravac.compressors.quantize.quantizer import ROUNDED
 from gravac.kernels import Norm, pack, packed_bytes, unpack
@@ -33,7 +33,7 @@ class EliasQSGD(QSGD):
         return None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        scales, levels = self.quantise(x, cf, key)
+        scales, levels = self.quantize(x, cf, key)
         return Payload((scales, pack(encode(levels), 1)), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
@@ -41,11 +41,11 @@ class EliasQSGD(QSGD):
         levels = decode(unpack(packed, 8 * packed.numel(), 1), payload.numel)
         return self.scaled(payload, levels.float())
 
-    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         blocks = -(-numel // self.block)
         if nbytes < 4 * blocks:
             raise ValueError(f"{self.name} payload has {nbytes} bytes, at least {4 * blocks} for n={numel}")
-        return Part(torch.float32, blocks), Part(torch.uint8, nbytes - 4 * blocks)
+        return TensorSpec(torch.float32, blocks), TensorSpec(torch.uint8, nbytes - 4 * blocks)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         block, steps = min(numel, self.block), 2 ** (self.width(cf) - 1) - 1

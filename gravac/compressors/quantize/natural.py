@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload
-from gravac.compressors.quantize.quantizer import ROUNDED, Quantiser
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.kernels import noise, pack, packed_bytes, unpack
 
 
@@ -25,7 +25,7 @@ class _Range(NamedTuple):
 _RANGES = {8: _Range(-109, 16), 9: _Range(-126, 127)}
 
 
-class Natural(Quantiser):
+class Natural(Quantizer):
     """Between 2^a and 2^(a+1), the upper one with probability ``|x|/2^a - 1``: ``E‖C(x) - x‖² <= ‖x‖²/8``.
 
     ``bits=8``: n bytes, a sign and 7 bits of exponent, 2^-109 to 2^16; smaller elements become 0 or 2^-109, with the
@@ -33,7 +33,7 @@ class Natural(Quantiser):
     """
 
     name = "natural"
-    source = "Horváth et al. 2022, Natural compression, randomised rounding to powers of two"
+    source = "Horváth et al. 2022, Natural compression, randomized rounding to powers of two"
     traits = replace(ROUNDED, homogeneous=False)  # only for powers of two, and not at the ends of the range
     examples: tuple[str, ...] = ("bits=9",)
 
@@ -42,9 +42,9 @@ class Natural(Quantiser):
             raise ValueError(f"natural: bits={bits} must be 8 or 9")
         self.bits, self._range = bits, _RANGES[bits]
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
-        codes = Part(torch.uint8, numel)
-        return (codes,) if self.bits == 8 else (codes, Part(torch.uint8, packed_bytes(numel, 1)))
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        codes = TensorSpec(torch.uint8, numel)
+        return (codes,) if self.bits == 8 else (codes, TensorSpec(torch.uint8, packed_bytes(numel, 1)))
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         low, high = self._range

@@ -1,14 +1,14 @@
-"""NUQSGD: levels at powers of two of the block's norm, where most normalised elements are."""
+"""NUQSGD: levels at powers of two of the block's norm, where most normalized elements are."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import (
     ROUNDED,
-    Quantiser,
+    Quantizer,
     chosen_bits,
     chosen_block,
     mildest,
@@ -19,8 +19,8 @@ from gravac.kernels import blocked, noise, pack, packed_bytes, relative, row_sca
 _LADDER = (4, 3, 2)
 
 
-class NUQSGD(Quantiser):
-    """Levels 0, 2^-s, …, 1/2, 1 of the l2 norm, s = 2^(bits-1) - 2; rounded at random to a neighbour.
+class NUQSGD(Quantizer):
+    """Levels 0, 2^-s, …, 1/2, 1 of the l2 norm, s = 2^(bits-1) - 2; rounded at random to a neighbor.
 
     ceil(bits·n/8) bytes and 4 a block. Error: between levels one eighth of x² at most, below the lowest
     ``r·(2^-s - r)``; by Cauchy-Schwarz, with ``c = 2^-s √B``, at most ``2c²/9 + 1/8`` for c < 9/4, else ``c - 1``,
@@ -39,10 +39,10 @@ class NUQSGD(Quantiser):
         """Bits an element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (
-            Part(torch.float32, math.ceil(numel / self.block)),
-            Part(torch.uint8, packed_bytes(numel, self.width(cf))),
+            TensorSpec(torch.float32, math.ceil(numel / self.block)),
+            TensorSpec(torch.uint8, packed_bytes(numel, self.width(cf))),
         )
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
@@ -52,7 +52,7 @@ class NUQSGD(Quantiser):
         share = relative(rows, scales).flatten()[: x.numel()]
         fraction, exponent = torch.frexp(share.abs())  # share = fraction · 2^exponent, fraction in [1/2, 1)
         draw = noise(x.numel(), key.own_seed(), x.device)
-        # Level number: 0 for zero, 1 for 2^-s, s + 1 for 1. Below 2^-s the neighbours are 0 and 2^-s.
+        # Level number: 0 for zero, 1 for 2^-s, s + 1 for 1. Below 2^-s the neighbors are 0 and 2^-s.
         level = torch.where(
             (exponent <= -lowest) | (share == 0),
             draw < share.abs() * 2.0**lowest,

@@ -6,9 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload
-from gravac.compressors.quantize.pertensor import PerTensor
-from gravac.compressors.quantize.quantizer import ROUNDED
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec
+from gravac.compressors.quantize.quantizer import ROUNDED, PerTensor
 from gravac.kernels import noise, pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 
 
@@ -30,9 +29,9 @@ class TernGrad(PerTensor):
         self.base3 = base3
         self.clip: float | None = None
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         size = trit_bytes(numel) if self.base3 else packed_bytes(numel, 2)
-        return Part(torch.float32, len(self.numels(numel))), Part(torch.uint8, size)
+        return TensorSpec(torch.float32, len(self.numels(numel))), TensorSpec(torch.uint8, size)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         x = self.clipped(x)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload, travelling
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Selector
 
 
@@ -27,7 +27,7 @@ class Bernoulli(Selector):
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         support = self._draw(x.numel(), cf, key, x.device)
-        values = travelling(x[support], dtype)
+        values = to_wire(x[support], dtype)
         if self._is_empty(x.numel(), cf, key):
             values.zero_()
         return Payload((values,), support, x.numel(), cf, key)
@@ -49,13 +49,13 @@ class Bernoulli(Selector):
         places = torch.searchsorted(payload.support, support)
         return Payload((payload.values[places],), support, payload.numel, cf, payload.key)
 
-    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         count, left = divmod(nbytes, dtype.itemsize)
         if left or not 0 < count <= numel:
             raise ValueError(
                 f"{self.name} payload has {nbytes} bytes, no number of {dtype} values up to {numel}"
             )
-        return (Part(dtype, count),)
+        return (TensorSpec(dtype, count),)
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float

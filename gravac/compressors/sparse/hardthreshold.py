@@ -1,16 +1,21 @@
-"""Hard threshold: send every element of magnitude λ or more, however many those are."""
+"""Hard threshold: send every element of magnitude λ or more. λ is fixed, or learned in the first steps."""
 
+import logging
 import math
+import struct
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
+from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Payload, kept
+from gravac.compressors.base import Bound, Key, Payload, kept_count
 from gravac.compressors.sparse.selector import PLAIN
-from gravac.compressors.sparse.survivors import Passed, Survivors, Thresholded
-from gravac.kernels import take_above
+from gravac.compressors.sparse.thresholds import Passed, Survivors, Thresholded
+from gravac.kernels import take_above, take_top
+from gravac.kernels.histogram import count
 
 
 class HardThreshold(Thresholded):
@@ -43,7 +48,7 @@ class HardThreshold(Thresholded):
         """λ in force."""
         if self.threshold is not None:
             return self.threshold
-        return 0.5 / math.sqrt(kept(self._model or numel, cf))
+        return 0.5 / math.sqrt(kept_count(self._model or numel, cf))
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         return survivors.above(self.level(survivors.x.numel(), cf))
@@ -57,8 +62,191 @@ class HardThreshold(Thresholded):
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         # The rule read backwards gives the count a fixed λ stands for.
-        count = kept(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
+        count = (
+            kept_count(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
+        )
         return count * (dtype.itemsize + 4)
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(absolute=numel * self.level(numel, cf) ** 2)
+
+
+_SHIFT = 20
+"""Bits of a float32 below those that say its bin: 8 bins an octave."""
+_FINITE = 0x7F800000 >> _SHIFT
+"""Bins of finite magnitudes."""
+REACH = 8
+"""Bins on each side of a known level that a window covers: an octave."""
+
+
+def magnitude_histogram(x: Tensor) -> Tensor:
+    """Elements of ``x`` (finite, shape ``(n,)``) by bin of their magnitude, ascending; int64 of shape ``(2048,)``."""
+    return count(x.detach().float().contiguous()).view(-1, 2).sum(1)
+
+
+def kth_magnitude(counts: Tensor, k: int) -> float:
+    """About the ``k``-th largest magnitude of those counted."""
+    return _level(counts.tolist(), 0, 0.0, k)
+
+
+def histogram_window(counts: Tensor, about: float) -> list[float]:
+    """Elements above all bins near ``about``, then those in each of these bins, ascending: 1 + 2 · REACH numbers."""
+    first = _first(about)
+    near = counts[first : first + 2 * REACH]
+    return [float(counts[first + 2 * REACH :].sum()), *map(float, near.tolist())]
+
+
+def kth_magnitude_in_window(window: Sequence[float], about: float, k: int) -> float:
+    """``kth_magnitude`` from one window, or the sum or mean of several, near the same level.
+    The result lies inside the window."""
+    return _level(window[1:], _first(about), window[0], k)
+
+
+def _level(counts: Sequence[float], first: int, above: float, k: int) -> float:
+    if above >= k:
+        return _edge(first + len(counts))
+    for number in range(len(counts) - 1, -1 if first else 0, -1):  # the lowest bin of all is taken for zeros
+        if above + counts[number] >= k:
+            low, high = _edge(first + number), _edge(first + number + 1)
+            share = (k - above) / counts[number]
+            if above > 0.0:  # a tail falls about exponentially, and so inside a bin
+                share = math.log(k / above) / math.log1p(counts[number] / above)
+            return high - (high - low) * share
+        above += counts[number]
+    return _edge(first)  # 0 if that is the lowest of all
+
+
+def _first(about: float) -> int:
+    """The lowest bin of the window about a level."""
+    bits: int = struct.unpack("<I", struct.pack("<f", about))[0]
+    return min(max(0, (bits >> _SHIFT) - REACH), _FINITE - 2 * REACH)
+
+
+def _edge(number: int) -> float:
+    """The lowest magnitude of a bin; of the first that is not finite, the largest that is."""
+    bits = min(number << _SHIFT, (_FINITE << _SHIFT) - 1)
+    (value,) = struct.unpack("<f", struct.pack("<I", bits))
+    return float(value)
+
+
+log = logging.getLogger("gravac.compressors")
+
+_AT_ONCE = 2
+"""CFs that learn in one step: an exploring step measures two."""
+_EACH = 2 + 2 * REACH
+"""Figures of each: the k-th largest magnitude of this rank, and a window of its histogram."""
+
+
+class _Known(NamedTuple):
+    """What was learned of one CF; equal on all ranks."""
+
+    seen: int
+    """Steps in which the k-th largest magnitude over all ranks was found."""
+    total: float
+    """Sum of those magnitudes."""
+    last: float
+    """The last one; before the first, the mean of the ranks' own."""
+
+
+class WarmedThreshold(HardThreshold):
+    """λ is the mean over ``steps`` steps of the magnitude that, on average over ranks, d / CF elements of a rank reach;
+    d is the size of the whole model.
+
+    All buckets and ranks use the same λ, one for each CF, kept in ``state_dict``. It needs no knowledge of the
+    gradient's scale. Each rank counts its elements by magnitude over all buckets of a step; at the end of the step the
+    counts are averaged over ranks and give λ for the next one. Only counts near the λ of the step before are exchanged.
+    So one more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket
+    sends its own n / CF largest elements; the agent only measures then, as its first step at a CF is dense.
+
+    Under an error memory the residual goes on growing after a short warm-up, and more than d / CF elements are sent.
+    A longer one (``steps``, in the order of the CF) comes closer.
+    """
+
+    name = "hardthreshold-warmup"
+    traits = replace(HardThreshold.traits, nested=False)
+
+    def __init__(self, *, steps: int = 10) -> None:
+        if steps < 1:
+            raise ValueError(f"hardthreshold-warmup: steps={steps} must be at least 1")
+        super().__init__()
+        self.steps = steps
+        self._learnt: dict[float, _Known] = {}  # by CF
+        self._drafts: dict[float, _Known] = {}
+        self._counts: Tensor | None = None
+        self._asked: tuple[float, ...] = ()
+
+    def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        known = self._learnt.get(cf)
+        if known is not None:
+            return survivors.above(known.last if known.seen < self.steps else known.total / known.seen)
+        count = kept_count(survivors.x.numel(), cf)
+        return survivors.above(float(take_top(survivors.x, count)[1].abs().amin()))
+
+    def narrow(self, payload: Payload, cf: float) -> Payload:
+        return super(HardThreshold, self).narrow(payload, cf)
+
+    def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        return kept_count(numel, cf) * (dtype.itemsize + 4)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound()  # λ is known only at run time
+
+    def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
+        learning = [cf for cf in cfs if cf not in self._learnt or self._learnt[cf].seen < self.steps]
+        if learning:
+            self._asked = tuple(learning[:_AT_ONCE])
+            counts = magnitude_histogram(x)
+            self._counts = counts if self._counts is None else self._counts + counts
+
+    def figures(self) -> list[float]:
+        found: list[float] = []
+        if self._counts is not None:
+            for cf in self._asked:
+                found.append(kth_magnitude(self._counts, self._count(self._counts, cf)))
+                known = self._learnt.get(cf)
+                found += histogram_window(self._counts, known.last) if known else [0.0] * (_EACH - 1)
+        return found + [0.0] * (_AT_ONCE * _EACH - len(found))
+
+    def learn(self, means: Sequence[float]) -> None:
+        if self._counts is None:
+            return
+        for number, cf in enumerate(self._asked):
+            own, *window = means[number * _EACH : (number + 1) * _EACH]
+            seen, total, last = self._learnt.get(cf, _Known(0, 0.0, 0.0))
+            level = (
+                kth_magnitude_in_window(window, last, self._count(self._counts, cf)) if last > 0.0 else own
+            )
+            if own > 0.0 and level > 0.0:  # of zeros there is nothing to learn
+                self._drafts[cf] = _Known(seen + 1, total + level, level) if last else _Known(0, 0.0, level)
+
+    def commit(self) -> None:
+        self._learnt |= self._drafts
+        self.rollback()
+
+    def rollback(self) -> None:
+        self._drafts.clear()
+        self._counts, self._asked = None, ()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learnt.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        learned = {}
+        for cf, value in state.items():
+            if cf.count("/") == 2:
+                log.warning("%s: λ of bucket %s is of an older version and is learned anew", self.name, cf)
+                continue
+            try:
+                seen, total, last = value.tolist()
+                learned[float(cf)] = _Known(int(seen), total, last)
+            except (AttributeError, TypeError, ValueError):
+                raise ValueError(
+                    f"{self.name}: state of {cf!r} must be three numbers of a CF, got {value!r:.80}"
+                ) from None
+        self._learnt = learned
+        self.rollback()
+
+    @staticmethod
+    def _count(counts: Tensor, cf: float) -> int:
+        """Elements a rank should send of the whole model."""
+        return kept_count(int(counts.sum()), cf)

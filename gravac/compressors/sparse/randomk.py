@@ -1,12 +1,19 @@
-"""Random-k with a seed all ranks share: values only on the wire, so they can be all-reduced."""
+"""Random-k with a seed that all ranks share: only values are sent, so they can be all-reduced."""
 
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Part, Payload, kept, travelling
+from gravac import kernels
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Selector
 from gravac.kernels import distinct
 
@@ -23,14 +30,14 @@ class SharedDraw(Selector):
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
         """Positions, int32 or int64, shape ``(k,)``, no two equal."""
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
-        return (Part(dtype, kept(numel, cf)),)
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        return (TensorSpec(dtype, kept_count(numel, cf)),)
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         support = self.draw(x.numel(), cf, key, x.device)
         values = x.index_select(0, support)
         return Payload(
-            (values if values.dtype == dtype else travelling(values, dtype),), support, x.numel(), cf, key
+            (values if values.dtype == dtype else to_wire(values, dtype),), support, x.numel(), cf, key
         )
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
@@ -38,11 +45,11 @@ class SharedDraw(Selector):
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         assert payload.support is not None
-        k = kept(payload.numel, cf)
+        k = kept_count(payload.numel, cf)
         return Payload((payload.values[:k],), payload.support[:k], payload.numel, cf, payload.key)
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=kept(numel, cf) / numel)
+        return Bound(delta=kept_count(numel, cf) / numel)
 
 
 class RandomK(SharedDraw):
@@ -52,7 +59,7 @@ class RandomK(SharedDraw):
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
 
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        return distinct(numel, kept(numel, cf), key.shared_seed(), device)
+        return distinct(numel, kept_count(numel, cf), key.shared_seed(), device)
 
 
 class UnbiasedRandomK(RandomK):
@@ -69,4 +76,117 @@ class UnbiasedRandomK(RandomK):
         return payload.numel / payload.values.numel()
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(omega=numel / kept(numel, cf) - 1.0)
+        return Bound(omega=numel / kept_count(numel, cf) - 1.0)
+
+
+class Run(NamedTuple):
+    """``length`` neighbors of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
+
+    offset: int
+    numel: int
+    start: int
+    length: int
+
+    def tensor(self, flat: Tensor) -> Tensor:
+        return flat[self.offset : self.offset + self.numel]
+
+
+class BlockRandomK(SharedDraw):
+    """k = floor(n / CF) elements, of each tensor a run that goes round its end: copied, not gathered; only values sent.
+
+    As in ConEF's code every tensor has a block of its own: no layer waits for many steps and then comes whole. A tensor
+    of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally often. The start
+    is uniform over *all* places of the tensor; without going round, its ends would be sent less often. As Random-k:
+    ``E ||x - C(x)||² = (1 - k/n) ||x||²``. Not fitted to tensors, it takes the whole for one.
+    """
+
+    name = "blockrandomk"
+    source = "Xie et al. 2020, CSER, GRBS; Li et al. 2023, ConEF, rbSGD"
+
+    def __init__(self) -> None:
+        self._numels: tuple[int, ...] = ()
+
+    def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:
+        numels = tuple(filter(None, map(math.prod, shapes)))
+        if len(numels) < 2:
+            return self
+        other = copy(self)
+        other._numels = numels
+        # A stronger CF rounds the tensors' shares anew: its runs need not lie within the weaker one's.
+        other.traits = replace(self.traits, nested=False)
+        return other
+
+    def narrow(self, payload: Payload, cf: float) -> Payload:
+        if not self.traits.nested:
+            raise ValueError(f"{self.name} is not nested: compress the original tensor at cf={cf:g} instead")
+        return super().narrow(payload, cf)
+
+    def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
+        runs = self._runs(numel, kept_count(numel, cf), key)
+        places = [kernels.run_places(run.numel, run.start, run.length, device) + run.offset for run in runs]
+        return places[0] if len(places) == 1 else torch.cat(places)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        n = x.numel()
+        values = self._take(x, self._runs(n, kept_count(n, cf), key))
+        values = values if values.dtype == dtype else to_wire(values, dtype)
+        return Payload((values,), self.draw(n, cf, key, x.device), n, cf, key)
+
+    def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
+        values, runs = payload.values.to(out.dtype), self._runs_of(payload)
+        scale *= self.weight(payload)
+        for run, piece in zip(runs, values.split([run.length for run in runs]), strict=True):
+            kernels.add_run(run.tensor(out), run.start, piece, scale)
+
+    def inner(self, payload: Payload, x: Tensor) -> float:
+        return self.weight(payload) * kernels.inner(payload.values, self._take(x, self._runs_of(payload)))
+
+    @staticmethod
+    def start(numel: int, key: Key) -> int:
+        """First position sent of a tensor that is alone, in [0, n)."""
+        return kernels.run_start(numel, key.shared_seed())
+
+    def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
+        pieces = [kernels.take_run(run.tensor(x), run.start, run.length) for run in runs]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+    def _runs_of(self, payload: Payload) -> tuple[Run, ...]:
+        assert payload.key is not None
+        return self._runs(payload.numel, payload.values.numel(), payload.key)
+
+    def _runs(self, numel: int, count: int, key: Key) -> tuple[Run, ...]:
+        if not self._numels:
+            return (Run(0, numel, self.start(numel, key), count),)
+        if sum(self._numels) != numel:
+            raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
+        return _deal(self._numels, count, key.shared_seed())
+
+
+@lru_cache(maxsize=256)  # asked for several times a step: to take, to add, to take off
+def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
+    """A run of each tensor that gets any of the ``count``; systematic sampling, in exact integers."""
+    total, offset, runs = sum(numels), 0, []
+    shift = _draw(seed, "shares") % total
+    for number, numel in enumerate(numels):
+        share = ((offset + numel) * count + shift) // total - (offset * count + shift) // total
+        if share:
+            runs.append(Run(offset, numel, kernels.run_start(numel, _draw(seed, number)), share))
+        offset += numel
+    return tuple(runs)
+
+
+def _draw(seed: int, what: object) -> int:
+    return int.from_bytes(sha256(f"{seed}/{what}".encode()).digest()[:8], "big")
+
+
+class UnbiasedBlockRandomK(BlockRandomK):
+    """Block Random-k times n/k: unbiased, ``E ||x - C(x)||² = (n/k - 1) ||x||²``. Use it without error feedback."""
+
+    name = "blockrandomk-unbiased"
+    traits = replace(BlockRandomK.traits, unbiased=True, projection=False)
+
+    def weight(self, payload: Payload) -> float:
+        return payload.numel / payload.values.numel()
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        return Bound(omega=numel / kept_count(numel, cf) - 1.0)

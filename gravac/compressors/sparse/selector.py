@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
-from gravac.compressors.base import Compressor, Key, Part, Payload, Traits, kept, travelling
+from gravac.compressors.base import Compressor, Key, Payload, TensorSpec, Traits, kept_count, to_wire
 
 PLAIN = Traits(
     unbiased=False,
@@ -39,7 +39,7 @@ class Selector(Compressor):
         return self.weight(payload) * kernels.inner_at(x, payload.support, payload.values)
 
     def reached(self, numel: int, cf: float) -> float:
-        return numel / kept(numel, cf)
+        return numel / kept_count(numel, cf)
 
     def achieved(self, payload: Payload) -> float:
         return payload.numel / payload.values.numel() if payload.values.numel() else float("inf")
@@ -56,8 +56,8 @@ class Indexed(Selector):
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
         """Positions to send of ``x``, int32 or int64, ascending."""
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...] | None:
-        return packed_pairs(kept(numel, cf), numel, dtype) if self.traits.fixed_size else None
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        return packed_pairs(kept_count(numel, cf), numel, dtype) if self.traits.fixed_size else None
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         if x.numel() > 2**31 - 1:
@@ -65,22 +65,22 @@ class Indexed(Selector):
                 f"{x.numel()} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)"
             )
         support = self.choose(x, cf, key)
-        return self._payload(travelling(x[support], dtype), support, x.numel(), cf, key)
+        return self._payload(to_wire(x[support], dtype), support, x.numel(), cf, key)
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         places = parts[1]
         if self.traits.fixed_size:
-            places = kernels.unpack_positions(places, kept(numel, cf), numel)
+            places = kernels.unpack_positions(places, kept_count(numel, cf), numel)
         return Payload(parts, places, numel, cf, key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         if self.traits.fixed_size:
             return super().wire_bytes(numel, cf, dtype)
-        return sum(part.nbytes for part in pairs(kept(numel, cf), dtype))
+        return sum(part.nbytes for part in pairs(kept_count(numel, cf), dtype))
 
-    def parts_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[Part, ...]:
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         if self.traits.fixed_size:
-            return super().parts_of(nbytes, numel, cf, dtype)
+            return super().layout_of(nbytes, numel, cf, dtype)
         count, left = divmod(nbytes, dtype.itemsize + 4)
         if left or count > numel:
             raise ValueError(
@@ -91,7 +91,7 @@ class Indexed(Selector):
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
-        count = kept(numel, cf) if self.traits.fixed_size else 1
+        count = kept_count(numel, cf) if self.traits.fixed_size else 1
         values = torch.full((count,), value, dtype=dtype, device=device)
         return self._payload(values, torch.arange(count, device=device), numel, cf, key)
 
@@ -99,7 +99,7 @@ class Indexed(Selector):
         if not self.traits.nested:
             return super().narrow(payload, cf)
         assert payload.support is not None
-        chosen = kernels.select_top(payload.values, kept(payload.numel, cf))
+        chosen = kernels.select_top(payload.values, kept_count(payload.numel, cf))
         key = payload.key or Key(0, 0, 0, 0)
         return self._payload(payload.values[chosen], payload.support[chosen], payload.numel, cf, key)
 
@@ -109,11 +109,11 @@ class Indexed(Selector):
         return Payload((values, places), support, numel, cf, key)
 
 
-def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[Part, ...]:
+def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
     """Parts of ``count`` values of ``numel`` with their positions, packed."""
-    return Part(dtype, count), Part(torch.uint8, kernels.position_bytes(count, numel))
+    return TensorSpec(dtype, count), TensorSpec(torch.uint8, kernels.position_bytes(count, numel))
 
 
-def pairs(count: int, dtype: torch.dtype) -> tuple[Part, ...]:
+def pairs(count: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
     """Parts of ``count`` values with their positions."""
-    return Part(dtype, count), Part(torch.int32, count)
+    return TensorSpec(dtype, count), TensorSpec(torch.int32, count)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Payload, kept, travelling
+from gravac.compressors.base import Bound, Key, Payload, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Indexed
-from gravac.kernels import Known, Sifted, select_top, take_top
+from gravac.kernels import SelectionHint, Sifted, select_top, take_top
 
 
 class TopK(Indexed):
@@ -21,28 +21,38 @@ class TopK(Indexed):
     name = "topk"
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
     traits = PLAIN
-    counts = True
+    uses_histogram = True
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return self.levels(x, (cf,), key, dtype)[0]
 
     def levels(
-        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, counted: Known | None = None
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
         """One histogram serves all levels, and each takes its elements out of those of the one before. Candidates serve
         the first one."""
         numel, taken, payloads = x.numel(), x.float().contiguous(), []
-        home: Tensor | None = None
+        support: Tensor | None = None
         for cf in cfs:
-            places, taken = take_top(taken, kept(numel, cf), counted)
-            home = places if home is None else home.index_select(0, places)
-            counted = None if isinstance(counted, Sifted) else counted
-            values = taken if dtype == torch.float32 else travelling(taken, dtype)
-            payloads.append(self._payload(values, home, numel, cf, key))
+            places, taken = take_top(taken, kept_count(numel, cf), hint)
+            support = places if support is None else support.index_select(0, places)
+            hint = None if isinstance(hint, Sifted) else hint
+            values = taken if dtype == torch.float32 else to_wire(taken, dtype)
+            payloads.append(self._payload(values, support, numel, cf, key))
         return payloads
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return select_top(x, kept(x.numel(), cf))
+        return select_top(x, kept_count(x.numel(), cf))
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=kept(numel, cf) / numel)
+        return Bound(delta=kept_count(numel, cf) / numel)
+
+
+class TrimmedTopK(TopK):
+    """Published as: lower the threshold from the maximum in fifths until k elements pass, then Top-k among those.
+
+    That is Top-k exactly, ties included, so it is found the way Top-k is, which is faster.
+    """
+
+    name = "redsync-trimmed"
+    source = "Fang et al. 2019, RedSync, trimmed top-k"

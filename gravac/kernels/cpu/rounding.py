@@ -57,7 +57,7 @@ def round_piece(
 
 
 @jit("void(float32[::1], int32[::1], int64, int64, int64, float32[::1], uint8[::1])")
-def quantise(
+def quantize(
     x: NDArray[np.float32],
     bits: NDArray[np.int32],
     block: int,
@@ -93,7 +93,7 @@ def quantise(
 
 
 @jit("void(float32[::1], uint8[::1], int64, int64, float32[::1])")
-def dequantise(
+def dequantize(
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
     block: int,

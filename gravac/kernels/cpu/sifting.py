@@ -33,11 +33,11 @@ def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> 
     def eight(data: Any, at: Any) -> Any:
         return builder.bitcast(builder.gep(data, [at]), _SINGLES.as_pointer())
 
-    homes = [
+    accumulators = [
         builder.bitcast(builder.gep(sums, [ir.Constant(_I64, _WIDTH * row)]), _DOUBLES.as_pointer())
         for row in range(3 if owed else 1)
     ]
-    totals = [builder.load(home, align=8) for home in homes]
+    totals = [builder.load(accumulator, align=8) for accumulator in accumulators]
     shares, edges = every(args[2], _SINGLES), every(args[6], _WORDS)
     found = ir.Constant(_I64, 0)
     for step in range(0, 64, _WIDTH):
@@ -58,8 +58,8 @@ def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> 
         size = builder.and_(builder.bitcast(sum_, _WORDS), ir.Constant(_WORDS, [0x7FFFFFFF] * _WIDTH))
         passed = builder.bitcast(builder.icmp_signed(">=", size, edges), ir.IntType(_WIDTH))
         found = builder.or_(found, builder.shl(builder.zext(passed, _I64), ir.Constant(_I64, step)))
-    for home, total in zip(homes, totals, strict=True):
-        builder.store(total, home, align=8)
+    for accumulator, total in zip(accumulators, totals, strict=True):
+        builder.store(total, accumulator, align=8)
     return found
 
 
@@ -85,7 +85,7 @@ def _lowest(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
-owing: Any = intrinsic(_owing)
+has_residual: Any = intrinsic(_owing)
 fresh: Any = intrinsic(_fresh)
 lowest: Any = intrinsic(_lowest)
 
@@ -113,7 +113,7 @@ def sift(
     for begin in range(0, whole + 1, 64):
         mask: Any = np.uint64(0)
         if begin < whole and e.size > 0:
-            mask = owing(g, e, share, p, sums, begin, edge)
+            mask = has_residual(g, e, share, p, sums, begin, edge)
         elif begin < whole:
             mask = fresh(g, e, share, p, sums, begin, edge)
         else:

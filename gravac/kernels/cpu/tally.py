@@ -13,7 +13,7 @@ from gravac.kernels.cpu.build import jit
 _BLOCK = 512
 """Elements treated at a time: their bins and squares stay in the first-level cache (6 kB)."""
 _LANES = 2
-"""Tables side by side, so that neighbours in the same bin need not wait for each other's sum. More would not fit the
+"""Tables side by side, so that neighbors in the same bin need not wait for each other's sum. More would not fit the
 first-level cache."""
 _ROW = 2 * _LANES
 _FLUSH = 65536 * _LANES
@@ -58,8 +58,8 @@ def _fold(typing: Any, sums: Any, x: Any, y: Any, at: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         singles, doubles = ir.VectorType(ir.FloatType(), 8), ir.VectorType(ir.DoubleType(), 8)
-        home = builder.bitcast(_data(context, builder, signature, args, 0), doubles.as_pointer())
-        total = builder.load(home, align=8)
+        accumulator = builder.bitcast(_data(context, builder, signature, args, 0), doubles.as_pointer())
+        total = builder.load(accumulator, align=8)
         for step in range(0, 64, 8):
             at = builder.add(args[3], ir.Constant(_I64, step))
             factors = []
@@ -68,7 +68,7 @@ def _fold(typing: Any, sums: Any, x: Any, y: Any, at: Any) -> Any:
                 eight = builder.load(builder.bitcast(place, singles.as_pointer()), align=4)
                 factors.append(builder.fpext(eight, doubles))
             total = builder.fadd(total, builder.fmul(*factors))
-        builder.store(total, home, align=8)
+        builder.store(total, accumulator, align=8)
         return context.get_dummy_value()
 
     return types.void(sums, x, y, types.int64), emit

@@ -142,18 +142,18 @@ def top(
     taken = np.uint64(0)
     for j in range(found):
         word = values[np.uint64(j)] if j < k else more_values[np.uint64(j - k)]
-        home = indices[np.uint64(j)] if j < k else more_indices[np.uint64(j - k)]
+        position = indices[np.uint64(j)] if j < k else more_indices[np.uint64(j - k)]
         size = np.int64(word & _MAGNITUDE)
         take: Any = size > threshold
         if size == threshold and rank > 0:  # equals: the first ones
             rank -= 1
             take = True
         if take:
-            indices[taken] = home
+            indices[taken] = position
             values[taken] = word
             taken += np.uint64(1)
         elif clear:
-            bits[np.uint64(np.uint32(home))] = word
+            bits[np.uint64(np.uint32(position))] = word
     return True
 
 

@@ -86,7 +86,7 @@ def _restore(
     write(out + begin, at, share * scale, left, SIZE)
 
 
-def quantise(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Tensor]:
+def quantize(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Tensor]:
     """Largest magnitude of each block of ``x`` (float32, shape ``(n,)``), and each element's code as uint8."""
     n = x.numel()
     rows = -(-n // block)
@@ -105,7 +105,7 @@ def quantise(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Te
     return scales, codes
 
 
-def dequantise(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
+def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
     """``(code - steps) / steps · scale``, float32 of shape ``(numel,)``."""
     out = torch.empty(numel, dtype=torch.float32, device=scales.device)
     launch(_restore, -(-numel // BLOCK), scales, packed, out, numel, block, packed.numel(), bits, SIZE=BLOCK)

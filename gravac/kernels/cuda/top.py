@@ -84,7 +84,7 @@ def _spread(
 
 
 @jit()
-def _settle(aim: tl.tensor, coarse: tl.tensor, fine: tl.tensor) -> None:
+def _find_threshold(aim: tl.tensor, coarse: tl.tensor, fine: tl.tensor) -> None:
     """``aim[2]``: the magnitude of the k-th largest."""
     edge, rank = tl.load(aim), tl.load(aim + 1)
     piece = tl.arange(0, _COARSE)
@@ -190,7 +190,7 @@ def top(x: Tensor, k: int, counts: Tensor, clear: bool, indices: Tensor, values:
     launch(_aim, 1, counts, aim, k, warps=8)
     launch(_mark, -(-size // ROWS), bits, above, near, aim, n, size, warps=8, ROWS=ROWS)
     launch(_spread, programs, bits, near, table[:coarse], table[coarse:], size, SIZE=WORDS)
-    launch(_settle, 1, aim, table[:coarse], table[coarse:])
+    launch(_find_threshold, 1, aim, table[:coarse], table[coarse:])
     launch(_part, programs, bits, above, near, found, aim, size, SIZE=WORDS)
     upto = found.cumsum(1, dtype=torch.int32)
     places = (indices, values.view(torch.int32))

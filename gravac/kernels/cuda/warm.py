@@ -11,7 +11,7 @@ def run_all(device: torch.device) -> None:
     """Start all kernels there for the types that training uses. Takes up to a minute the first time on a machine."""
     n = 8192
     x, out = torch.ones(n, device=device), torch.empty(n, device=device)
-    counted = kernels.tally(x)
+    tally = kernels.tally(x)
     for dtype in _FLOATS:
         gradient = x.to(dtype)
         kernels.tally(gradient, x, out=out, sums=True)
@@ -19,15 +19,15 @@ def run_all(device: torch.device) -> None:
         kernels.product(gradient, x)
         kernels.product(gradient, gradient)
     kernels.tally(x, x, out=out)
-    indices, values = kernels.take_top(x.clone(), 2, counted, clear=True)
-    kernels.take_top(x, 2, counted)
+    indices, values = kernels.take_top(x.clone(), 2, tally, clear=True)
+    kernels.take_top(x, 2, tally)
     for dtype in _FLOATS:
         kernels.scatter_add(out, indices, values.to(dtype))
     kernels.scatter_add(out, indices.long(), values)
     kernels.unpack_positions(kernels.pack_positions(indices, n), 2, n)
     kernels.unpack(kernels.pack(x >= 0, 1), n, 1)
     for block in (32, 256, n):
-        scales, codes = kernels.quantise(x, block, 4, 1)
-        kernels.dequantise(scales, codes, n, block, 4)
+        scales, codes = kernels.quantize(x, block, 4, 1)
+        kernels.dequantize(scales, codes, n, block, 4)
     kernels.noise(n, 1, device)
     kernels.distinct(n, 2, 1, device)

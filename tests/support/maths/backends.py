@@ -1,4 +1,4 @@
-"""Runs a function on every back end and demands the same answer."""
+"""Runs a function on every backend and demands the same answer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ ODDITIES = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-40, 1.1754944e-38, 3.4028235e38, 0.
 
 @contextmanager
 def on(name: Literal["cpu", "cuda", "reference"]) -> Iterator[None]:
-    """That back end inside, afterwards again whatever the environment says."""
+    """That backend inside, afterwards again whatever the environment says."""
     backend.use(name)
     try:
         yield
@@ -25,7 +25,7 @@ def on(name: Literal["cpu", "cuda", "reference"]) -> Iterator[None]:
 
 
 def everywhere(function: Callable[[], Any]) -> Any:
-    """The result, equal to the bit on the compiled back end and in plain torch."""
+    """The result, equal to the bit on the compiled backend and in plain torch."""
     with on("cpu"):
         compiled = function()
     with on("reference"):

@@ -53,7 +53,7 @@ def check_bytes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> 
     assert (layout is not None) == codec.traits.fixed_size
     assert payload.pack().numel() == payload.nbytes
     assert payload.nbytes == codec.wire_bytes(n, cf, dtype) or not codec.traits.fixed_size
-    declared = codec.parts_of(payload.nbytes, n, cf, dtype)
+    declared = codec.layout_of(payload.nbytes, n, cf, dtype)
     assert [(p.dtype, p.numel()) for p in payload.parts] == [(p.dtype, p.numel) for p in declared]
     if codec.traits.fixed_size and dtype == torch.float32:
         assert codec.achieved(payload) == codec.reached(n, cf)
@@ -162,14 +162,18 @@ def check_blank(codec: Compressor, n: int, cf: float, dtype: torch.dtype) -> Non
 
 
 def check_nonfinite(codec: Compressor, x: Tensor, cf: float, bad: float) -> None:
-    """A NaN or infinity is sent or owed; it never vanishes, and the size stays what all ranks expect."""
+    """A NaN or infinity is sent or left in the residual, in a payload of the declared size that any rank can read."""
     x = x.clone()
     x[x.numel() // 3] = bad
+    before = x.clone()
     payload = codec.compress(x, cf, KEY, torch.float32)
+    assert torch.equal(x.view(torch.int32), before.view(torch.int32)), "the input was changed"
     if codec.traits.fixed_size:
         assert payload.nbytes == codec.wire_bytes(x.numel(), cf, torch.float32)
-    sent, owed = codec.decode(payload), owed_after(codec, payload, x)
-    assert not bool(sent.isfinite().all()) or not bool(owed.isfinite().all())
+    arrived = codec.unpack(payload.pack(), x.numel(), cf, KEY, torch.float32)
+    for one in (payload, arrived):
+        sent, residual = codec.decode(one), owed_after(codec, one, x)
+        assert not bool(sent.isfinite().all()) or not bool(residual.isfinite().all())
 
 
 def check_dtypes(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> None:

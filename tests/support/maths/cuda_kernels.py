@@ -121,9 +121,9 @@ def test_a_second_level_comes_from_the_first_ones_values() -> None:
 
     def run(put: Place) -> tuple[Tensor, ...]:
         mine = put(x)
-        counted = kernels.tally(mine)
-        places, values = kernels.take_top(mine, 400, counted)
-        return places, *kernels.take_top(values, 50, counted)
+        hint = kernels.tally(mine)
+        places, values = kernels.take_top(mine, 400, hint)
+        return places, *kernels.take_top(values, 50, hint)
 
     alike(run)
 
@@ -216,9 +216,9 @@ def test_a_damaged_payload_stays_within_its_bounds() -> None:
 def test_blocks_are_rounded_alike(block: int) -> None:
     for n, width, kind in ((1, 2, "normal"), (300, 4, "wild"), (400, 8, "mixed"), (260, 3, "normal")):
         x = vector(n, n + block, kind)
-        scales, packed = alike(lambda put, x=x, w=width: kernels.quantise(put(x), block, w, 11))
-        alike(lambda put, s=scales, p=packed, n=n, w=width: kernels.dequantise(put(s), put(p), n, block, w))
-    for nothing in alike(lambda put: kernels.quantise(put(torch.empty(0)), block, 4, 1)):
+        scales, packed = alike(lambda put, x=x, w=width: kernels.quantize(put(x), block, w, 11))
+        alike(lambda put, s=scales, p=packed, n=n, w=width: kernels.dequantize(put(s), put(p), n, block, w))
+    for nothing in alike(lambda put: kernels.quantize(put(torch.empty(0)), block, 4, 1)):
         assert not nothing.numel()
 
 
@@ -260,8 +260,8 @@ def test_codecs_send_the_same_bytes(codec: str) -> None:
 
     def run(put: Place) -> tuple[Tensor, ...]:
         mine, decoded = put(x), put(torch.zeros(400))
-        counted = kernels.tally(mine) if compressor.counts else None
-        payloads = compressor.levels(mine, (4.0, 50.0), key, torch.float32, counted)
+        hint = kernels.tally(mine) if compressor.uses_histogram else None
+        payloads = compressor.levels(mine, (4.0, 50.0), key, torch.float32, hint)
         wire = tuple(payload.pack() for payload in payloads)
         for cf, buffer in zip((4.0, 50.0), wire, strict=True):
             compressor.decompress(compressor.unpack(buffer, 400, cf, key, torch.float32), decoded, 0.5)
@@ -276,12 +276,12 @@ def step(g: Tensor, e: Tensor, out: Tensor) -> tuple[Tensor, ...]:
     results: list[Tensor] = []
     for name in ("topk+bf16", "topk+int8", "int4"):
         compressor = build(name)
-        counted = kernels.tally(g, e, share=0.9, out=out, sums=True)
-        for payload in compressor.levels(out, (10.0, 100.0), key, torch.float32, counted):
+        hint = kernels.tally(g, e, share=0.9, out=out, sums=True)
+        for payload in compressor.levels(out, (10.0, 100.0), key, torch.float32, hint):
             arrived = compressor.unpack(payload.pack(), n, payload.cf, key, torch.float32)
             compressor.decompress(arrived, g, 0.5)
-        results.append(counted.summary)
-    places, values = kernels.take_top(out, n // 100, counted, clear=True)
+        results.append(hint.summary)
+    places, values = kernels.take_top(out, n // 100, hint, clear=True)
     kernels.scatter_add(g, places, values, 0.5)
     drawn = kernels.distinct(n, n // 100, 3, g.device)
     run = kernels.take_run(out, n - 5, n // 100, clear=True)

@@ -25,7 +25,7 @@ def train(
     steps: int = 250,
     rate: float = 0.05,
 ) -> float:
-    """Mean cross-entropy over all samples in the end. ``momentum``: of the optimiser, after averaging."""
+    """Mean cross-entropy over all samples in the end. ``momentum``: of the optimizer, after averaging."""
     draw = torch.Generator().manual_seed(seed)
     teacher = torch.randn(FEATURES, CLASSES, generator=draw)
     x = torch.randn(SAMPLES, FEATURES, generator=draw)

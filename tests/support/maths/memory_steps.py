@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gravac.compressors import Compressor, Key, build
 from gravac.memories import Bucket, Memory
-from gravac.memories.sketchstate import to_dense
+from gravac.memories.states import to_dense
 
 SIZES = {"a": 300, "b": 7, "c": 512, "d": 1}
 EXAMPLES = (

@@ -19,11 +19,10 @@ HERE = torch.device("cuda", 0) if GPU else torch.device("cpu")
 SMALL = {
     "tally": {"BLOCK": 128, "FOLDED": 4096, "BLOCKS_A_TABLE": 2},
     "top": {"ROWS": 4, "WORDS": 8},
-    "scatter": {"BLOCK": 64},
+    "linalg": {"INNER_BLOCK": 256, "SCATTER_BLOCK": 64},
     "bits": {"BLOCK": 64, "WORDS": 8},
     "draws": {"BLOCK": 128, "WORDS": 16},
     "rounding": {"BLOCK": 128, "TILE": 64},
-    "products": {"BLOCK": 256},
 }
 """Sizes with which a few hundred elements are the work of several programs, of more than fit one, and of less."""
 SHIPPED: dict[str, dict[str, int]] = {}
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 def prepare() -> None:
-    """Load the kernels, and where they are interpreted, do that in bearable time."""
+    """Loads the kernels; where they are interpreted, makes that fast enough."""
     if not GPU:
         backend._GPUS = ("cpu",)
         _quicken()

@@ -102,7 +102,7 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
 
         aggregator.prepare = watched  # type: ignore[method-assign]
         train(module, optimizer, rank, range(14))
-        buckets, learnt = len(agent._layout), aggregator.agreed()
+        buckets, learnt = len(agent._layout), aggregator.state_digest()
     elements = sum(parameter.numel() for parameter in model.parameters())
     return {"found": found, "buckets": buckets, "learnt": learnt, "elements": elements}
 

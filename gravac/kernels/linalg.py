@@ -1,9 +1,37 @@
-"""Few elements of a tensor at their places: added up where they belong, or multiplied with what lies there."""
+"""Linear algebra on flat tensors: inner products, and sparse vectors added to dense ones."""
+
+import math
 
 import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x, y⟩ in float64, a tensor of shape ``()`` where ``x`` and ``y`` lie: nobody waits for it until it is read."""
+    if x.dtype in _FLOATS and y.dtype in _FLOATS and backend.on_gpu(x, y):
+        from gravac.kernels.cuda.linalg import inner as on_device
+
+        return on_device(x.detach(), y.detach())
+    return torch.dot(x.double(), y.double())
+
+
+def inner(x: Tensor, y: Tensor) -> float:
+    """⟨x, y⟩; see ``energy`` about range. On a GPU it waits for the result; ``product`` does not."""
+    if x.device.type == "cpu":
+        value = float(torch.dot(x.float(), y.float()))
+        if 1e-30 < abs(value) < math.inf:
+            return value
+    return float(product(x, y))
+
+
+def energy(x: Tensor) -> float:
+    """Squared L2 norm. Non-finite only if an element is, zero only if all are (sums that overflow or fall where float32
+    gets coarse are redone in float64). On a GPU it waits for the result; ``product(x, x)`` does not."""
+    return inner(x, x)
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
@@ -20,7 +48,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
             "be flat, and each value needs its place"
         )
     if out.dtype == torch.float32 and out.numel() and backend.on_gpu(out, indices, values):
-        from gravac.kernels.cuda.scatter import scatter_add as on_device
+        from gravac.kernels.cuda.linalg import scatter_add as on_device
 
         on_device(out.detach(), indices, values.detach(), scale)
         return
@@ -28,7 +56,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
     if narrow and backend.compiled(out, indices, values):
         import numpy as np
 
-        from gravac.kernels.cpu.scatter import scatter_add as compiled
+        from gravac.kernels.cpu.linalg import scatter_add as compiled
 
         done = compiled(
             out.detach().numpy(), indices.numpy(), values.detach().float().numpy(), np.float32(scale)
@@ -49,7 +77,7 @@ def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> float:
     ``x`` of shape ``(n,)``, ``indices`` (int32 or int64, inside 0..n-1) and ``values`` of shape ``(k,)``.
     """
     if indices.dtype == torch.int32 and x.dtype == torch.float32 and backend.compiled(x, indices, values):
-        from gravac.kernels.cpu.scatter import inner_at as compiled
+        from gravac.kernels.cpu.linalg import inner_at as compiled
 
         return float(compiled(x.detach().numpy(), indices.numpy(), values.detach().float().numpy()))
     return float(torch.dot(x[indices].double(), values.double()))

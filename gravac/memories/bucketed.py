@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories.base import Bucket, Memory, overflown
-from gravac.memories.sketchstate import to_dense
+from gravac.memories.states import to_dense
 
 
 class Slot(Protocol):
@@ -18,7 +18,7 @@ class Slot(Protocol):
     offered: Any
 
     @property
-    def owing(self) -> bool:
+    def has_residual(self) -> bool:
         """Whether anything is committed."""
         ...
 
@@ -26,13 +26,13 @@ class Slot(Protocol):
 SlotT = TypeVar("SlotT", bound=Slot)
 
 
-class Grouped(Memory, Generic[SlotT]):
+class BucketedMemory(Memory, Generic[SlotT]):
     """Residuals lie flat per bucket for speed but belong to parameters: regrouped buckets take them along."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._slots: dict[tuple[str, ...], SlotT] = {}
-        self._loose: dict[str, Tensor] = {}  # residuals whose bucket is not (or no longer) known
+        self._unassigned: dict[str, Tensor] = {}  # residuals whose bucket is not (or no longer) known
         self._excess: dict[tuple[str, ...], Tensor] = {}  # held back in the running step
 
     @abstractmethod
@@ -51,12 +51,12 @@ class Grouped(Memory, Generic[SlotT]):
     def _discard(self, slot: SlotT) -> None:
         """The slot's draft is dropped."""
 
-    def owes(self, bucket: Bucket) -> bool:
+    def has_residual(self, bucket: Bucket) -> bool:
         slot = self._slots.get(bucket.names)
         if slot is not None:
-            return slot.owing
-        return not self._loose.keys().isdisjoint(bucket.names) or any(
-            other.owing for other in self._overlapping(bucket)
+            return slot.has_residual
+        return not self._unassigned.keys().isdisjoint(bucket.names) or any(
+            other.has_residual for other in self._overlapping(bucket)
         )
 
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
@@ -70,13 +70,13 @@ class Grouped(Memory, Generic[SlotT]):
             slot.offered = None
         for names, excess in self._excess.items():
             slot = self._slots[names]
-            self._loosen(
+            self._unassign(
                 slot
             )  # rare, so it may cost a copy: the next step collects it again, whatever a slot keeps
             pieces = torch.split(excess, list(slot.bucket.numels))
             for name, piece in zip(names, pieces, strict=True):
-                owed = self._loose.get(name)
-                self._loose[name] = piece.clone() if owed is None else owed.add_(piece)
+                owed = self._unassigned.get(name)
+                self._unassigned[name] = piece.clone() if owed is None else owed.add_(piece)
         self._excess.clear()
 
     def rollback(self) -> None:
@@ -91,22 +91,22 @@ class Grouped(Memory, Generic[SlotT]):
                 del self._slots[names]
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {name: residual.clone() for name, residual in self._loose.items()}
+        state = {name: residual.clone() for name, residual in self._unassigned.items()}
         for slot in self._slots.values():
             state |= self._pieces(slot)
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._slots, self._excess = {}, {}
-        self._loose = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
+        self._unassigned = {name: value.detach().float().clone() for name, value in to_dense(state).items()}
 
     def _overflown(self, slot: SlotT) -> bool:
         """Whether what is committed makes p non-finite, now or soon."""
         owed = self._dense(slot)
         return owed is not None and overflown(owed)
 
-    def _rescale_loose(self, factor: float, names: Collection[str] | None) -> None:
-        for name, residual in self._loose.items():
+    def _rescale_unassigned(self, factor: float, names: Collection[str] | None) -> None:
+        for name, residual in self._unassigned.items():
             if names is None or name in names:
                 residual.mul_(factor)
 
@@ -114,23 +114,25 @@ class Grouped(Memory, Generic[SlotT]):
         slot = self._slots.get(bucket.names)
         if slot is None:
             for other in self._overlapping(bucket):
-                self._loosen(other)
+                self._unassign(other)
             slot = self._open(bucket, device, self._collect(bucket, device))
             self._slots[bucket.names] = slot
         return slot
 
-    def _loosen(self, slot: SlotT) -> None:
-        self._loose |= self._pieces(slot)
+    def _unassign(self, slot: SlotT) -> None:
+        self._unassigned |= self._pieces(slot)
         del self._slots[slot.bucket.names]
 
     def _collect(self, bucket: Bucket, device: torch.device, prefix: str = "") -> Tensor | None:
         """What is loose under ``prefix`` and the names of the bucket's parameters, flat; None when there is nothing."""
         for name, numel in zip(bucket.names, bucket.numels, strict=True):
-            loose = self._loose.get(prefix + name)
+            loose = self._unassigned.get(prefix + name)
             if loose is not None and loose.numel() != numel:
                 raise ValueError(f"residual of {name!r} has {loose.numel()} elements, its gradient {numel}")
         found = {
-            name: self._loose.pop(prefix + name) for name in bucket.names if prefix + name in self._loose
+            name: self._unassigned.pop(prefix + name)
+            for name in bucket.names
+            if prefix + name in self._unassigned
         }
         if not found:
             return None

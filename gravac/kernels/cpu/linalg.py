@@ -1,4 +1,4 @@
-"""Payloads added up where they belong."""
+"""Sparse vectors added to dense ones, and their inner products."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,0 +1,158 @@
+"""Messages: a header that identifies a payload, and a few elements with their positions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.dense import Dense
+from gravac.compressors.sparse.selector import Indexed
+from gravac.compressors.stack import Stack
+
+HEADER_BYTES = 8
+"""Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks are at different
+buckets or steps, and their mean would be silently wrong."""
+HeaderFields = tuple[str, int, float, str, int, int, int]
+"""Codec, elements, CF, dtype, and the key's seed, step and bucket."""
+_VERSION = 1
+
+
+def pack_payload(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> Tensor:
+    """Packs a header and the payload's parts into one message.
+
+    Returns:
+        uint8 of shape ``(HEADER_BYTES + payload.nbytes,)``.
+    """
+    return add_header(payload.parts, header_fields(payload, codec, key, dtype))
+
+
+def unpack_payload(
+    message: Tensor, payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype
+) -> Tensor:
+    """Checks and removes the header of a message.
+
+    Args:
+        message: uint8, as ``pack_payload`` made it on another rank.
+        payload: This rank's payload of the same exchange.
+        codec: The codec of the exchange.
+        key: The key of the rank that sent the message.
+        dtype: The dtype that values have on the wire.
+
+    Returns:
+        The bytes that follow the header.
+
+    Raises:
+        ValueError: The message belongs to another payload. Not checked on a GPU, where the host would have to wait.
+    """
+    return strip_header(message, header_fields(payload, codec, key, dtype), key)
+
+
+def add_header(parts: Sequence[Tensor], fields: HeaderFields) -> Tensor:
+    """Returns a header and these parts as one uint8 tensor."""
+    header = torch.frombuffer(bytearray(_digest(*fields)), dtype=torch.uint8)
+    return torch.cat([header.to(parts[0].device), *(part.view(torch.uint8) for part in parts)])
+
+
+def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
+    """Returns the bytes after the header. Raises ValueError as ``unpack_payload`` does.
+
+    ``key`` is that of the rank that sent the message.
+    """
+    if message.device.type == "cpu":
+        found = message[:HEADER_BYTES].numpy().tobytes()
+        if found != _digest(*fields):
+            codec, numel, cf = fields[:3]
+            raise ValueError(
+                f"rank {key.rank} sent something else than {codec} at CF {cf:g} of {numel} elements for bucket "
+                f"{key.bucket} of step {key.step}: the ranks are out of step"
+            )
+    return message[HEADER_BYTES:]
+
+
+def header_fields(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> HeaderFields:
+    """Returns what the header of a payload identifies."""
+    return codec.name, payload.numel, payload.cf, str(dtype), *key[:3]
+
+
+@lru_cache(maxsize=4096)
+def _digest(*fields: object) -> bytes:
+    return sha256(f"{_VERSION}/{fields!r}".encode()).digest()[:HEADER_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The layout of a message with ``count`` of ``numel`` elements: coded values and packed positions.
+
+    ``values`` codes the values, which have ``dtype`` on the wire; ``cf`` is that of the exchange.
+    """
+
+    values: Compressor
+    dtype: torch.dtype
+    cf: float
+    count: int
+    numel: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a message."""
+        return HEADER_BYTES + self._value_bytes + kernels.position_bytes(self.count, self.numel)
+
+    def pack(self, values: Tensor, positions: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Packs elements into a message.
+
+        Args:
+            values: Shape ``(count,)``.
+            positions: Ascending and distinct, int32 of shape ``(count,)``.
+            key: Seed material of the rounding.
+
+        Returns:
+            The message (uint8), and the values that will be read from it (float32).
+        """
+        coded = self.values.compress(values, 1.0, key, self.dtype)
+        packed = kernels.pack_positions(positions, self.numel)
+        return add_header((*coded.parts, packed), self._fields(key)), self.values.decode(coded)
+
+    def unpack(self, message: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+        """Unpacks a message.
+
+        Args:
+            message: uint8, from any rank.
+            key: The key it was packed with.
+
+        Returns:
+            Values (float32) and positions (int32), both of shape ``(count,)``.
+
+        Raises:
+            ValueError: The message belongs to another exchange.
+        """
+        message = strip_header(message, self._fields(key), key)
+        values, positions = message[: self._value_bytes], message[self._value_bytes :]
+        coded = self.values.unpack(values, self.count, 1.0, key, self.dtype)
+        return self.values.decode(coded), kernels.unpack_positions(positions, self.count, self.numel)
+
+    def _fields(self, key: Key) -> HeaderFields:
+        return self.values.name, self.numel, self.cf, str(self.dtype), *key[:3]
+
+    @property
+    def _value_bytes(self) -> int:
+        return self.values.wire_bytes(self.count, 1.0, self.dtype)
+
+
+def split_codec(compressor: Compressor) -> tuple[Indexed, Compressor] | None:
+    """Splits a codec into the selector of the elements and the codec of their values.
+
+    Returns:
+        Both; None for a codec that is not made like that, or whose number of elements varies.
+    """
+    selector: Compressor = compressor
+    values: Compressor = Dense()
+    if isinstance(compressor, Stack):
+        selector, values = compressor.selector, compressor.quantizer
+    if isinstance(selector, Indexed) and selector.traits.fixed_size:
+        return selector, values
+    return None
