@@ -9,8 +9,7 @@ from pydantic import ValidationError
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import Decision
-from gravac.protocol.orders import Order, Override
+from gravac.protocol import Decision, Order, Override
 from gravac.traces.replay import check, replay, replay_with
 from gravac.traces.trace import TraceWriter, read
 from tests.support.policies import Cluster, job_spec

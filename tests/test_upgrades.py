@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import SCHEMA, JobSpec, WindowReport
-from gravac.protocol.spread import quantiles
+from gravac.protocol import SCHEMA, JobSpec, WindowReport, quantiles
 from gravac.traces.replay import check
 from gravac.traces.trace import TraceError, read
 from gravac.traces.upgrades import STEPS

@@ -10,8 +10,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
-from gravac.protocol.detail import MOST_STEPS
-from gravac.protocol.fields import Choice
+from gravac.protocol import MAX_LISTED_STEPS, Choice
 from gravac.validation import plain
 from gravac.wording import meant
 from gravac_agent.errors import SetupError
@@ -161,7 +160,7 @@ class AgentSettings(BaseSettings):
     step_rows: int = Field(
         0,
         ge=0,
-        le=MOST_STEPS,
+        le=MAX_LISTED_STEPS,
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
         "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )

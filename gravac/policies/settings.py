@@ -12,7 +12,7 @@ from gravac.validation import first_problem
 from gravac.wording import meant
 
 LARGEST_CF = 1e9
-"""The most that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
+"""The most that a record can hold (``gravac.protocol.CompressionFactor``)."""
 StateT = TypeVar("StateT", bound=PolicyState)
 
 

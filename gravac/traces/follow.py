@@ -11,8 +11,7 @@ from typing import Literal
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
-from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Event, JobSpec, LevelSums, Override, WindowReport
 from gravac.traces.line import Line, TraceRecord
 from gravac.traces.parts import Part
 

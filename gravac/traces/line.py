@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, Override, WindowReport
 from gravac.traces.parts import Part
 from gravac.traces.upgrades import upgraded
 from gravac.validation import first_problem

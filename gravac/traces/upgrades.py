@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from gravac.protocol import SCHEMA
-from gravac.protocol.spread import quantiles
+from gravac.protocol import SCHEMA, quantiles
 
 Body = dict[str, Any]
 Step = Callable[[str, Body], Body]

@@ -12,9 +12,10 @@ from gravac.protocol import (
     PhaseSeconds,
     RankRow,
     SmoothedGain,
+    Spread,
     WindowReport,
+    quantiles,
 )
-from gravac.protocol.spread import Spread, quantiles
 from gravac.whatif.gains import GainModel
 from gravac.whatif.predict import Foretold, Oracle, Scenario
 

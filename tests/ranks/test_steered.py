@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol.orders import Override
+from gravac.protocol import Override
 from gravac.traces.replay import check
 from gravac.traces.trace import read
 from tests.support.ranks.harness import RunRanks

@@ -21,10 +21,7 @@ from pathlib import Path
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import SCHEMA, End, Event
-from gravac.protocol.detail import COLUMNS, StepDetail
-from gravac.protocol.orders import Override
-from gravac.protocol.spread import Spread
+from gravac.protocol import SCHEMA, STEP_COLUMNS, End, Event, Override, Spread, StepDetail
 from gravac.traces.line import encode
 from gravac.traces.parts import Part
 from gravac.traces.redecide import redecide
@@ -83,7 +80,10 @@ def seeds() -> list[bytes]:
     ):
         fold = JobFold(job_spec(parse(text).spec()))
         records: list[TraceRecord] = [fold.spec, fold.start_decision]
-        columns = dict.fromkeys(COLUMNS, (1, 2, 3)) | {"cf": (1.0, 10.0, 10.0), "sent_sq": (0.5, None, 2.0)}
+        columns = dict.fromkeys(STEP_COLUMNS, (1, 2, 3)) | {
+            "cf": (1.0, 10.0, 10.0),
+            "sent_sq": (0.5, None, 2.0),
+        }
         steps = StepDetail.model_validate({"first_step": 7, **columns})
         for window in range(3):
             times = (1.0, 1.0, 2.0, 2.0)

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from gravac.protocol import SCHEMA, fields
+from gravac.protocol import SCHEMA, Record
 from gravac.traces.line import KINDS, MAX_LINE_BYTES
 from gravac.traces.trace import MAX_TRACE_BYTES
 
@@ -97,7 +97,7 @@ def written(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
     """Each field of ``model``, inherited ones first: how its kind of value is written, and the comment beside it."""
     found: dict[str, tuple[str, str]] = {}
     for owner in reversed(model.__mro__):
-        if not issubclass(owner, fields.Record) or owner is fields.Record:
+        if not issubclass(owner, Record) or owner is Record:
             continue
         source = inspect.getsource(owner)
         lines = source.splitlines()

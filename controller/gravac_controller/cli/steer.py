@@ -13,8 +13,7 @@ from typing import Any, Literal
 import click
 from pydantic import ValidationError
 
-from gravac.protocol import Decision
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Override
 from gravac.wording import meant, printable
 from gravac_controller.cli.source import DEFAULT_FOLDER, DEFAULT_URL, Nothing
 from gravac_controller.client import (

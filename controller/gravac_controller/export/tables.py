@@ -6,8 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from gravac.protocol import STEP_COLUMNS as DETAIL
 from gravac.protocol import WindowReport
-from gravac.protocol.detail import COLUMNS as DETAIL
 from gravac.traces.trace import TraceError, read
 from gravac_controller.report.told import journal
 from gravac_controller.views.columns import COLUMNS, PHASES, Value, row_of

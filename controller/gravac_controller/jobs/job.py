@@ -13,8 +13,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from gravac.fold import JobFold
-from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
-from gravac.protocol.orders import Order, Override
+from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
 from gravac.signals.derived import whole_job
 from gravac.traces.follow import Difference, Follower
 from gravac.traces.trace import Line, TraceRecord

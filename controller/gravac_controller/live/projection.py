@@ -10,8 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from time import time as unix_now
 
-from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, End, Event, JobSpec, Override, WindowReport
 from gravac.signals import derived
 from gravac.traces.line import TraceRecord
 from gravac.traces.parts import Part

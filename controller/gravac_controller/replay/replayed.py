@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, JobSpec, Override, WindowReport
 from gravac.traces import parts
 from gravac.traces.line import Line, TraceRecord, decode
 from gravac.traces.parts import Part

@@ -1,7 +1,6 @@
 """Views made of single records."""
 
-from gravac.protocol import Decision, Event, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Event, Override, WindowReport
 from gravac.signals import derived
 from gravac_controller.views.models import DecisionView, WindowView
 
