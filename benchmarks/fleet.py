@@ -22,7 +22,7 @@ from load_parts.service import Service, send
 
 from gravac.policies import parse
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from gravac.whatif import Fleet, Oracle, Scenario, record
 
 SERVICE_CORE = 1
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=200)
     parser.add_argument("--policy", default="gravac")
     given = parser.parse_args()
-    oracle = Oracle([(record(read(given.trace)), None)])
+    oracle = Oracle([(record(read_trace(given.trace)), None)])
     os.sched_setaffinity(0, {0})
     for ranks in given.ranks:
         with tempfile.TemporaryDirectory() as scratch, Service(Path(scratch), SERVICE_CORE) as service:

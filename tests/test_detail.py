@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from gravac.protocol import MAX_LISTED_STEPS, STEP_COLUMNS, StepDetail, WindowReport
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 
 TRACE = Path(__file__).parent / "traces/mlp-steps.jsonl.gz"
 LISTED, SPOILT = 6, 124
@@ -15,7 +15,7 @@ LISTED, SPOILT = 6, 124
 
 @pytest.fixture(scope="module")
 def windows() -> list[WindowReport]:
-    return [line.record for line in read(TRACE) if isinstance(line.record, WindowReport)]
+    return [line.record for line in read_trace(TRACE) if isinstance(line.record, WindowReport)]
 
 
 def detail(window: WindowReport) -> StepDetail:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import derived
-from gravac.traces.line import Line
+from gravac.traces import Line
 
 T = TypeVar("T")
 LEAST_SETTLED = 3

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gravac.protocol import WindowReport
 from gravac.signals import derived
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.views.columns import NAMES
@@ -37,7 +37,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(trace: Path) -> list[tuple[float, WindowReport]]:
-    lines = read(trace / "journal.jsonl")
+    lines = read_trace(trace / "journal.jsonl")
     return [(line.time, line.record) for line in lines if isinstance(line.record, WindowReport)]
 
 
@@ -174,7 +174,7 @@ def test_steps(form: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "120 steps of" in result.output
-    details = [line.record.steps for line in read(STEPS) if isinstance(line.record, WindowReport)]
+    details = [line.record.steps for line in read_trace(STEPS) if isinstance(line.record, WindowReport)]
     sent = [value for detail in details if detail is not None for value in detail.sent_sq]
     if form == "csv":
         with path.open(newline="") as file:

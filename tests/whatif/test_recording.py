@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gravac.protocol import ModelShape, WindowReport
-from gravac.traces.line import Line, TraceRecord, kind_of
+from gravac.traces import Line, TraceRecord
+from gravac.traces.line import kind_of
 from gravac.whatif import NothingRecorded, record
 from gravac.whatif.recording import MOST_KEPT, Recording
 from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer

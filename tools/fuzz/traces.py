@@ -22,11 +22,11 @@ from pathlib import Path
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import SCHEMA, STEP_COLUMNS, End, Event, Override, Spread, StepDetail
+from gravac.traces import TraceError, TraceRecord, read_trace
 from gravac.traces.line import encode
 from gravac.traces.parts import Part
 from gravac.traces.redecide import redecide
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, TraceRecord, read
 from tests.support.policies import Cluster, job_spec
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')
@@ -155,7 +155,7 @@ def attempt(data: bytes, turn: int) -> str:
     if turn % 3 == 0:
         stream = gzip.GzipFile(fileobj=io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data)
         try:
-            for _ in read(stream, verify=turn % 2 == 0):  # type: ignore[arg-type]
+            for _ in read_trace(stream, verify=turn % 2 == 0):  # type: ignore[arg-type]
                 pass
         except TraceError:
             return "refused"
@@ -163,7 +163,7 @@ def attempt(data: bytes, turn: int) -> str:
     if turn % 3 == 1:
         return "checked, good" if check(io.BytesIO(data)).ok else "checked, bad"
     try:
-        redecide(read(io.BytesIO(data), verify=False), "gravac:epsilon=0.4")
+        redecide(read_trace(io.BytesIO(data), verify=False), "gravac:epsilon=0.4")
     except TraceError:
         return "not decided otherwise"
     return "decided otherwise"

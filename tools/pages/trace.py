@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from gravac.protocol import SCHEMA, Record
+from gravac.traces import MAX_TRACE_BYTES
 from gravac.traces.line import KINDS, MAX_LINE_BYTES
-from gravac.traces.trace import MAX_TRACE_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The trace: a job's journal, line by line

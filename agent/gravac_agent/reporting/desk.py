@@ -9,8 +9,8 @@ from gravac.fold import JobFold
 from gravac.policies.base import Policy
 from gravac.protocol import End, Event, JobSpec, WindowReport
 from gravac.signals import derived
+from gravac.traces import Line, TraceWriter
 from gravac.traces.follow import Follower
-from gravac.traces.trace import Line, TraceWriter
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.joblock import JobLock

@@ -15,8 +15,8 @@ import anyio.to_thread
 from gravac.fold import JobFold
 from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
 from gravac.signals.derived import whole_job
+from gravac.traces import Line, TraceRecord
 from gravac.traces.follow import Difference, Follower
-from gravac.traces.trace import Line, TraceRecord
 from gravac_controller.api.problems import ApiError
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs import registration as takeover

@@ -12,7 +12,7 @@ from time import time as unix_now
 
 from gravac.protocol import Decision, End, Event, JobSpec, Override, WindowReport
 from gravac.signals import derived
-from gravac.traces.line import TraceRecord
+from gravac.traces import TraceRecord
 from gravac.traces.parts import Part
 from gravac_controller.live.carried import Carried
 from gravac_controller.live.recent import Moment, Recent

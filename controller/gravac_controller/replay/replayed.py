@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gravac.protocol import Decision, JobSpec, Override, WindowReport
-from gravac.traces import parts
-from gravac.traces.line import Line, TraceRecord, decode
+from gravac.traces import Line, Trace, TraceError, TraceRecord, parts
+from gravac.traces.line import decode
 from gravac.traces.parts import Part
-from gravac.traces.trace import Trace, TraceError
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.journal import Journal
 from gravac_controller.jobs.reader import End

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gravac.protocol import Decision, WindowReport
 from gravac.signals import derived
+from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
-from gravac.traces.trace import TraceError, read
 from gravac_controller.live import present
 from gravac_controller.lock import being_written
 from gravac_controller.replay.replayed import ReplayedLive
@@ -62,7 +62,7 @@ def windows_of(
     Raises TraceError.
     """
     waiting: WindowView | None = None
-    trace = read(journal(path))
+    trace = read_trace(journal(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and waiting is not None:
             yield waiting, None

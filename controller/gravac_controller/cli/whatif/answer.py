@@ -7,7 +7,7 @@ from typing import Any
 from gravac import policies
 from gravac.collectives import Network
 from gravac.policies.base import Policy
-from gravac.traces.line import Line, TraceError
+from gravac.traces import Line, TraceError
 from gravac.whatif import (
     Foretold,
     GainUnknown,
