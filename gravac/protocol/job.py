@@ -1,6 +1,6 @@
 """What a job is, and what happens to it besides its windows."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -82,6 +82,20 @@ class End(Record):
     windows: Count  # of the whole job
     steps: Count  # of the whole job
     message: Text  # how it ended
+
+    def with_totals(self, windows: int, steps: int) -> Self:
+        """Return this record with the counts of the whole job.
+
+        An agent counts from its own start, or from its checkpoint, so it misses windows that an earlier start of the
+        trainer reported after that checkpoint.
+
+        Args:
+            windows: windows in the journal.
+            steps: steps in the journal.
+        """
+        return self.model_copy(
+            update={"windows": max(windows, self.windows), "steps": max(steps, self.steps)}
+        )
 
 
 class JobAnswer(Record):

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 from gravac.protocol import JobSpec
 from gravac.traces import parts
@@ -169,9 +169,9 @@ def read_trace(
 
 def lines_of(trace: str | Path | BinaryIO | Iterable[Line]) -> Iterable[Line]:
     """Return the lines of ``trace``, opened with ``read_trace`` unless they are lines already. Raises TraceError."""
-    if isinstance(trace, str | Path) or hasattr(trace, "readline"):
+    if isinstance(trace, str | Path):
         return read_trace(trace)
-    return trace
+    return read_trace(cast(BinaryIO, trace)) if hasattr(trace, "readline") else cast(Iterable[Line], trace)
 
 
 def _raw_lines(

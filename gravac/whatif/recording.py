@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
 from gravac.traces import Line
 
 T = TypeVar("T")
@@ -90,9 +90,9 @@ class Recording:
         self.windows += 1
         self.samples += report.samples
         self.seconds += report.seconds
-        kept = derived.gain(report)
+        kept = figures.gain(report)
         self.useful_samples += report.samples * (1.0 if kept is None else min(1.0, kept))
-        steps = derived.steps(report)
+        steps = figures.steps(report)
         self.steps += max(0, steps)
         if report.failed_steps or report.nonfinite_steps or steps < 1:
             return
@@ -134,7 +134,7 @@ class Recording:
             return
         strongest = max((row.cf for row in report.gains), default=level.cf)
         kept = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
-        gain = derived.ratio(kept, level.sums.compensated_sq)
+        gain = figures.ratio(kept, level.sums.compensated_sq)
         if level.cf > 1.0 and gain is not None and gain > LEAST_GAIN:
             _keep(self.gains, level.cf, min(1.0, gain))
         if report.curve is not None:

@@ -78,7 +78,7 @@ class Totals(Record):
 
 
 class WindowView(Record):
-    """One window as reported, and what follows from it (formulas: ``gravac.signals.derived``)."""
+    """One window as reported, and what follows from it (formulas: ``gravac.signals.figures``)."""
 
     time: float
     report: WindowReport

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.protocol import Decision, WindowReport
-from gravac.signals import derived
 from gravac.wording import display_path, printable
 from gravac_controller.cli.demo.figures import Figures
 from gravac_controller.cli.demo.training import Plan
@@ -138,7 +137,7 @@ def _measured(report: WindowReport, decision: Decision | None) -> tuple[float | 
     for row in () if decision is None else decision.candidates:
         if row.cf == report.cf and row.window == report.window:
             return row.gain, row.useful_samples_per_second
-    return derived.gain(report), derived.useful_samples_per_second(report)
+    return gain(report), useful_samples_per_second(report)
 
 
 def _comparison(result: Result, dense: Outcome) -> Table:
