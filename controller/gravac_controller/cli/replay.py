@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.traces import TraceError, read_trace
+from gravac.traces.follow import ReplayedDecision
 from gravac.traces.parts import ACTIVE
-from gravac.traces.replay import Check, Replay, ReplayedDecision
+from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.protocol import Decision, WindowReport
+from gravac.signals.figures import gain, useful_samples_per_second
 from gravac.wording import display_path, printable
 from gravac_controller.cli.demo.figures import Figures
 from gravac_controller.cli.demo.training import Plan
