@@ -22,8 +22,8 @@ from load_parts.service import Service, send
 
 from gravac.policies import parse
 from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer
-from gravac.traces.trace import read
-from gravac.whatif import Fleet, Oracle, Scenario, record
+from gravac.traces import read_trace
+from gravac.whatif import Fleet, Predictor, Recording, Scenario
 
 SERVICE_CORE = 1
 
@@ -40,18 +40,18 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=200)
     parser.add_argument("--policy", default="gravac")
     given = parser.parse_args()
-    oracle = Oracle([(record(read(given.trace)), None)])
+    predictor = Predictor([(Recording.from_trace(read_trace(given.trace)), None)])
     os.sched_setaffinity(0, {0})
     for ranks in given.ranks:
         with tempfile.TemporaryDirectory() as scratch, Service(Path(scratch), SERVICE_CORE) as service:
-            print(told(measure(oracle, service, Path(scratch), ranks, given)), flush=True)
+            print(told(measure(predictor, service, Path(scratch), ranks, given)), flush=True)
 
 
 def measure(
-    oracle: Oracle, service: Service, folder: Path, ranks: int, given: argparse.Namespace
+    predictor: Predictor, service: Service, folder: Path, ranks: int, given: argparse.Namespace
 ) -> dict[str, float]:
     """One job of so many ranks, window after window; each report follows the decision on the one before."""
-    recorded = oracle.recording.spec
+    recorded = predictor.recording.spec
     spec = recorded.model_copy(
         update={
             "job": "fleet",
@@ -61,8 +61,8 @@ def measure(
             "first_window": 0,
         }
     )
-    scenario = Scenario(network=oracle.fit.network, ranks=ranks, compressor=recorded.compressor)
-    fleet = Fleet(oracle, scenario, spec, rows=min(ranks, given.rows))
+    scenario = Scenario(network=predictor.fit.network, ranks=ranks, compressor=recorded.compressor)
+    fleet = Fleet(predictor, scenario, spec, rows=min(ranks, given.rows))
     connection = service.connection()
     idle = service.resident_bytes()
     decision = begin(connection, spec)

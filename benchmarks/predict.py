@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from predict_parts.measured import Measured, Plan, read_again, run
 
 from gravac.collectives import Network
-from gravac.whatif import Foretold, Oracle, Recording, Scenario, best
+from gravac.whatif import Prediction, Predictor, Recording, Scenario, best
 from gravac_controller.bench import rate
 
 FITTED, LINKS = "1gbit", "30mbit 40mbit 50mbit 75mbit 100mbit 150mbit 200mbit 300mbit 500mbit 750mbit"
@@ -71,10 +71,15 @@ def main() -> None:
 
 def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[float], cfs: list[float]) -> None:
     """Print the tables and whether what is wanted holds; exit code 1 if not."""
-    oracle = Oracle([(recording(measured, fit_link, fitted), network(fit_link))])
-    print("model fitted on", fit_link, "at CF", fitted, oracle.fit.model)
+    predictor = Predictor([(recording(measured, fit_link, fitted), network(fit_link))])
+    print("model fitted on", fit_link, "at CF", fitted, predictor.fit.model)
     print(
-        "spread", f"{oracle.fit.spread:.1%}", "error", f"{oracle.error:.1%}", *oracle.fit.unknown, sep="\n  "
+        "spread",
+        f"{predictor.fit.spread:.1%}",
+        "error",
+        f"{predictor.error:.1%}",
+        *predictor.fit.unknown,
+        sep="\n  ",
     )
     errors: dict[str, list[float]] = {"seen CFs": [], "other CFs": []}
     inside = right = 0
@@ -83,9 +88,9 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
         scenario = Scenario(
             network=network(link), ranks=measured.spec.world_size, compressor=measured.spec.compressor
         )
-        foretold = [oracle.at(scenario, cf) for cf in cfs]
+        predictions = [predictor.predict(scenario, cf) for cf in cfs]
         useful: dict[float, float] = {}
-        for told in foretold:
+        for told in predictions:
             seconds, gain = measured.step_seconds(link, told.cf), measured.gain(told.cf, [link])
             useful[told.cf] = gain / seconds
             error = told.step.seconds / seconds - 1
@@ -96,7 +101,7 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
                 f"{told.step.seconds * 1e3:>7.1f}ms {told.low * 1e3:>6.0f} –{told.high * 1e3:>5.0f}ms {error:>+7.1%} "
                 f"{gain:>6.3f} {told.gain.likely or 0:>6.3f}"
             )
-        right += _chosen(link, foretold, useful)
+        right += _chosen(link, predictions, useful)
     every = [error for some in errors.values() for error in some]
     for name, some in errors.items():
         if some:
@@ -109,8 +114,8 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
     sys.exit(0 if median(every) <= WANTED_ERROR and right >= 0.9 * len(links) else 1)
 
 
-def _chosen(link: str, foretold: list[Foretold], useful: dict[float, float]) -> bool:
-    told = best(foretold)
+def _chosen(link: str, predictions: list[Prediction], useful: dict[float, float]) -> bool:
+    told = best(predictions)
     assert told is not None
     true = max(useful, key=useful.__getitem__)
     loss = 1 - useful[told.cf] / useful[true]

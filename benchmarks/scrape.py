@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from gravac.fold import JobFold
-from gravac.traces.trace import TraceRecord
+from gravac.traces import TraceRecord
 from gravac_controller.api.examples import SPEC, WINDOW
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.metrics import exposition as metrics

@@ -20,8 +20,8 @@ from typing import Any
 
 from gravac.fold import JobFold
 from gravac.protocol import JobSpec, WindowReport
+from gravac.traces import TraceRecord, TraceWriter, read_trace
 from gravac.traces.line import encode
-from gravac.traces.trace import TraceRecord, TraceWriter, read
 
 STORED = Path(__file__).parent.parent / "tests/traces/schema-1.jsonl.gz"
 CHUNK = 1000
@@ -30,7 +30,7 @@ CHUNK = 1000
 
 def windows(source: Path, count: int) -> Iterator[tuple[TraceRecord, ...]]:
     """The pieces of a job of ``count`` windows."""
-    records = [line.record for line in read(source)]
+    records = [line.record for line in read_trace(source)]
     spec = next(record for record in records if isinstance(record, JobSpec))
     reports = [record for record in records if isinstance(record, WindowReport)]
     fold = JobFold(spec)

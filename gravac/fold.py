@@ -13,9 +13,8 @@ from pydantic import ValidationError
 
 from gravac.policies import aligned, build, steering
 from gravac.policies.base import Policy, PolicyState
-from gravac.protocol import Decision, JobAnswer, JobSpec, WindowAnswer, WindowReport
-from gravac.protocol.orders import Override
-from gravac.validation import first_problem
+from gravac.protocol import Decision, JobAnswer, JobSpec, Override, WindowAnswer, WindowReport
+from gravac.wording import first_problem
 
 Judgement = Literal["new", "duplicate", "conflict", "gap", "wrong_job", "wrong_incarnation"]
 """new: the next window. gap: a later one, windows between are missing. duplicate: folded before, same

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, PolicySpec
+from gravac.traces import read_trace
 from gravac.traces.redecide import Pair, Redecision, redecide
-from gravac.traces.trace import read
 
 LISTED = 5
 """Windows that a failure shows with both reasons; of the others it gives the numbers."""
@@ -32,7 +32,7 @@ def assert_decisions(
     """
     __tracebackhide__ = True
     path = Path(trace)
-    with read(path) as lines:
+    with read_trace(path) as lines:
         found = redecide(lines, policy, settings, exact)
     if found.differing:
         raise AssertionError(_failure(path, found))

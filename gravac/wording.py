@@ -1,20 +1,108 @@
-"""Words for messages that people read: safe to print, and with a hint where a name is misspelled."""
+"""Words of messages: safe text, paths, numbers, hints for misspelled names, and errors of pydantic in one sentence."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import ValidationError
+
+_VALUE_CHARACTERS = 80
+_PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-def printable(text: str) -> str:
-    """The text without control characters, which could rewrite a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
+def printable(text: str, limit: int | None = None) -> str:
+    """Make text from elsewhere safe to show in a terminal, a log line or JSON.
+
+    Args:
+        text: anything; may hold escape sequences, line breaks or lone surrogates.
+        limit: cut after this number of characters, with an ellipsis; None: never.
+
+    Returns:
+        One line. Line breaks and other white space become spaces, other unprintable characters question marks.
+    """
+    cut = text if limit is None else shortened(text, limit)
+    if cut.isprintable():
+        return cut
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in cut)
 
 
-def meant(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`` (did you mean 'x'?)`` with the known names closest to ``name``, which begin with ``prefix`` as it does.
+def shortened(text: str, limit: int) -> str:
+    """Return the text, cut after ``limit`` characters with an ellipsis."""
+    return text if len(text) <= limit else text[:limit] + "…"
 
-    Empty when none is close.
+
+def display_path(path: Path | str) -> str:
+    """Return a path as a user would type it: relative if it is below the working directory, else absolute."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # the working directory is gone
+        return str(path)
+    return os.path.abspath(path) if relative.startswith(os.pardir) else relative
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Suggest known names for a misspelled one.
+
+    Args:
+        name: the misspelled name.
+        known: names that exist, without ``prefix``.
+        prefix: what ``name`` begins with and ``known`` does not.
+
+    Returns:
+        `` (did you mean 'x'?)`` with up to three close names; empty when none is close.
     """
     by_lower = {each.lower(): each for each in known}
     wanted = name.strip().lower().removeprefix(prefix.lower())
     close = [repr(prefix + by_lower[each]) for each in get_close_matches(wanted, by_lower, n=3)]
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def format_cf(value: float) -> str:
+    """Format a compression factor: ``dense`` or ``CF 40``."""
+    return "dense" if value == 1.0 else f"CF {value:g}"
+
+
+def format_number(value: float) -> str:
+    """Format a rate with about three significant digits, without an exponent below 10¹²."""
+    if value >= 99.95 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def format_gain(gain: float) -> str:
+    """Format a gain with two decimals, three below 0.1."""
+    return f"{gain:.2f}" if gain >= 0.1 else f"{gain:.3f}"
+
+
+def format_percent(ratio: float) -> str:
+    """Format a ratio as per cent: one decimal below 10 unless it is whole."""
+    value = ratio * 100
+    text = f"{value:.1f}" if value < 10 else f"{value:.0f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def validator_message(message: str) -> str:
+    """Return pydantic's message of one of our own validators without the prefix that pydantic adds."""
+    for prefix in _PREFIXES:
+        message = message.removeprefix(prefix)
+    return message
+
+
+def first_problem(error: ValidationError) -> str:
+    """Describe the first problem of a validation error.
+
+    Returns:
+        ``field: what is wrong (got value)``, a few hundred characters at most.
+    """
+    problems = error.errors(include_url=False, include_context=False)
+    problem = problems[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "record"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    message = validator_message(problem["msg"])
+    if problem["type"] == "value_error" and not problem["loc"]:
+        return f"{message}{more}"
+    if problem["type"] == "missing":
+        return f"{field}: is missing{more}"
+    value = shortened(repr(problem["input"]), _VALUE_CHARACTERS)
+    return f"{field}: {message[:1].lower()}{message[1:]} (got {value}){more}"

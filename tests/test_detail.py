@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gravac.protocol import WindowReport
-from gravac.protocol.detail import COLUMNS, MOST_STEPS, StepDetail
-from gravac.traces.trace import read
+from gravac.protocol import MAX_LISTED_STEPS, STEP_COLUMNS, StepDetail, WindowReport
+from gravac.traces import read_trace
 
 TRACE = Path(__file__).parent / "traces/mlp-steps.jsonl.gz"
 LISTED, SPOILT = 6, 124
@@ -16,7 +15,7 @@ LISTED, SPOILT = 6, 124
 
 @pytest.fixture(scope="module")
 def windows() -> list[WindowReport]:
-    return [line.record for line in read(TRACE) if isinstance(line.record, WindowReport)]
+    return [line.record for line in read_trace(TRACE) if isinstance(line.record, WindowReport)]
 
 
 def detail(window: WindowReport) -> StepDetail:
@@ -82,7 +81,7 @@ def test_a_step_that_is_not_finite_has_no_norms(windows: list[WindowReport]) -> 
 
 
 def one(**changes: object) -> dict[str, object]:
-    return {"first_step": 0, **dict.fromkeys(COLUMNS, (1,)), "cf": (1.0,), **changes}
+    return {"first_step": 0, **dict.fromkeys(STEP_COLUMNS, (1,)), "cf": (1.0,), **changes}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def one(**changes: object) -> dict[str, object]:
         ({"cf": (1.0, 2.0)}, "cf: every column has a value for each step; it has 2 values, epoch has 1"),
         ({"sent_sq": (-1.0,)}, "sent_sq"),
         ({"payload_bytes": ()}, "payload_bytes"),
-        (dict.fromkeys(COLUMNS, (1,) * (MOST_STEPS + 1)), "at most 1024"),
+        (dict.fromkeys(STEP_COLUMNS, (1,) * (MAX_LISTED_STEPS + 1)), "at most 1024"),
     ],
 )
 def test_what_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:

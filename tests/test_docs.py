@@ -58,7 +58,7 @@ def test_links_resolve(document: Path) -> None:
 
 @BY_NAME
 def test_named_files_exist(document: Path) -> None:
-    """Paths in code style, such as `gravac/protocol/records.py`."""
+    """Paths in code style, such as `gravac/protocol/window.py`."""
     folders = "gravac|agent|controller|tests|docs|examples|benchmarks|dashboards|docker|tools"
     for name in re.findall(rf"`((?:{folders})/[\w/.-]+\.\w+)`", document.read_text()):
         assert (ROOT / name).exists() or "my" in name, f"{document.name} names {name}, which is not there"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import SCHEMA
+from gravac.traces import TraceError, read_trace
 from gravac.traces.line import MAX_LINE_BYTES
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, read
 from tests.support.traces_made import make
 
 Change = Callable[[bytes], bytes]
@@ -197,7 +197,7 @@ def test_one_clear_error(path: Path, name: str) -> None:
     change, words = REFUSED[name]
     broken(path, change)
     with pytest.raises(TraceError, match=words) as caught:
-        list(read(path, verify=False))
+        list(read_trace(path, verify=False))
     assert str(caught.value).startswith(str(path))
     assert len(str(caught.value)) < 600 + len(str(path))
     found = check(path)  # which never raises for a bad trace
@@ -209,7 +209,7 @@ def test_one_clear_error(path: Path, name: str) -> None:
 def test_what_only_replay_can_find(path: Path, name: str) -> None:
     change, words = DECIDED[name]
     broken(path, change)
-    list(read(path, verify=False))
+    list(read_trace(path, verify=False))
     found = check(path)
     assert any(words in one.message for one in found.differences), [one.message for one in found.differences]
 
@@ -218,34 +218,34 @@ def test_what_only_replay_can_find(path: Path, name: str) -> None:
 def test_repaired_and_said(path: Path, name: str) -> None:
     change, notes = REPAIRED[name]
     broken(path, change)
-    lines = read(path)
+    lines = read_trace(path)
     kept = list(lines)
     assert len(lines.notes) == len(notes)
     assert all(said.startswith(note) for said, note in zip(lines.notes, notes, strict=True))
     whole = path.with_name("whole.jsonl")
     make(whole, windows=4)
-    assert [one.record for one in kept] == [one.record for one in read(whole)][: len(kept)]
+    assert [one.record for one in kept] == [one.record for one in read_trace(whole)][: len(kept)]
 
 
 def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:
     for source, words in ((tmp_path, "Is a directory"), (path, "No such file")):
         with pytest.raises(TraceError, match=f"cannot be opened: {words}"):
-            read(source)
+            read_trace(source)
     path.write_bytes(b"")
-    assert list(read(path)) == []
+    assert list(read_trace(path)) == []
     assert [one.message for one in check(path).differences] == ["the trace is empty"]
 
 
 LIMITED = """
 import resource, sys
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, read
+from gravac.traces import TraceError, read_trace
 from pathlib import Path
 now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20),) * 2)
 for name in sys.argv[1:]:
     try:
-        for _ in read(name, verify=False): pass
+        for _ in read_trace(name, verify=False): pass
     except TraceError as error:
         print(error.message)
     print(check(name).ok)

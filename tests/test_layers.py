@@ -75,7 +75,7 @@ def breaking(rule: Callable[[str, Path], object]) -> dict[str, object]:
 def test_there_is_something_to_check() -> None:
     assert {package for package, _ in FILES} == set(PACKAGES)
     assert imported(ROOT / "agent/gravac_agent/reporting/client.py") >= {"http", "socket", "threading"}
-    assert "len" in called(ROOT / "gravac/traces/trace.py")
+    assert "len" in called(ROOT / "gravac/traces/reader.py")
 
 
 def test_layers() -> None:

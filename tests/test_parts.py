@@ -13,9 +13,8 @@ import pytest
 from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobSpec, Record, WindowReport
-from gravac.traces import parts
+from gravac.traces import Line, TraceError, TraceWriter, parts, read_trace
 from gravac.traces.replay import check, replay
-from gravac.traces.trace import Line, TraceError, TraceWriter, read
 from tests.support.policies import Cluster, job_spec
 from tests.support.traces_made import Ticker
 
@@ -38,9 +37,11 @@ class Scribe:
 
     def turn(self, compress: bool = True) -> None:
         changes = {"policy_state": self.fold.policy_state, "first_window": self.fold.next_window}
-        self.writer.turn(self.fold.spec.model_copy(update=changes), self.fold.decision, summary='{"a":1}')
+        self.writer.begin_part(
+            self.fold.spec.model_copy(update=changes), self.fold.decision, summary='{"a":1}'
+        )
         if compress:
-            parts.compress(parts.closed(self.path.parent)[self.writer.part - 1])
+            parts.compress(parts.full_parts(self.path.parent)[self.writer.part - 1])
 
 
 @pytest.fixture
@@ -56,26 +57,26 @@ def scribe(tmp_path: Path) -> Scribe:
 
 
 def windows(path: Path) -> list[int]:
-    return [line.record.window for line in read(path) if isinstance(line.record, WindowReport)]
+    return [line.record.window for line in read_trace(path) if isinstance(line.record, WindowReport)]
 
 
 def test_the_parts_are_one_trace(scribe: Scribe) -> None:
     names = sorted(path.name for path in scribe.path.parent.iterdir())
     assert names == ["journal.000001.jsonl.gz", "journal.000002.jsonl", "journal.jsonl"]
     assert windows(scribe.path) == list(range(12))
-    lines = list(read(scribe.path))
+    lines = list(read_trace(scribe.path))
     assert [line.number for line in lines] == list(range(1, len(lines) + 1))
     found = check(scribe.path)
     assert found.ok, found.differences
     assert (found.windows, found.notes) == (12, [])
-    assert [row.window for row in replay(read(scribe.path)).rows] == [-1, *range(12)]
+    assert [row.window for row in replay(read_trace(scribe.path)).decisions] == [-1, *range(12)]
 
 
 def test_between_the_renames_of_a_turn_the_full_parts_are_the_trace(scribe: Scribe) -> None:
     """Whoever reads a running job may come just then; a journal that is not there is still an error."""
-    scribe.path.rename(parts.closed_path(scribe.path.parent, 3))
+    scribe.path.rename(parts.full_part_path(scribe.path.parent, 3))
     assert windows(scribe.path) == list(range(12))
-    for path in parts.closed(scribe.path.parent).values():
+    for path in parts.full_parts(scribe.path.parent).values():
         path.unlink()
     with pytest.raises(TraceError, match="cannot be opened: No such file"):
         windows(scribe.path)
@@ -83,13 +84,13 @@ def test_between_the_renames_of_a_turn_the_full_parts_are_the_trace(scribe: Scri
 
 def test_each_part_is_a_trace_of_its_own(scribe: Scribe) -> None:
     folder = scribe.path.parent
-    whole = {line.number: line.record for line in read(scribe.path)}
+    whole = {line.number: line.record for line in read_trace(scribe.path)}
     for number, expected in ((1, range(4)), (2, range(4, 8))):
-        path = parts.closed(folder)[number]
+        path = parts.full_parts(folder)[number]
         assert windows(path) == list(expected)
         found = check(path)
         assert found.ok, found.differences
-        assert {line.number: line.record for line in read(path)}.items() <= whole.items()
+        assert {line.number: line.record for line in read_trace(path)}.items() <= whole.items()
     (folder / "journal.000002.jsonl").unlink()  # a gap: what is before it cannot be told to belong
     assert windows(scribe.path) == list(range(8, 12))
     found = check(scribe.path)
@@ -109,8 +110,8 @@ def test_the_download_of_all_parts_is_one_trace(scribe: Scribe, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_altered_line_of_any_part_is_found(scribe: Scribe, number: int) -> None:
-    path = scribe.path if number == 3 else parts.closed(scribe.path.parent)[number]
-    with parts.opened(path) as file:
+    path = scribe.path if number == 3 else parts.full_parts(scribe.path.parent)[number]
+    with parts.open_part(path) as file:
         data = file.read()
     path.write_bytes(data.replace(b'"samples":3200', b'"samples":3201', 1))
     found = check(scribe.path)
@@ -142,7 +143,9 @@ def test_the_writer_goes_on_after_a_turn(scribe: Scribe) -> None:
 
 def test_a_fold_from_one_part_goes_on_as_the_whole_would(scribe: Scribe) -> None:
     (spec,) = (
-        line.record for line in read(parts.closed(scribe.path.parent)[2]) if isinstance(line.record, JobSpec)
+        line.record
+        for line in read_trace(parts.full_parts(scribe.path.parent)[2])
+        if isinstance(line.record, JobSpec)
     )
     alone, whole = JobFold(spec), JobFold(job_spec(parse("gravac").spec()))
     for window in range(12):
@@ -264,7 +267,7 @@ def test_a_kill_at_any_point_of_turning_or_compressing_loses_nothing(tmp_path: P
 def test_what_is_in_the_folder_besides_is_left_alone(tmp_path: Path) -> None:
     for name in ("journal.1.jsonl", "journal.0000001x.jsonl", "notes.txt", "journal.000001.jsonl.bak"):
         (tmp_path / name).write_text("mine")
-    assert parts.closed(tmp_path) == {}
+    assert parts.full_parts(tmp_path) == {}
     parts.repair(tmp_path / parts.ACTIVE)
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -272,4 +275,4 @@ def test_what_is_in_the_folder_besides_is_left_alone(tmp_path: Path) -> None:
 def test_a_part_that_is_no_gzip_is_named(scribe: Scribe) -> None:
     (scribe.path.parent / "journal.000001.jsonl.gz").write_bytes(b"\x1f\x8b nonsense")
     with pytest.raises(TraceError, match=r"journal\.jsonl line 1: cannot be read"):
-        list(read(scribe.path))
+        list(read_trace(scribe.path))

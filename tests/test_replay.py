@@ -9,9 +9,9 @@ import pytest
 from gravac.fold import JobFold
 from gravac.policies import POLICIES, parse
 from gravac.protocol import Event, JobSpec
+from gravac.traces import TraceError, TraceWriter, read_trace
 from gravac.traces.line import encode
-from gravac.traces.replay import check, replay, replay_with
-from gravac.traces.trace import TraceError, TraceWriter, read
+from gravac.traces.replay import check, replay
 from tests.support.policies import Cluster, job_spec
 from tests.support.traces_made import Ticker, make, write
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 def resealed(path: Path, line: int, old: bytes, new: bytes) -> None:
     """Alter a line and seal the whole file anew, as a forger would: only replay can find that."""
-    lines, digest, pieces = list(read(path)), "", []
+    lines, digest, pieces = list(read_trace(path)), "", []
     for item in lines:
         record = item.record
         if item.number == line:
@@ -136,7 +136,7 @@ def test_a_decision_without_its_window_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize("again", [(7,), (7, 8), (5, 6)])
 def test_a_doubled_window_is_named(path: Path, again: tuple[int, ...]) -> None:
-    pieces = [line.record for line in read(_made(path))]
+    pieces = [line.record for line in read_trace(_made(path))]
     at = 8
     doubled = pieces[:at] + [pieces[number - 1] for number in again] + pieces[at:]
     write(path.with_name("b.jsonl"), [tuple(doubled)])
@@ -204,7 +204,7 @@ def test_an_unknown_policy_is_a_difference_not_a_crash(path: Path) -> None:
         f"before window 0: line 1: no policy named 'later'. Policies are: {', '.join(POLICIES)}."
     )
     with pytest.raises(TraceError, match="line 1: no policy named 'later'"):
-        replay(read(path))
+        replay(read_trace(path))
 
 
 def test_an_empty_trace_proves_nothing(path: Path) -> None:
@@ -230,17 +230,17 @@ def test_differences_are_bounded(path: Path) -> None:
 
 def test_replay_gives_rows(path: Path) -> None:
     make(path)
-    result = replay(read(path))
-    assert [row.window for row in result.rows] == [-1, *range(7)]
+    result = replay(read_trace(path))
+    assert [row.window for row in result.decisions] == [-1, *range(7)]
     assert result.differing == ()
-    assert result.rows[0].report is None
-    assert result.rows[3].report is not None
-    assert result.rows[3].recorded == result.rows[3].replayed
+    assert result.decisions[0].report is None
+    assert result.decisions[3].report is not None
+    assert result.decisions[3].recorded == result.decisions[3].replayed
 
 
 def test_replay_with_another_policy_shows_both(path: Path) -> None:
     make(path)
-    rows = replay_with(read(path), parse("gravac:epsilon=0.5")).rows
+    rows = replay(read_trace(path), parse("gravac:epsilon=0.5")).decisions
     # The same until CF 20, whose gain of 0.45 the stricter rule calls too strong.
     assert [(row.recorded.rule, row.replayed.rule) for row in rows[:5] if row.recorded] == [
         ("start", "start"),
@@ -254,7 +254,7 @@ def test_replay_with_another_policy_shows_both(path: Path) -> None:
 
 def test_replay_with_a_policy_the_run_did_not_follow_says_unusable(path: Path) -> None:
     make(path, "dense", windows=8)
-    rows = replay_with(read(path), parse("gravac")).rows
+    rows = replay(read_trace(path), parse("gravac")).decisions
     # The dense run measures the baseline; CF 10 was never sent.
     assert [row.replayed.rule for row in rows] == [
         "start",
@@ -271,4 +271,4 @@ def test_replay_with_starts_a_resumed_job_afresh(path: Path) -> None:
     fold = JobFold(job_spec(parse("gravac").spec()))
     spec = fold.spec.model_copy(update={"policy_state": fold.policy_state})
     write(path, [(spec, fold.start_decision)])
-    assert replay_with(read(path), parse("static:cf=3")).rows[0].replayed.cf_candidate == 3.0
+    assert replay(read_trace(path), parse("static:cf=3")).decisions[0].replayed.cf_candidate == 3.0

@@ -9,10 +9,9 @@ from pydantic import ValidationError
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import Decision
-from gravac.protocol.orders import Order, Override
-from gravac.traces.replay import check, replay, replay_with
-from gravac.traces.trace import TraceWriter, read
+from gravac.protocol import Decision, Order, Override
+from gravac.traces import TraceWriter, read_trace
+from gravac.traces.replay import check, replay
 from tests.support.policies import Cluster, job_spec
 from tests.support.traces_made import Ticker
 
@@ -177,12 +176,14 @@ def test_a_trace_with_orders_replays_byte_for_byte(tmp_path: Path) -> None:
         windows(5)
     found = check(path)
     assert found.ok, found.differences
-    rules = [row.replayed.rule for row in replay(read(path)).rows]
+    rules = [row.replayed.rule for row in replay(read_trace(path)).decisions]
     assert rules.count("pinned") == 3
     assert rules.count("resumed") == 1
-    other = replay_with(read(path), parse("static:cf=100"))  # orders hold whatever the rule
-    assert [row.replayed.cf_candidate for row in other.rows if row.replayed.rule == "pinned"] == [33.5] * 3
-    assert other.rows[-1].replayed.cf_candidate == 100
+    other = replay(read_trace(path), parse("static:cf=100"))  # orders hold whatever the rule
+    assert [row.replayed.cf_candidate for row in other.decisions if row.replayed.rule == "pinned"] == [
+        33.5
+    ] * 3
+    assert other.decisions[-1].replayed.cf_candidate == 100
     without = [
         line for line in path.read_bytes().splitlines(keepends=True) if b'"kind":"override"' not in line
     ]

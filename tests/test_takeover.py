@@ -6,9 +6,9 @@ import pytest
 
 from gravac.policies import parse
 from gravac.protocol import Decision
+from gravac.traces import TraceWriter, read_trace
 from gravac.traces.follow import Follower
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceWriter, read
 from tests.support.traces_made import Ticker, records, write
 
 
@@ -46,7 +46,7 @@ def test_a_journal_of_another_version_is_gone_on_from_as_recorded(path: Path) ->
     other = last.model_copy(update={"epoch": 7, "cf_minimum": 40.0, "cf_candidate": 40.0})
     write(path, [*pieces[:4], (pieces[4][0], other)])
     follower = Follower(adopt=True)
-    for line in read(path):
+    for line in read_trace(path):
         follower.push(line)
     assert follower.fold is not None
     assert follower.fold.decision == other

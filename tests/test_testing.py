@@ -7,7 +7,7 @@ import pytest
 from gravac.policies import parse
 from gravac.protocol import Decision
 from gravac.testing import assert_decisions
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
 from tests.support.traces_made import make, records, write
 
 

@@ -14,17 +14,16 @@ import pytest
 
 from gravac.policies import parse
 from gravac.protocol import SCHEMA
+from gravac.traces import TraceError, TraceWriter, read_trace, trace
 from gravac.traces import line as traceline
-from gravac.traces import trace
 from gravac.traces.line import encode
-from gravac.traces.trace import TraceError, TraceWriter, read
 from tests.support.traces_made import NOTE, Ticker, make, records, write
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     pieces = records(parse("gravac"), 3)
     write(tmp_path / "a.jsonl", pieces)
-    lines = list(read(tmp_path / "a.jsonl"))
+    lines = list(read_trace(tmp_path / "a.jsonl"))
     assert [line.record for line in lines] == [record for piece in pieces for record in piece]
     assert [line.kind for line in lines] == ["job", "decision", *["window", "decision"] * 3, "event", "end"]
     assert [line.number for line in lines] == list(range(1, 11))
@@ -70,14 +69,14 @@ def test_torn_at_every_byte_loses_only_the_torn_line(tmp_path: Path, monkeypatch
             assert writer.lines == kept, length
             assert bool(writer.notes) == (length > complete), (length, writer.notes)
             writer.append(NOTE)
-        again = list(read(path)) if kept else []
+        again = list(read_trace(path)) if kept else []
         assert len(again) == (kept + 1 if kept else 0), length
 
 
 def test_torn_tail_is_told_by_the_reader(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(make(path)[:-40])
-    lines = read(path)
+    lines = read_trace(path)
     assert len(list(lines)) == 17
     assert len(lines.notes) == 1
     assert lines.notes[0].startswith("line 18 is torn (")
@@ -109,7 +108,7 @@ def test_a_damaged_journal_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_two_writers_are_refused_even_across_processes(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     code = (
-        "import sys, time; from gravac.traces.trace import TraceWriter, TraceError\n"
+        "import sys, time; from gravac.traces import TraceWriter, TraceError\n"
         "try: TraceWriter(sys.argv[1], time.time)\n"
         "except TraceError as error: print(error)\n"
     )
@@ -161,7 +160,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: p
                 writer.append(*pieces[1])
         assert path.read_bytes() == before
         writer.append(*pieces[1])
-    assert [line.kind for line in read(path)] == ["job", "decision", "window", "decision"]
+    assert [line.kind for line in read_trace(path)] == ["job", "decision", "window", "decision"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "file in the way"])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import SCHEMA, Decision
-from gravac.traces.line import Line, decode, encode
-from gravac.traces.trace import TraceError, read
+from gravac.traces import Line, TraceError, read_trace
+from gravac.traces.line import decode, encode
 from tests.support.trace_leaves import Replayed, altered, changes, field, leaves, other
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
@@ -52,7 +52,7 @@ def silent(name: str) -> bool:
 
 @functools.cache
 def replayed(path: Path) -> Replayed:
-    return Replayed(list(read(path)))
+    return Replayed(list(read_trace(path)))
 
 
 def first_of_each_field(lines: list[Line]) -> dict[str, tuple[int, tuple[str | int, ...], object]]:

@@ -10,9 +10,9 @@ import pytest
 from jsonschema_rs import Draft202012Validator, meta
 
 from gravac.protocol import SCHEMA
+from gravac.traces import read_trace
 from gravac.traces.line import KINDS, encode
 from gravac.traces.parts import COMPRESS_LEVEL
-from gravac.traces.trace import read
 from tools.pages.trace import DOCS, page, schema, schema_text
 
 TRACES = sorted((Path(__file__).parent / "traces").glob("*.jsonl*"))
@@ -29,7 +29,9 @@ def lines(path: Path) -> Iterator[Any]:
     """As they stand there, or, of an older schema, as today's gravac would write them."""
     old = stored(path)[0]["schema"] < SCHEMA
     yield from (
-        (json.loads(encode(line.record, line.time, "")[0]) for line in read(path)) if old else stored(path)
+        (json.loads(encode(line.record, line.time, "")[0]) for line in read_trace(path))
+        if old
+        else stored(path)
     )
 
 
@@ -94,7 +96,7 @@ def test_every_kind_of_line_is_published() -> None:
 def test_a_window_is_at_most_2_kilobytes_gzipped(path: Path) -> None:
     """With its decision, its curve of gain, and everything else in the trace, packed as full parts of journals are."""
     data = b"".join(
-        encode(line.record, line.time, f"{number:016x}")[0] for number, line in enumerate(read(path))
+        encode(line.record, line.time, f"{number:016x}")[0] for number, line in enumerate(read_trace(path))
     )
     windows = data.count(b'{"kind":"window"')
     assert windows > 5

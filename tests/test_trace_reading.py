@@ -8,21 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gravac.traces import TraceError, read_trace
 from gravac.traces.line import decode, encode
-from gravac.traces.trace import TraceError, read
 from tests.support.traces_made import NOTE, make, write
 
 
 def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:
     data = make(tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
-    assert list(read(tmp_path / "a.jsonl.gz")) == list(read(tmp_path / "a.jsonl"))
+    assert list(read_trace(tmp_path / "a.jsonl.gz")) == list(read_trace(tmp_path / "a.jsonl"))
 
 
 def test_gzip_cut_short_gives_what_is_there(tmp_path: Path) -> None:
     data = gzip.compress(make(tmp_path / "a.jsonl", windows=60), compresslevel=0)
     (tmp_path / "b.gz").write_bytes(data[: len(data) // 2])
-    lines = read(tmp_path / "b.gz")
+    lines = read_trace(tmp_path / "b.gz")
     assert len(list(lines)) > 10
     assert "ends early" in lines.notes[0]
 
@@ -32,24 +32,24 @@ def test_broken_gzip_is_one_clear_error(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 0xFF
     (tmp_path / "b.gz").write_bytes(data)
     with pytest.raises(TraceError, match=r"b\.gz line \d+: "):
-        list(read(tmp_path / "b.gz"))
+        list(read_trace(tmp_path / "b.gz"))
 
 
 def test_a_bomb_costs_no_more_than_its_bound(tmp_path: Path) -> None:
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(b"\0" * (50 << 20)))
     with pytest.raises(TraceError, match="line 1: is longer than 1048576 bytes"):
-        list(read(tmp_path / "bomb.gz"))
+        list(read_trace(tmp_path / "bomb.gz"))
     make(tmp_path / "a.jsonl", windows=20)
     with pytest.raises(TraceError, match="the trace is longer than 5000 bytes"):
-        list(read(tmp_path / "a.jsonl", max_bytes=5000))
+        list(read_trace(tmp_path / "a.jsonl", max_bytes=5000))
 
 
 def test_crlf_and_byte_order_mark_are_forgiven_and_told(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     plain = make(path)
     path.write_bytes(b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"))
-    lines = read(path)
-    assert [line.record for line in lines] == [line.record for line in read(io.BytesIO(plain))]
+    lines = read_trace(path)
+    assert [line.record for line in lines] == [line.record for line in read_trace(io.BytesIO(plain))]
     assert lines.notes == ["began with a byte order mark: ignored", "has CRLF line ends: ignored"]
 
 
@@ -81,24 +81,24 @@ def test_bad_lines_name_line_and_field(tmp_path: Path, line: int, old: bytes, ne
     path = tmp_path / "a.jsonl"
     path.write_bytes(edited(make(path), line, old, new))
     with pytest.raises(TraceError, match=words) as caught:
-        list(read(path, verify=False))
+        list(read_trace(path, verify=False))
     assert (caught.value.line, caught.value.path) == (line, str(path))
 
 
 def test_a_trace_begins_with_its_job(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [(NOTE,)])
     with pytest.raises(TraceError, match="line 1: a trace begins with its job, this with a event"):
-        list(read(tmp_path / "a.jsonl"))
+        list(read_trace(tmp_path / "a.jsonl"))
 
 
 def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be opened: No such file"):
-        read(tmp_path / "none.jsonl")
+        read_trace(tmp_path / "none.jsonl")
 
 
 def test_a_stream_of_the_caller_stays_open(tmp_path: Path) -> None:
     stream = io.BytesIO(make(tmp_path / "a.jsonl"))
-    assert len(list(read(stream))) == 18
+    assert len(list(read_trace(stream))) == 18
     assert not stream.closed
 
 
@@ -126,7 +126,7 @@ def test_mutated_files_raise_the_documented_error_only(tmp_path: Path, data: st.
         if not raw:
             return
     try:
-        list(read(io.BytesIO(bytes(raw)), verify=data.draw(st.booleans())))
+        list(read_trace(io.BytesIO(bytes(raw)), verify=data.draw(st.booleans())))
     except TraceError as error:
         assert error.line  # noqa: PT017
 

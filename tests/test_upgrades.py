@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import SCHEMA, JobSpec, WindowReport
-from gravac.protocol.spread import quantiles
+from gravac.protocol import SCHEMA, JobSpec, WindowReport, quantiles
+from gravac.traces import TraceError, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, read
-from gravac.traces.upgrades import STEPS
+from gravac.traces.upgrades import UPGRADES
 
 TRACES = Path(__file__).parent / "traces"
 OLD = {1: TRACES / "schema-1.jsonl.gz", 2: TRACES / "mlp-ruled-out.jsonl.gz"}
@@ -21,7 +20,7 @@ def lines(path: Path) -> list[bytes]:
 
 
 def test_every_old_version_has_a_step_and_an_example() -> None:
-    assert set(STEPS) == set(OLD) == set(range(1, SCHEMA))
+    assert set(UPGRADES) == set(OLD) == set(range(1, SCHEMA))
 
 
 @pytest.mark.parametrize("version", OLD)
@@ -34,7 +33,7 @@ def test_an_old_trace_is_read_and_replays(version: int) -> None:
 
 def test_version_1_windows_get_their_spread() -> None:
     raw = [json.loads(line) for line in lines(OLD[1])]
-    upgraded = [line.record for line in read(OLD[1])]
+    upgraded = [line.record for line in read_trace(OLD[1])]
     assert len(raw) == len(upgraded)
     windows = 0
     for was, now in zip(raw, upgraded, strict=True):
@@ -51,7 +50,7 @@ def test_version_1_windows_get_their_spread() -> None:
 
 
 def test_version_2_windows_list_no_steps() -> None:
-    windows = [line.record for line in read(OLD[2]) if isinstance(line.record, WindowReport)]
+    windows = [line.record for line in read_trace(OLD[2]) if isinstance(line.record, WindowReport)]
     assert {each.steps for each in windows} == {None}
     assert all(each.spread is not None for each in windows), "what version 2 has stays"
 
@@ -83,7 +82,7 @@ def test_what_is_not_of_its_version_is_named(tmp_path: Path, old: bytes, new: by
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b"".join(pieces))
     with pytest.raises(TraceError, match=words) as caught:
-        list(read(path, verify=False))
+        list(read_trace(path, verify=False))
     assert len(str(caught.value)) < 700
 
 
@@ -93,6 +92,6 @@ def test_a_step_that_cannot_be_taken_says_so(tmp_path: Path, monkeypatch: pytest
     def stumbles(kind: str, body: dict[str, object]) -> dict[str, object]:
         return {"gone": body["gone"]}
 
-    monkeypatch.setitem(STEPS, 1, stumbles)
-    with pytest.raises(TraceError, match=r"line 1: job: is not as version 1 has it \(KeyError: 'gone'\)"):
-        list(read(OLD[1]))
+    monkeypatch.setitem(UPGRADES, 1, stumbles)
+    with pytest.raises(TraceError, match=r"line 1: job: does not fit schema version 1 \(KeyError: 'gone'\)"):
+        list(read_trace(OLD[1]))

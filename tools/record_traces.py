@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.traces import read_trace
 from gravac.traces.line import encode
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from gravac_agent import Agent
 from gravac_agent.demo import digits, lm
 from gravac_controller.bench.places import on_hosts, side_by_side
@@ -224,7 +224,7 @@ def ranks_on(places: list[Any], name: str, folder: Path, common: dict[str, str])
 def store(journal: Path, path: Path) -> None:
     """All parts as one file, with nothing of this machine's clock in the gzip header."""
     digest, pieces = "", []
-    for line in read(journal):
+    for line in read_trace(journal):
         raw, digest = encode(line.record, line.time, digest)
         pieces.append(raw)
     path.write_bytes(gzip.compress(b"".join(pieces), 9, mtime=0))
@@ -232,7 +232,7 @@ def store(journal: Path, path: Path) -> None:
     if not found.ok:
         raise SystemExit(f"{path.name}: {found.differences[0].message}")
     kinds: dict[str, int] = {}
-    for line in read(path):
+    for line in read_trace(path):
         kinds[line.kind] = kinds.get(line.kind, 0) + 1
     print(f"{path.name}: {path.stat().st_size:,} bytes, {kinds}", flush=True)
 

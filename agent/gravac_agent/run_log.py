@@ -5,14 +5,12 @@ stderr then, for as long as the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns
 """
 
 import logging
-import os
 import shlex
 import sys
 import threading
-from pathlib import Path
 
 from gravac import kernels
-from gravac.wording import printable
+from gravac.wording import display_path, printable
 from gravac_agent.reporting.desk import Desk
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
@@ -102,7 +100,7 @@ class Story:
         if desk is None or self._over.is_set() or not self._said.acquire(blocking=False):
             return  # said already, or too late
         page = "decided in process, without a page" if desk.url is None else f"page {desk.url}"
-        journal = "" if desk.trace_path is None else f", journal {_near(desk.trace_path)}"
+        journal = "" if desk.trace_path is None else f", journal {display_path(desk.trace_path)}"
         what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
         log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
 
@@ -120,7 +118,7 @@ def _sent(loop: StepLoop) -> str:
 
 def _replay(desk: Desk) -> str:
     if desk.trace_path is not None:
-        return f", replay with: gravac replay {shlex.quote(_near(desk.trace_path.parent))} --check"
+        return f", replay with: gravac replay {shlex.quote(display_path(desk.trace_path.parent))} --check"
     return "" if desk.url is None else f", journal at {desk.url}"
 
 
@@ -134,12 +132,3 @@ def _say_kernels(settings: AgentSettings) -> None:
         "compressing with plain torch, several times slower than with compiled kernels (%s): pip install 'gravac[cpu]'",
         kernels.lacking(),
     )
-
-
-def _near(path: Path) -> str:
-    """A path as it is typed here: relative where it is below the current folder, else from the root."""
-    try:
-        relative = os.path.relpath(path)
-    except (OSError, ValueError):
-        return str(path)
-    return str(path.absolute()) if relative.startswith(os.pardir) else relative

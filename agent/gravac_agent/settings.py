@@ -10,10 +10,8 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gravac import aggregators, memories, policies
-from gravac.protocol.detail import MOST_STEPS
-from gravac.protocol.fields import Choice
-from gravac.validation import plain
-from gravac.wording import meant
+from gravac.protocol import MAX_LISTED_STEPS, Choice
+from gravac.wording import did_you_mean, validator_message
 from gravac_agent.errors import SetupError
 from gravac_agent.network import link
 
@@ -161,7 +159,7 @@ class AgentSettings(BaseSettings):
     step_rows: int = Field(
         0,
         ge=0,
-        le=MOST_STEPS,
+        le=MAX_LISTED_STEPS,
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
         "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
     )
@@ -195,7 +193,7 @@ def load(**given: Any) -> AgentSettings:
     """
     known = set(AgentSettings.model_fields)
     if unknown := sorted(set(given) - known):
-        hints = [f"{name!r}{meant(name, known | set(OTHER_KEYWORDS))}" for name in unknown]
+        hints = [f"{name!r}{did_you_mean(name, known | set(OTHER_KEYWORDS))}" for name in unknown]
         raise SetupError(f"Agent has no keyword {', '.join(hints)}; docs/settings.md lists them all")
     chosen = {name: value for name, value in given.items() if value is not None}
     try:
@@ -210,14 +208,14 @@ def load(**given: Any) -> AgentSettings:
         )
     for name in sorted(os.environ):
         if name.startswith("GRAVAC_") and not _read_by_us(name):
-            hint = meant(name, [field.upper() for field in known], prefix="GRAVAC_")
+            hint = did_you_mean(name, [field.upper() for field in known], prefix="GRAVAC_")
             warnings.warn(f"environment variable {name!r} is not a setting of gravac{hint}", stacklevel=3)
     return settings
 
 
 def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
     """One wrong value, blamed on the keyword or the variable that it came from."""
-    field, message = ".".join(map(str, error["loc"])), plain(error["msg"])
+    field, message = ".".join(map(str, error["loc"])), validator_message(error["msg"])
     value = "" if field in SECRET else f"={error['input']!r:.100}"
     if field in chosen:
         return message if message.startswith(f"{field}=") else f"{field}{value}: {message}"

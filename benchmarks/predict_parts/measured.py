@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.protocol import JobSpec, WindowReport
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from gravac_controller.bench import rate
 from gravac_controller.bench.places import Places, on_hosts
 from gravac_controller.bench.ranks import Ranks
@@ -104,7 +104,7 @@ def read_again(folder: Path) -> Measured:
     found: Measured | None = None
     for cf in held["cfs"]:
         (journal,) = _home(folder, cf).rglob("journal.jsonl")
-        for line in read(journal):
+        for line in read_trace(journal):
             if isinstance(line.record, JobSpec) and found is None:
                 found = Measured(line.record)
             elif isinstance(line.record, WindowReport) and line.record.window < len(held["links"]):

@@ -6,14 +6,6 @@ terminal, line breaks that forge a log line, lone surrogates that are not JSON.
 
 import logging
 
-MAX_CHARACTERS = 300
-
-
-def printable(text: str, most: int = MAX_CHARACTERS) -> str:
-    """The text with ``?`` for each control character or lone surrogate, cut after ``most`` characters."""
-    clean = "".join(char if char.isprintable() else "?" for char in text[:most])
-    return clean + ("…" if len(text) > most else "")
-
 
 def escaped(text: str) -> str:
     """The text with each control character written as its escape (``\\x1b``), nothing left out."""

@@ -12,7 +12,7 @@ from gravac.aggregators.terngradsum import TernGradSum
 from gravac.collectives import ALONE, AUTO, Communicator, Exchange, Network, parse_collective
 from gravac.compressors import COMPRESSORS, spec
 from gravac.compressors import build as build_compressor
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
 
@@ -37,7 +37,7 @@ def parse(
     if name not in COMPRESSORS and "+" not in text:
         every = sorted([*COMPRESSORS, *AGGREGATORS])
         raise ValueError(
-            f"compressor={name!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
+            f"compressor={name!r} is unknown{did_you_mean(name, every)}; choose one of {', '.join(every)}"
         )
     OneShot(build_compressor(text), ALONE, collective)
     return lambda group: OneShot(build_compressor(text), group, collective, network, elements)

@@ -13,7 +13,7 @@ from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
 from gravac.collectives.shared import SharedSupport
 from gravac.compressors import Compressor, spec
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 COLLECTIVES: dict[str, type[Collective]] = {
     each.name: each for each in (Gather, AllReduce, ReduceScatter, SharedSupport)
@@ -66,7 +66,7 @@ def parse_collective(text: str) -> Callable[[dist.ProcessGroup | Communicator], 
     if name not in COLLECTIVES:
         every = (AUTO, *COLLECTIVES)
         raise ValueError(
-            f"collective={text!r} is unknown{meant(name, every)}; choose one of {', '.join(every)}"
+            f"collective={text!r} is unknown{did_you_mean(name, every)}; choose one of {', '.join(every)}"
         )
     kind = COLLECTIVES[name]
     spec.make(kind, text, settings, ALONE, what="collective")  # raises now if a setting is wrong

@@ -18,7 +18,7 @@ from gravac.compressors.sparse.randomk import BlockRandomK, RandomK, UnbiasedBlo
 from gravac.compressors.sparse.thresholds import DGC, RedSync, SIDCo
 from gravac.compressors.sparse.topk import TopK, TrimmedTopK
 from gravac.compressors.stack import Stack, TopKInt8
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 _MEMBERS: tuple[type[Compressor], ...] = (
     Dense,
@@ -69,7 +69,8 @@ def build(text: str) -> Compressor:
     name, settings = spec.split(text)
     if name not in COMPRESSORS:
         raise ValueError(
-            f"compressor={name!r} is unknown{meant(name, COMPRESSORS)}; choose one of {', '.join(sorted(COMPRESSORS))}"
+            f"compressor={name!r} is unknown{did_you_mean(name, COMPRESSORS)}; choose one of "
+            f"{', '.join(sorted(COMPRESSORS))}"
         )
     return spec.make(COMPRESSORS[name], text, settings)
 

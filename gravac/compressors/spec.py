@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 T = TypeVar("T")
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -44,7 +44,7 @@ def make(
     known = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
     for setting, value in settings.items():
         if setting not in known:
-            hint, listed = meant(setting, known), ", ".join(known) or "none"
+            hint, listed = did_you_mean(setting, known), ", ".join(known) or "none"
             raise ValueError(f"{what}={text!r} has no setting {setting!r}{hint}; it has {listed}")
         if wrong := _misfit(parameters[setting].annotation, value):
             raise ValueError(f"{what}={text!r}: {setting}={value!r}: {wrong}")

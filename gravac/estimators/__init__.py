@@ -8,7 +8,7 @@ from torch import Tensor
 from gravac.estimators.base import Estimator, FiniteSum, Sample
 from gravac.estimators.importance import Importance, Uniform
 from gravac.estimators.lsvrg import LSVRG
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 ESTIMATORS: dict[str, type[Estimator]] = {
     estimator.name: estimator for estimator in (Uniform, Importance, LSVRG)
@@ -23,7 +23,8 @@ def build(name: str, scores: Tensor, **settings: Any) -> Estimator:
     """
     if name not in ESTIMATORS:
         raise ValueError(
-            f"estimator={name!r} is unknown{meant(name, ESTIMATORS)}; choose one of {', '.join(sorted(ESTIMATORS))}"
+            f"estimator={name!r} is unknown{did_you_mean(name, ESTIMATORS)}; choose one of "
+            f"{', '.join(sorted(ESTIMATORS))}"
         )
     known = list(inspect.signature(ESTIMATORS[name].over).parameters)[1:]
     for setting in settings:

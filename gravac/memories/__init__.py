@@ -10,7 +10,7 @@ from gravac.memories.settings import read
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
 from gravac.memories.states import convert, reshard
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 _MEMBERS: tuple[type[Memory], ...] = (
     NoMemory,
@@ -35,7 +35,7 @@ def build(text: str) -> Memory:
     name, given = read(text)
     if name not in MEMORIES:
         raise ValueError(
-            f"memory={name!r} is unknown{meant(name, MEMORIES)}; choose one of {', '.join(sorted(MEMORIES))}"
+            f"memory={name!r} is unknown{did_you_mean(name, MEMORIES)}; choose one of {', '.join(sorted(MEMORIES))}"
         )
     return MEMORIES[name](**given)
 

@@ -57,10 +57,10 @@ class _Slot:
 
 
 class MomentumMemory(BucketedMemory[_Slot]):
-    """For an optimizer without momentum of its own. Dense steps send all that is residual and keep u, so a run that is
-    never compressed is SGD with momentum. u and v are held, each with its draft: 16 bytes an element.
+    """For an optimizer without momentum of its own. Dense steps send the whole residual and keep u, so a run that is
+    never compressed is SGD with momentum. u and v are stored, each with its draft: 16 bytes an element.
 
-    Masking: u is 0 again where sending changed what is residual. Clipping: by parameter, as in the authors' code; gradients
+    Masking: u is 0 again where sending changed the residual. Clipping: by parameter, as in the authors' code; gradients
     arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
     """
 

@@ -6,8 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gravac.protocol import Record
-from gravac.validation import first_problem
-from gravac.wording import meant
+from gravac.wording import did_you_mean, first_problem
 
 
 class MemorySettings(Record):
@@ -19,7 +18,7 @@ def resolve(memory: str, model: type[MemorySettings], given: dict[str, Any]) -> 
     unknown = sorted(set(given) - set(model.model_fields))
     if unknown:
         allowed = ", ".join(model.model_fields) or "none"
-        hint = meant(unknown[0], model.model_fields)
+        hint = did_you_mean(unknown[0], model.model_fields)
         raise ValueError(
             f"memory={memory!r} has no setting {unknown[0]!r}{hint}; its settings are: {allowed}"
         )

@@ -11,7 +11,7 @@ from gravac.policies.settings import PolicySettings
 from gravac.policies.static import StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 
 POLICIES: dict[str, type[Any]] = {
     "gravac": GravacPolicy,
@@ -43,7 +43,7 @@ def build(spec: PolicySpec) -> Policy:
     """
     if spec.name not in POLICIES:
         raise ValueError(
-            f"no policy named {spec.name!r}{meant(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+            f"no policy named {spec.name!r}{did_you_mean(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
         )
     policy: Policy = POLICIES[spec.name](**{**_before(spec.name), **spec.settings})
     return policy
@@ -83,7 +83,8 @@ def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
     given = parse_settings(rest, f"policy {text!r}: ")
     if name not in POLICIES:
         raise ValueError(
-            f"policy {text!r}: no policy named {name!r}{meant(name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
+            f"policy {text!r}: no policy named {name!r}{did_you_mean(name, POLICIES)}. Policies "
+            f"are: {', '.join(POLICIES)}."
         )
     policy: Policy = POLICIES[name](**{**given, **(changes or {})})
     return policy

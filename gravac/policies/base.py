@@ -9,8 +9,7 @@ from typing import ClassVar, Protocol, Self
 
 from pydantic import model_validator
 
-from gravac.protocol import Decision, PolicySpec, Record, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Override, PolicySpec, Record, WindowReport
 
 
 class PolicyState(Record):

@@ -8,11 +8,10 @@ from pydantic import ValidationError
 
 from gravac.policies.base import PolicyState
 from gravac.protocol import PolicySpec, Record
-from gravac.validation import first_problem
-from gravac.wording import meant
+from gravac.wording import did_you_mean, first_problem
 
 LARGEST_CF = 1e9
-"""The most that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
+"""The most that a record can hold (``gravac.protocol.CompressionFactor``)."""
 StateT = TypeVar("StateT", bound=PolicyState)
 
 
@@ -64,7 +63,7 @@ def resolve(policy: str, model: type[PolicySettings], given: dict[str, Any]) -> 
     unknown = sorted(set(given) - set(model.model_fields))
     if unknown:
         allowed = ", ".join(model.model_fields) or "none"
-        hint = meant(unknown[0], model.model_fields)
+        hint = did_you_mean(unknown[0], model.model_fields)
         raise ValueError(
             f"policy {policy}: no setting named {unknown[0]!r}{hint}. Its settings are: {allowed}."
         )

@@ -9,8 +9,7 @@ from gravac.policies.measure import gain_of
 from gravac.policies.succession import follow
 from gravac.policies.wording import cf as name
 from gravac.policies.wording import kept
-from gravac.protocol import Decision, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Override, WindowReport
 
 
 def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:

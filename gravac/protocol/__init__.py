@@ -1,7 +1,17 @@
 """Every record that crosses a process: REST bodies, journal lines and trace lines are these models."""
 
-from gravac.protocol.detail import COLUMNS, MOST_STEPS, Column, Counts, Energies, StepDetail, Times
+from gravac.protocol.decision import (
+    Actor,
+    Candidate,
+    Decision,
+    Order,
+    Override,
+    Phase,
+    Rule,
+    WindowAnswer,
+)
 from gravac.protocol.fields import (
+    SCHEMA,
     Bytes,
     Choice,
     CompressionFactor,
@@ -14,48 +24,46 @@ from gravac.protocol.fields import (
     Settings,
     Text,
 )
-from gravac.protocol.orders import Actor, Order, Override
-from gravac.protocol.records import (
-    SCHEMA,
-    Candidate,
-    Decision,
+from gravac.protocol.job import (
     End,
     Environment,
     Event,
-    GainCurve,
-    GainSums,
     JobAnswer,
     JobSpec,
-    LevelSums,
     LinkSpec,
     ModelShape,
-    Phase,
-    PhaseSeconds,
     PolicySpec,
-    RankRow,
-    Rule,
-    SmoothedGain,
-    WindowAnswer,
-    WindowReport,
 )
-from gravac.protocol.spread import QUANTILES, Quantiles, Spread, quantiles
+from gravac.protocol.window import (
+    MAX_LISTED_STEPS,
+    QUANTILES,
+    STEP_COLUMNS,
+    GainCurve,
+    GainSums,
+    LevelSums,
+    PhaseSeconds,
+    Quantiles,
+    RankRow,
+    SmoothedGain,
+    Spread,
+    StepDetail,
+    WindowReport,
+    quantiles,
+)
 
 __all__ = [
-    "COLUMNS",
-    "MOST_STEPS",
+    "MAX_LISTED_STEPS",
     "QUANTILES",
     "SCHEMA",
+    "STEP_COLUMNS",
     "Actor",
     "Bytes",
     "Candidate",
     "Choice",
-    "Column",
     "CompressionFactor",
     "Count",
-    "Counts",
     "Decision",
     "End",
-    "Energies",
     "Energy",
     "Environment",
     "Event",
@@ -83,7 +91,6 @@ __all__ = [
     "Spread",
     "StepDetail",
     "Text",
-    "Times",
     "WindowAnswer",
     "WindowReport",
     "quantiles",

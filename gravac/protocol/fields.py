@@ -5,6 +5,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+SCHEMA = 3
+"""Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.traces.upgrades``).
+
+It grows with every field, even one that has a default: records take no unknown fields, so an older reader would
+otherwise complain about the field, and not say that the trace is newer than itself.
+"""
+
 
 class Record(BaseModel):
     """Base of every wire record."""

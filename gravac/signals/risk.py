@@ -8,9 +8,9 @@ it stood at the first of them in runs of the demo's language model. The gain is 
 from dataclasses import dataclass
 from typing import Literal
 
-from gravac.policies.wording import number
 from gravac.protocol import WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
+from gravac.wording import format_number
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and nothing is owed. unknown: the window shows nothing to judge by."""
@@ -37,7 +37,11 @@ class Risk:
 
 def judge(report: WindowReport, epsilon: float) -> Risk:
     """The risk of one window. ``epsilon``: the smallest gain that the decision in force wants kept, 0 to 1."""
-    owed, residual, gain = derived.backlog(report), derived.residual_ratio(report), derived.gain(report)
+    owed, residual, gain = (
+        figures.backlog(report),
+        figures.residual_ratio(report),
+        figures.gain(report),
+    )
     lost = report.nonfinite_steps
     left_out = f"{lost} {'step was' if lost == 1 else 'steps were'} left out: a gradient was not finite."
     if owed is None or residual is None or gain is None:
@@ -56,7 +60,7 @@ def judge(report: WindowReport, epsilon: float) -> Risk:
     else:
         low.append(f"{size}, below {RESIDUAL_RAISED:g}.")
     if gain < epsilon:
-        raised.append(f"The gain {_short(gain)} is below ε = {number(epsilon)}.")
+        raised.append(f"The gain {_short(gain)} is below ε = {format_number(epsilon)}.")
     if lost:
         raised.append(left_out)
     if not high and not raised and residual == 0.0 and gain >= 1.0:
@@ -67,4 +71,4 @@ def judge(report: WindowReport, epsilon: float) -> Risk:
 
 def _short(value: float) -> str:
     """Two digits that count: windows of the same job differ in them."""
-    return number(float(f"{value:.2g}"))
+    return format_number(float(f"{value:.2g}"))

@@ -1,9 +1,8 @@
-"""Follow a journal line by line: fold it, decide each window again, and compare with what was recorded.
+"""Following a journal line by line: fold it, decide each window again, and pair that with the recorded decision.
 
-The order of lines in a journal: the job and the decision it begins with; then per window its report and its
-decision, side by side; anywhere between, events, operators' orders and ends; a job line again when the trainer
-started anew.
-A gap in the windows is announced by a ``gap`` event before the window that follows it.
+The lines of a journal come in this order: the job and the decision it begins with; then, for each window, its report
+and its decision. Events, operators' orders and ends may stand anywhere between. A further job line follows a restart of
+the trainer. A gap in the windows is announced by a ``gap`` event before the window that follows it.
 """
 
 from dataclasses import dataclass, field
@@ -11,15 +10,20 @@ from typing import Literal
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
-from gravac.protocol import Decision, Event, JobSpec, LevelSums, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import Decision, Event, JobSpec, LevelSums, Override, WindowReport
 from gravac.traces.line import Line, TraceRecord
 from gravac.traces.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing wrong with a trace; ``message`` names window and line. ``window`` -1: before the first one."""
+    """One thing wrong with a trace.
+
+    Attributes:
+        window: number of the window; -1: before the first one.
+        line: number of the line, from 1.
+        message: what is wrong; names window and line.
+    """
 
     window: int
     line: int
@@ -27,10 +31,15 @@ class Difference:
 
 
 @dataclass(slots=True)  # not frozen: see ``Line``
-class Row:
-    """One window: what was recorded (null when its decision line is missing) and what replay decides.
+class ReplayedDecision:
+    """A decision as recorded, and as replay gives it.
 
-    ``report`` null: the decision the job, or a new start of its trainer, began with.
+    Attributes:
+        line: number of the line that completed it, from 1.
+        report: the window it followed; None for the decision that a job, or a new start of its trainer, begins with.
+        recorded: the recorded decision; None when its line is missing.
+        replayed: the decision that replay gives.
+        body: the recorded decision as JSON, as written; empty where unknown.
     """
 
     line: int
@@ -38,16 +47,15 @@ class Row:
     recorded: Decision | None
     replayed: Decision
     body: bytes = field(default=b"", compare=False, repr=False)
-    """The recorded decision as it was written, where that is known."""
 
     @property
     def window(self) -> int:
-        """Number of the window, -1 for the decision the job began with."""
+        """Number of the window; -1 for the decision the job began with."""
         return self.replayed.window
 
     @property
     def same(self) -> bool:
-        """Equal byte for byte as JSON, or nothing was recorded."""
+        """Whether both are equal byte for byte as JSON, or nothing was recorded."""
         if self.recorded is None or self.recorded is self.replayed:
             return True
         body = self.body or self.recorded.model_dump_json().encode()
@@ -55,58 +63,66 @@ class Row:
 
 
 class Follower:
-    """Push a trace's lines in order; each push gives the rows that became complete and what is wrong.
+    """Replays a trace whose lines are pushed in order. Holds one window in memory.
 
-    ``policy``: decide by this rule in place of the recorded one; its rows then differ where the rules do.
-    ``adopt``: where replay differs, go on from the recorded decision, as the ranks did (a controller that takes
-    up a journal another version wrote). Memory is bounded: one window. Raises ValueError when the first job line
-    names a policy that cannot be built.
+    Args:
+        policy: decide by this policy instead of the recorded one.
+        adopt: where replay differs, go on from the recorded decision, as the ranks did. For a controller that takes
+            over a journal that another version wrote.
+
+    Attributes:
+        fold: state of the job after the last line; None before the job line.
     """
 
     def __init__(self, policy: Policy | None = None, adopt: bool = False) -> None:
         self.fold: JobFold | None = None
         self._policy = policy
         self._adopt = adopt
-        self._pending: Row | None = None
+        self._pending: ReplayedDecision | None = None
         self._in_force: Decision | None = None
         self._gap_announced = False
-        self._part: Literal["", "alone", "further"] = (
-            ""  # in the head of a part that nothing, or one, came before
-        )
+        # Set in the head of a part. "alone": the trace begins with this part; "further": other parts came before it.
+        self._part: Literal["", "alone", "further"] = ""
         self._head_has_job = False
 
     @property
     def missing(self) -> Decision | None:
-        """The decision of the last window when its line is not in the journal (a crash between the two)."""
+        """The last window's decision if its line is missing, after a crash between the two lines; else None."""
         return None if self._pending is None else self._pending.replayed
 
     @property
     def missing_head(self) -> tuple[TraceRecord, ...]:
-        """What the head of the last part lacks, where its tail was torn: the job, the decision in force."""
+        """Records that a torn head of the last part lacks: the job, the decision in force."""
         if self._part != "further" or self.fold is None:
             return ()
         return (self.fold.decision,) if self._head_has_job else (self.fold.spec_now(), self.fold.decision)
 
     @property
     def window(self) -> int:
-        """The window the next line belongs to, if it is a window's report or decision."""
+        """Number of the window that the next line belongs to, if that is a report or a decision."""
         if self._pending is not None:
             return self._pending.window
         return -1 if self.fold is None else self.fold.next_window
 
-    def known(self, kind: str, body: bytes) -> TraceRecord | None:
-        """For ``trace.read``: a decision recorded in the very bytes that replay gives need not be parsed."""
+    def recognize(self, kind: str, body: bytes) -> TraceRecord | None:
+        """Return the pending decision if ``body`` is exactly its JSON, else None. For ``read_trace``."""
         if kind != "decision" or self._pending is None:
             return None
         replayed = self._pending.replayed
         return replayed if replayed.model_dump_json().encode() == body else None
 
-    def push(self, line: Line) -> list[Row | Difference]:
-        """Fold one line."""
+    def push(self, line: Line) -> list[ReplayedDecision | Difference]:
+        """Fold one line.
+
+        Returns:
+            The decisions that became complete, and what is wrong with the trace up to here.
+
+        Raises:
+            ValueError: the policy cannot be built, or the trace does not begin with its job.
+        """
         record = line.record
-        if isinstance(
-            record, WindowReport
-        ):  # the most first: to ask a record what it is not takes pydantic a while
+        # The most frequent first: pydantic takes long to say that a record is not of a class.
+        if isinstance(record, WindowReport):
             return self._window(record, line)
         if isinstance(record, Decision):
             return self._decision(record, line)
@@ -120,7 +136,7 @@ class Follower:
             self._gap_announced = True
         return []
 
-    def _job(self, spec: JobSpec, line: Line) -> list[Row | Difference]:
+    def _job(self, spec: JobSpec, line: Line) -> list[ReplayedDecision | Difference]:
         found = self._undecided(line)
         self._head_has_job = True
         if self._policy is not None:
@@ -135,13 +151,13 @@ class Follower:
             except ValueError as error:
                 found.append(Difference(self.fold.next_window, line.number, f"line {line.number}: {error}"))
                 return found
-        if self._part != "further":  # which repeats what is known, for those who read it alone
-            self._pending = Row(line.number, None, None, self.fold.decision)
+        if self._part != "further":  # a further part only repeats what came before
+            self._pending = ReplayedDecision(line.number, None, None, self.fold.decision)
         return found
 
-    def _window(self, report: WindowReport, line: Line) -> list[Row | Difference]:
+    def _window(self, report: WindowReport, line: Line) -> list[ReplayedDecision | Difference]:
         found = self._undecided(line)
-        self._part = ""  # its head is over, even where a torn tail took the decision out of it
+        self._part = ""  # the head is over, even if a torn tail took its decision
         fold = self._folding()
         judgement = fold.judge(report)
         announced, self._gap_announced = self._gap_announced, False
@@ -156,10 +172,10 @@ class Follower:
         body = line.body
         if self._policy is not None and self._in_force is not None:
             report, body = _relabel(report, self._in_force.epoch, fold.decision.epoch), b""
-        self._pending = Row(line.number, report, None, fold.decide(report, body))
+        self._pending = ReplayedDecision(line.number, report, None, fold.decide(report, body))
         return found
 
-    def _decision(self, recorded: Decision, line: Line) -> list[Row | Difference]:
+    def _decision(self, recorded: Decision, line: Line) -> list[ReplayedDecision | Difference]:
         fold, self._in_force = self._folding(), recorded
         part, self._part = self._part, ""
         if part == "further" and (recorded == fold.decision or self._policy is not None):
@@ -167,18 +183,20 @@ class Follower:
         if self._pending is None:
             text = f"window {recorded.window}: line {line.number} is a decision without its window"
             return [Difference(recorded.window, line.number, text)]
-        row = Row(line.number, self._pending.report, recorded, self._pending.replayed, line.body)
+        found = ReplayedDecision(
+            line.number, self._pending.report, recorded, self._pending.replayed, line.body
+        )
         self._pending = None
-        if self._adopt and not row.same:
+        if self._adopt and not found.same:
             fold.adopt(recorded)
-        return [row]
+        return [found]
 
-    def _undecided(self, line: Line) -> list[Row | Difference]:
-        row, self._pending = self._pending, None
-        if row is None or row.report is None:
+    def _undecided(self, line: Line) -> list[ReplayedDecision | Difference]:
+        pending, self._pending = self._pending, None
+        if pending is None or pending.report is None:
             return []
-        text = f"window {row.window} has no decision before line {line.number}"
-        return [row, Difference(row.window, line.number, text)]
+        text = f"window {pending.window} has no decision before line {line.number}"
+        return [pending, Difference(pending.window, line.number, text)]
 
     def _folding(self) -> JobFold:
         if self.fold is None:
@@ -195,9 +213,9 @@ _FAULT = {
 
 
 def _relabel(report: WindowReport, recorded_epoch: int, epoch: int) -> WindowReport:
-    """The report as the other policy would have seen it: steps of the decision in force carry its epoch.
+    """Return the report as another policy would have seen it: steps of the decision in force carry its epoch.
 
-    Steps of any other decision get an epoch nobody has, as they belong to neither.
+    Steps of any other decision belong to neither policy and get an epoch that no decision has.
     """
 
     def level(sums: LevelSums) -> LevelSums:

@@ -3,9 +3,9 @@
     {"kind":"window","schema":2,"time":1712.5,"body":{…},"digest":"9f86d081884c7d65"}
 
 ``digest`` is the first 16 hex digits of SHA-256 over the previous line's digest and this line's bytes before
-``,"digest":``. So the lines form a chain: altering any character of any line is found, and so is a line that
-was removed, added or moved. It guards against accidents and careless editing, not against a forger, who could
-seal the lines anew. ``time`` (Unix seconds) is for people; nothing is decided by it.
+``,"digest":``. So the lines form a chain, which shows that a line was altered, removed, added or moved. The chain
+guards against accidents and careless editing, not against a forger, who could compute all digests again. ``time`` (Unix
+seconds) is for people; no decision depends on it.
 """
 
 import hashlib
@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, WindowReport
-from gravac.protocol.orders import Override
+from gravac.protocol import SCHEMA, Decision, End, Event, JobSpec, Override, WindowReport
 from gravac.traces.parts import Part
-from gravac.traces.upgrades import upgraded
-from gravac.validation import first_problem
+from gravac.traces.upgrades import upgrade
+from gravac.wording import first_problem
 
 TraceRecord = Part | JobSpec | WindowReport | Decision | Override | Event | End
 KINDS: dict[str, type[TraceRecord]] = {
@@ -33,10 +32,10 @@ KINDS: dict[str, type[TraceRecord]] = {
     "end": End,
     "part": Part,
 }
-"""Line kinds. A new kind of record: its model in ``protocol.py`` and its line here."""
+"""Model of each kind of line. A new kind needs a model in ``gravac.protocol`` and an entry here."""
 
-Known = Callable[[str, bytes], TraceRecord | None]
-"""The record that a body of this kind is, where somebody has one of just these bytes: it is not parsed then."""
+Recognize = Callable[[str, bytes], TraceRecord | None]
+"""Returns the record for a kind and the bytes of a body, if the caller already holds it; None: parse the body."""
 
 _KIND_OF = {model: kind for kind, model in KINDS.items()}
 MAX_LINE_BYTES = 1 << 20
@@ -48,21 +47,33 @@ _TAIL_BYTES = len(b',"digest":"0123456789abcdef"}')
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read or written: which file, which line (from 1), what is wrong."""
+    """A trace cannot be read or written.
+
+    Attributes:
+        path: the file.
+        line: number of the line, from 1; None when the problem is with the file.
+        message: what is wrong.
+    """
 
     def __init__(self, path: str, line: int | None, message: str) -> None:
         super().__init__(f"{path}{'' if line is None else f' line {line}'}: {message}")
         self.path, self.line, self.message = path, line, message
 
 
-@dataclass(
-    slots=True
-)  # not frozen: that makes one cost four times as much, and a long trace has hundreds of thousands
+# Not frozen: that makes construction four times as slow, and a long trace has hundreds of thousands of lines.
+@dataclass(slots=True)
 class Line:
-    """A line read back. ``digest`` is what it carries, ``expected`` what its bytes give.
+    """A line of a trace.
 
-    ``body``: the record's JSON as it stands there, which saves writing it again to compare; empty where it was
-    upgraded, or never read.
+    Attributes:
+        number: from 1, counted through all parts.
+        kind: kind of record, a key of ``KINDS``.
+        time: Unix seconds.
+        record: the record itself.
+        digest: digest that the line carries.
+        expected: digest that its bytes give.
+        body: the record's JSON as written, which saves serializing it again to compare. Empty when the line was
+            upgraded from an older schema, or was not read from a file.
     """
 
     number: int
@@ -75,22 +86,34 @@ class Line:
 
     @property
     def intact(self) -> bool:
-        """Whether the line is as it was written."""
+        """Whether the line is unchanged since it was written."""
         return self.digest == self.expected
 
 
 def kind_of(record: TraceRecord) -> str:
-    """The kind of line a record is written as."""
+    """Return the kind of line that a record is written as."""
     return _KIND_OF[type(record)]
 
 
 def altered(digest: str, expected: str) -> str:
-    """The one sentence for a line whose digest is wrong."""
+    """Return the message for a line whose digest is wrong."""
     return f"was altered after it was written (digest {digest}, expected {expected})"
 
 
 def encode(record: TraceRecord, time: float, previous_digest: str) -> tuple[bytes, str]:
-    """The line (newline included) and its digest. Raises ValueError for an infinite time or a huge line."""
+    """Write one line.
+
+    Args:
+        record: body of the line.
+        time: Unix seconds.
+        previous_digest: digest of the line before; empty for the first.
+
+    Returns:
+        The line, newline included, and its digest.
+
+    Raises:
+        ValueError: ``time`` is not finite, or the line is longer than ``MAX_LINE_BYTES``.
+    """
     if not math.isfinite(time):
         raise ValueError(f"time: must be finite, got {time!r}")
     stamp = json.dumps(round(time, 6))
@@ -104,22 +127,39 @@ def encode(record: TraceRecord, time: float, previous_digest: str) -> tuple[byte
 
 
 def seal(previous_digest: str, sealed: bytes) -> str:
-    """The digest of a line's bytes before ``,"digest":``, chained to the line before it ("" for the first)."""
+    """Return the digest of a line's bytes before ``,"digest":``, chained to the line before ("" for the first)."""
     return hashlib.sha256(previous_digest.encode() + sealed).hexdigest()[:16]
 
 
 def split(raw: bytes) -> tuple[bytes, str] | None:
-    """A line's sealed bytes and the digest it carries; null when it does not end as a whole line does."""
+    """Return a line's sealed bytes and the digest it carries; None when the line has no end."""
     tail = _TAIL.fullmatch(raw[-_TAIL_BYTES:])
     return None if tail is None else (raw[:-_TAIL_BYTES], tail[1].decode())
 
 
 def decode(
-    raw: bytes, number: int, previous_digest: str, path: str, verify: bool = False, known: Known | None = None
+    raw: bytes,
+    number: int,
+    previous_digest: str,
+    path: str,
+    verify: bool = False,
+    recognize: Recognize | None = None,
 ) -> Line:
-    """Read one line without its newline. A wrong digest is only an error with ``verify``: see ``Line.intact``.
+    """Read one line.
 
-    Raises TraceError naming line and field for anything that is not a record of this schema or an older one.
+    Args:
+        raw: the line without its newline.
+        number: of the line, from 1.
+        previous_digest: digest of the line before; empty for the first.
+        path: the file, for messages.
+        verify: raise TraceError for a wrong digest. Without it, see ``Line.intact``.
+        recognize: returns the record of a body that the caller already holds.
+
+    Returns:
+        The line, upgraded to today's schema.
+
+    Raises:
+        TraceError: the line is not a record of this schema or an older one. The message names the field.
     """
     parts = split(raw)
     if parts is None:
@@ -140,7 +180,7 @@ def decode(
         raise TraceError(path, number, f"kind: must be one of {', '.join(KINDS)}, got {kind!r}")
     body = sealed[head.end() :]
     now = body if schema == SCHEMA else _upgraded(kind, schema, body, number, path)
-    record = None if known is None else known(kind, now)
+    record = None if recognize is None else recognize(kind, now)
     if record is None:
         try:
             record = KINDS[kind].model_validate_json(now)
@@ -151,9 +191,9 @@ def decode(
 
 def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> bytes:
     try:
-        return upgraded(kind, schema, body)
+        return upgrade(kind, schema, body)
     except ValueError as problem:
-        try:  # usually today's schema finds the same fault, and can name the field
+        try:  # today's schema usually finds the same fault and can name the field
             KINDS[kind].model_validate_json(body)
         except ValidationError as error:
             raise TraceError(path, number, _fault(kind, error)) from None
@@ -162,7 +202,7 @@ def _upgraded(kind: str, schema: int, body: bytes, number: int, path: str) -> by
 
 def _fault(kind: str, error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_input=False)[0]
-    if problem["type"] == "json_invalid":  # "at line 1" there is of the body, not of the trace
+    if problem["type"] == "json_invalid":  # its "at line 1" is of the body, not of the trace
         why = str(problem["ctx"]["error"]).replace(" at line 1 column ", " at its character ")
         return f"{kind}: its body is not JSON: {why}"
     return f"{kind}.{first_problem(error)}"

@@ -42,34 +42,34 @@ class Part(Record):
     summary: Annotated[str, Field(max_length=200_000)] = ""  # sums over those parts, as JSON
 
 
-def head_of(raw: bytes) -> tuple[int, int, str] | None:
+def parse_head(raw: bytes) -> tuple[int, int, str] | None:
     """Number, lines before and digest before, from a part's first line; null for any other line."""
     match = _HEAD.match(raw)
     return None if match is None else (int(match[1]), int(match[2]), match[3].decode())
 
 
-def number_of(path: Path) -> int:
+def part_number(path: Path) -> int:
     """Which part a journal file is; 1 for an empty one. Raises OSError."""
-    with opened(path) as stream:
-        head = head_of(stream.readline(1 << 20))
+    with open_part(path) as stream:
+        head = parse_head(stream.readline(1 << 20))
     return 1 if head is None else head[0]
 
 
 def plain_size(path: Path) -> int:
     """Bytes of a full part, uncompressed. Raises OSError."""
-    with opened_closed_raw(path) as file:
+    with _open_full_part_raw(path) as file:
         if file.read(2) != b"\x1f\x8b":
             return file.seek(0, os.SEEK_END)
         file.seek(-4, os.SEEK_END)  # gzip's own note, modulo 4 GiB; parts are far smaller
         return int.from_bytes(file.read(4), "little")
 
 
-def closed_path(folder: Path, number: int) -> Path:
+def full_part_path(folder: Path, number: int) -> Path:
     """Where part ``number`` goes when it is full."""
     return folder / f"journal.{number:06}.jsonl"
 
 
-def closed(folder: Path) -> dict[int, Path]:
+def full_parts(folder: Path) -> dict[int, Path]:
     """The full parts of a journal by number; of one that is there twice, the compressed file."""
     found: dict[int, Path] = {}
     with contextlib.suppress(OSError):
@@ -80,29 +80,29 @@ def closed(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def whole(path: Path) -> BinaryIO:
+def open_journal(path: Path) -> BinaryIO:
     """All of the journal whose active part is ``path`` as one stream: it, and the unbroken row of parts before it.
 
     What is turned to or compressed meanwhile does no harm. Raises OSError and EOFError, later too.
     """
     torn = False
     try:
-        active = opened(path)
-        torn = not begun(path)
+        active = open_part(path)
+        torn = not has_begun(path)
     except (
         FileNotFoundError
     ):  # just turned: the newest full part is where it ends, until the next takes its name
-        full = list(closed(path.parent).values())
+        full = list(full_parts(path.parent).values())
         if not full:
             raise
-        active = opened_closed(full[-1])
+        active = open_full_part(full[-1])
     try:
-        head = head_of(active.readline(1 << 20))
+        head = parse_head(active.readline(1 << 20))
         active.seek(0)
     except BaseException:
         active.close()
         raise
-    before, number = closed(path.parent), 1 if head is None else head[0]
+    before, number = full_parts(path.parent), 1 if head is None else head[0]
     if before and torn:
         number = max(before) + 1  # the head of the active part is torn: it goes on where the full ones end
     files = []
@@ -112,7 +112,7 @@ def whole(path: Path) -> BinaryIO:
     return io.BufferedReader(_Chain(files[::-1], active), BUFFER_BYTES)
 
 
-def begun(path: Path) -> bool:
+def has_begun(path: Path) -> bool:
     """Whether a journal file holds a whole line, or anything but the torn beginning of a part. Raises OSError."""
     try:
         with path.open("rb") as file:
@@ -129,14 +129,14 @@ def repair(path: Path) -> None:
     Where the active part is missing, or not even its first line is whole, the newest full part is active again.
     """
     folder = path.parent
-    full = closed(folder)
-    if full and not begun(path):
+    full = full_parts(folder)
+    if full and not has_begun(path):
         _reopen(full[max(full)], path)
     if full and path.exists():
         _drop_twin(path)
     for leftover in (next_path(path), *folder.glob("journal.*.gz.tmp")):
         leftover.unlink(missing_ok=True)
-    for file in closed(folder).values():
+    for file in full_parts(folder).values():
         if file.suffix == ".gz":
             file.with_suffix("").unlink(missing_ok=True)
 
@@ -145,7 +145,7 @@ def _reopen(file: Path, path: Path) -> None:
     """Make a full part the active one again."""
     if file.suffix == ".gz":
         draft = next_path(path)
-        with opened(file) as packed, draft.open("wb") as plain:
+        with open_part(file) as packed, draft.open("wb") as plain:
             os.fchmod(plain.fileno(), 0o600)
             shutil.copyfileobj(packed, plain, 1 << 18)
             plain.flush()
@@ -160,10 +160,10 @@ def _reopen(file: Path, path: Path) -> None:
 
 def _drop_twin(path: Path) -> None:
     """Delete a full part that the active one is a copy of, or a longer one."""
-    twin = closed(path.parent).get(number_of(path))
+    twin = full_parts(path.parent).get(part_number(path))
     if twin is None:
         return
-    with opened(twin) as short, opened(path) as long:
+    with open_part(twin) as short, open_part(path) as long:
         while piece := short.read(1 << 18):
             if long.read(len(piece)) != piece:
                 return
@@ -200,22 +200,22 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def opened(path: Path) -> BinaryIO:
+def open_part(path: Path) -> BinaryIO:
     """A journal file for reading; gzip is known by its first bytes. Raises OSError."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb", buffering=BUFFER_BYTES)
 
 
-def opened_closed(path: Path) -> BinaryIO:
+def open_full_part(path: Path) -> BinaryIO:
     """A full part for reading, which may just have been compressed. Raises OSError."""
     try:
-        return opened(path)
+        return open_part(path)
     except FileNotFoundError:
-        return opened(path.with_name(path.name + ".gz"))
+        return open_part(path.with_name(path.name + ".gz"))
 
 
-def opened_closed_raw(path: Path) -> BinaryIO:
+def _open_full_part_raw(path: Path) -> BinaryIO:
     """The same, but the bytes of the file as they are."""
     try:
         return path.open("rb")
@@ -238,7 +238,7 @@ class _Chain(io.RawIOBase):
         while True:
             if self._open is None:
                 following = next(self._files, None)
-                self._open = self._active if following is None else opened_closed(following)
+                self._open = self._active if following is None else open_full_part(following)
             piece = self._open.read(len(view))
             if piece or self._open is self._active:
                 view[: len(piece)] = piece

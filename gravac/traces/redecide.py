@@ -1,13 +1,15 @@
-"""What another rule, or other settings, would have decided on the windows of a trace, beside what was decided.
+"""Redeciding: what another policy, or other settings, would have decided on the windows of a trace.
 
-Up to the first window after which the ranks would have sent something else, this is what would have happened. From
-there on the windows are still those of the recorded run, measured under its CFs: the other rule finds out nothing about
-a CF that the run never sent, and what it would have measured is not known. ``Redecision.first`` is that window. A rule
-of another ``smoothing`` would have seen other gains from the beginning. ``Redecision.caution`` says which it is.
+Up to the first window after which the ranks would have sent something else, this is what would have happened.
+``Redecision.first`` is that window. Later windows are still those of the recorded run, measured at its CFs: what the
+other policy would have measured is unknown. A policy with another ``smoothing`` would have seen other gains from the
+beginning. ``Redecision.caution`` says which case applies.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import JsonValue
 
@@ -15,17 +17,26 @@ from gravac import policies
 from gravac.policies.base import Policy
 from gravac.policies.measure import gain_of
 from gravac.protocol import Decision, JobSpec, PolicySpec, WindowReport
-from gravac.traces.follow import Difference, Follower, Row
-from gravac.traces.trace import Line, TraceError
+from gravac.traces.follow import Difference, Follower, ReplayedDecision
+from gravac.traces.line import Line, TraceError
+from gravac.traces.reader import lines_of
 
 MAX_NOTES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two decisions on one window. ``measured_cf``: what the ranks sent at its ``last_step``; null for a job's start.
+    """Two decisions on one window.
 
-    ``sent`` and ``other_sent``: what each has the ranks send by the next window's gains; null where that is not known.
+    Attributes:
+        window: number of the window; -1 for a job's start.
+        line: number of the recorded decision's line.
+        measured_cf: CF that the ranks sent at ``last_step``; None for a job's start.
+        last_step: last step of the window; None for a job's start.
+        recorded: the recorded decision.
+        other: the other policy's decision.
+        sent: CF that the ranks send under ``recorded`` by the next window's gains; None where unknown.
+        other_sent: the same under ``other``.
     """
 
     window: int
@@ -39,21 +50,28 @@ class Pair:
 
     @property
     def sends_otherwise(self) -> bool:
-        """The ranks would have been told, or by ε would have come, to send another CF."""
-        told = (self.recorded.cf_minimum, self.recorded.cf_candidate)
-        return told != (self.other.cf_minimum, self.other.cf_candidate) or self.sent != self.other_sent
+        """Whether the ranks would have sent another CF: by the decision itself, or by what ε lets pass."""
+        cfs = (self.recorded.cf_minimum, self.recorded.cf_candidate)
+        return cfs != (self.other.cf_minimum, self.other.cf_candidate) or self.sent != self.other_sent
 
     @property
     def differs(self) -> bool:
-        """They send otherwise, or search where the other holds. Epochs, ε and words alone make no difference."""
+        """Whether CFs or phase differ. Differences in epoch, ε or reason alone do not count."""
         return self.recorded.phase != self.other.phase or self.sends_otherwise
 
 
 @dataclass(frozen=True)
 class Redecision:
-    """A trace decided by another rule. ``differing``: only the windows where it differs; ``first``: see this module.
+    """A trace decided by another policy.
 
-    ``exact``: whether any other byte counts as a difference.
+    Attributes:
+        recorded_policy: the policy that the trace begins with.
+        policy: the other policy.
+        windows: windows compared.
+        differing: the pairs that differ.
+        first: the first window after which the ranks would have sent something else; None: they never would.
+        notes: repairs and oddities of the trace.
+        exact: whether any differing byte counts.
     """
 
     recorded_policy: PolicySpec
@@ -66,39 +84,55 @@ class Redecision:
 
     @property
     def caution(self) -> str:
-        """What can be said of the windows after the first difference, and what not."""
+        """What the comparison shows after the first difference, and what it cannot show."""
         if _smoothing(self.policy) != _smoothing(self.recorded_policy):
             return (
-                "The ranks smooth gains by the setting smoothing, and it is another one: the gains recorded in every "
-                "window are not those that this rule would have seen."
+                "The ranks smooth gains by the setting smoothing, which differs: the gains recorded in every window "
+                "are not those that this policy would have seen."
             )
         if self.first is None:
-            return "The ranks would have sent the same throughout: each window is just what this rule would have seen."
+            return "The ranks would have sent the same throughout: each window is what this policy would have seen."
         after = "the start" if self.first.window < 0 else f"window {self.first.window}"
         return (
             f"The first difference in what is sent follows {after}. Later windows were measured at the CFs that the "
-            "run sent, not at those of the other rule: its decisions from there on show how it judges them, not what "
-            "would have happened."
+            "run sent, not at those of the other policy: its later decisions show how it judges them, not what would "
+            "have happened."
         )
 
 
 def _smoothing(spec: PolicySpec) -> JsonValue:
-    """As agents read it; null: by the number of ranks."""
+    """Return the setting as agents read it; None: it follows from the number of ranks."""
     return spec.settings.get("smoothing", 0.1)
 
 
 def redecide(
-    lines: Iterable[Line],
+    trace: str | Path | BinaryIO | Iterable[Line],
     policy: str | Policy | None = None,
     settings: Mapping[str, JsonValue] | None = None,
     exact: bool = False,
 ) -> Redecision:
-    """Decide every window by another rule.
+    """Decide every window of a trace by another policy, and compare with what was decided.
 
-    ``policy``: a name, perhaps with settings as ``gravac.policies.parse`` reads them, or a policy; None: the recorded
-    one, with its settings. ``settings``: go over those. ``exact``: list decisions that differ in any byte. Raises
-    TraceError for a bad trace, and ValueError, naming it, for a policy or setting that there is not.
+    Args:
+        trace: path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
+        policy: a name, with settings behind a colon if wanted (``"gravac:epsilon=0.4"``), or a policy; None: the
+            recorded policy with its settings.
+        settings: by name; override those of ``policy``.
+        exact: also list decisions that differ in any other byte, such as their reason.
+
+    Returns:
+        The windows where the decisions differ, and what can be concluded from them.
+
+    Raises:
+        TraceError: the trace cannot be read, or was altered.
+        ValueError: unknown policy or setting; the message names it.
+
+    Example::
+
+        found = gravac.redecide("gravac-runs/my-job/journal.jsonl", settings={"epsilon": 0.4})
+        print(len(found.differing), "decisions differ.", found.caution)
     """
+    lines = lines_of(trace)
     found = _Comparing(exact)
     number, path = 0, str(getattr(lines, "path", "trace"))
     follower: Follower | None = None
@@ -113,7 +147,7 @@ def redecide(
                 continue
         try:
             for item in follower.push(line):
-                found.take(item)
+                found.add(item)
         except ValueError as error:
             raise TraceError(path, number, str(error)) from None
     if found.policy is None or found.recorded_policy is None:
@@ -124,7 +158,7 @@ def redecide(
 def other_policy(
     recorded: PolicySpec, policy: str | Policy | None, settings: Mapping[str, JsonValue] | None
 ) -> Policy:
-    """The rule to decide by. Raises ValueError."""
+    """Return the policy to decide by: ``policy`` or the recorded one, with ``settings``. Raises ValueError."""
     changes = {} if settings is None else dict(settings)
     if policy is None:
         name, given = recorded.name, recorded.settings
@@ -138,7 +172,7 @@ def other_policy(
 
 
 class _Comparing:
-    """Pairs as they come; each waits for the next window, whose gains say what the ranks' gate would have let pass."""
+    """Collects pairs. Each waits for the next window, whose gains say what the gate of the ranks would have sent."""
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact
@@ -151,7 +185,7 @@ class _Comparing:
         self._windows = 0
         self._notes: list[str] = []
 
-    def take(self, item: Row | Difference) -> None:
+    def add(self, item: ReplayedDecision | Difference) -> None:
         if isinstance(item, Difference):
             if len(self._notes) < MAX_NOTES:
                 self._notes.append(item.message)
@@ -192,9 +226,10 @@ class _Comparing:
 
 
 def gate(decision: Decision, report: WindowReport) -> float | None:
-    """What the ranks send under ``decision`` by the gains at the end of a window (GraVAC, algorithm 1): 1 is dense.
+    """Return the CF that the ranks send under ``decision``, by the gains at the end of a window; 1 is dense.
 
-    Null where the run did not measure the gain of a CF that the answer hangs on.
+    The three-way gate of GraVAC (Tyagi and Swany 2023, algorithm 1). None where the run did not measure a gain that the
+    answer depends on.
     """
     for cf in (decision.cf_candidate, decision.cf_minimum):
         gain = gain_of(report, cf)

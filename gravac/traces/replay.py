@@ -1,7 +1,7 @@
-"""Decide every window of a trace again, and say where the recorded decisions differ.
+"""Replay: decide every window of a trace again and compare with what was recorded.
 
-``check`` proves a trace: nothing was altered, and every decision follows from its window. ``replay`` and
-``replay_with`` give the recorded and the replayed decisions side by side. The work is ``gravac.traces.follow``'s.
+``replay`` returns the recorded and the replayed decisions side by side, also by another policy. ``check`` verifies a
+trace: nothing was altered, and every decision follows from its window.
 """
 
 from collections.abc import Iterable
@@ -11,32 +11,44 @@ from typing import BinaryIO
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision
-from gravac.traces.follow import Difference, Follower, Row
-from gravac.traces.line import altered
-from gravac.traces.trace import Line, TraceError, read
-
-__all__ = ["Check", "Difference", "Replay", "Row", "check", "replay", "replay_with"]
+from gravac.traces.follow import Difference, Follower, ReplayedDecision
+from gravac.traces.line import Line, TraceError, altered
+from gravac.traces.reader import lines_of, read_trace
+from gravac.wording import shortened
 
 MAX_DIFFERENCES = 100
-"""How many differences ``check`` lists; one early difference usually brings many."""
+"""Differences that ``check`` lists. One early difference usually causes many."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A whole trace decided again: a row a window (and one for each start), and oddities as ``notes``."""
+    """A whole trace, decided again.
 
-    rows: tuple[Row, ...]
+    Attributes:
+        decisions: one for each window and one for each start of the trainer, in order.
+        notes: repairs and oddities of the trace that are no error.
+    """
+
+    decisions: tuple[ReplayedDecision, ...]
     notes: tuple[str, ...] = ()
 
     @property
-    def differing(self) -> tuple[Row, ...]:
-        """The windows decided differently from the record."""
-        return tuple(row for row in self.rows if not row.same)
+    def differing(self) -> tuple[ReplayedDecision, ...]:
+        """The decisions that differ from the recorded ones in any byte."""
+        return tuple(each for each in self.decisions if not each.same)
 
 
 @dataclass
 class Check:
-    """What ``check`` found. ``decisions`` counts those compared; ``notes`` are oddities that are no error."""
+    """Result of ``check``.
+
+    Attributes:
+        path: the trace.
+        windows: windows in the trace.
+        decisions: decisions compared.
+        differences: what is wrong, at most ``MAX_DIFFERENCES``; the first one names the first window that is wrong.
+        notes: repairs and oddities that are no error.
+    """
 
     path: str
     windows: int = 0
@@ -46,32 +58,64 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """The trace is as it was written and replays to the same decisions, byte for byte."""
+        """Whether the trace is unaltered and replays to the same decisions, byte for byte."""
         return not self.differences
 
 
-def replay(lines: Iterable[Line]) -> Replay:
-    """Decide every window again with the recorded policy and settings. Raises TraceError for a bad trace."""
-    return _rows(lines, Follower())
+def replay(trace: str | Path | BinaryIO | Iterable[Line], policy: Policy | None = None) -> Replay:
+    """Decide every window of a trace again.
 
+    With another policy, remember that the windows were measured under the recorded decisions: where ``policy`` would
+    have sent a CF that the run did not send, it finds its windows unusable and says so. See also ``redecide``.
 
-def replay_with(lines: Iterable[Line], policy: Policy) -> Replay:
-    """Decide every window again by another rule; rows hold the recorded decision beside the other one.
+    Args:
+        trace: path of a trace, an open binary stream, or the lines of one. Of a journal, the path of its active part.
+        policy: decide by this policy; None: by the recorded policy and settings.
 
-    The windows were measured under the recorded decisions. Where the other rule would have sent a CF that the
-    run did not send, it finds its windows unusable and says so. Raises TraceError for a bad trace.
+    Returns:
+        The recorded and the replayed decisions, side by side. Holds all windows in memory.
+
+    Raises:
+        TraceError: the trace cannot be read, or was altered.
+
+    Example::
+
+        again = gravac.replay("gravac-runs/my-job/journal.jsonl")
+        assert not again.differing
+        for each in again.decisions:
+            print(each.window, each.replayed.cf_candidate, each.replayed.reason)
     """
-    return _rows(lines, Follower(policy))
+    lines, follower = lines_of(trace), Follower(policy)
+    path = str(getattr(lines, "path", "trace"))
+    decisions, notes, number = [], [], 0
+    for line in lines:
+        number = line.number
+        try:
+            items = follower.push(line)
+        except ValueError as error:
+            raise TraceError(path, number, str(error)) from None
+        for item in items:
+            if isinstance(item, ReplayedDecision):
+                decisions.append(item)
+            else:
+                notes.append(item.message)
+    return Replay(tuple(decisions), tuple(notes) + tuple(getattr(lines, "notes", ())))
 
 
 def check(source: str | Path | BinaryIO) -> Check:
-    """Check the digests and decide every window again. Never raises for a bad trace: see ``differences``.
+    """Verify the digests of a trace and decide every window again. Memory does not grow with the trace.
 
-    Raises TraceError only when the file cannot be opened. The first difference names the first window that is
-    wrong. Memory does not grow with the trace.
+    Args:
+        source: path of a trace, or an open binary stream. Of a journal, the path of its active part.
+
+    Returns:
+        What was found. A damaged trace raises nothing: it is among the differences.
+
+    Raises:
+        TraceError: the file cannot be opened.
     """
     follower = Follower()
-    trace = read(source, verify=False, known=follower.known)
+    trace = read_trace(source, verify=False, recognize=follower.recognize)
     found = Check(trace.path)
     try:
         for line in trace:
@@ -103,23 +147,6 @@ def check(source: str | Path | BinaryIO) -> Check:
     return found
 
 
-def _rows(lines: Iterable[Line], follower: Follower) -> Replay:
-    path = lines.path if hasattr(lines, "path") else "trace"
-    rows, notes, number = [], [], 0
-    for line in lines:
-        number = line.number
-        try:
-            items = follower.push(line)
-        except ValueError as error:
-            raise TraceError(str(path), number, str(error)) from None
-        for item in items:
-            if isinstance(item, Row):
-                rows.append(item)
-            else:
-                notes.append(item.message)
-    return Replay(tuple(rows), tuple(notes) + tuple(getattr(lines, "notes", ())))
-
-
 def _add(found: Check, difference: Difference) -> None:
     if len(found.differences) < MAX_DIFFERENCES:
         found.differences.append(difference)
@@ -131,9 +158,9 @@ def _where(window: int) -> str:
     return "before window 0" if window < 0 else f"window {window}"
 
 
-def _differing(row: Row, recorded: Decision) -> Difference:
-    text = f"{_where(row.window)}: line {row.line} records {_compare(recorded, row.replayed)}"
-    return Difference(row.window, row.line, text)
+def _differing(item: ReplayedDecision, recorded: Decision) -> Difference:
+    text = f"{_where(item.window)}: line {item.line} records {_compare(recorded, item.replayed)}"
+    return Difference(item.window, item.line, text)
 
 
 def _compare(recorded: Decision, replayed: Decision) -> str:
@@ -144,10 +171,5 @@ def _compare(recorded: Decision, replayed: Decision) -> str:
     for name in Decision.model_fields:
         was, now = getattr(recorded, name), getattr(replayed, name)
         if was != now:
-            return f"{name} {_short(was)}, replay gives {_short(now)}"
+            return f"{name} {shortened(str(was), 200)}, replay gives {shortened(str(now), 200)}"
     return "the same values in other bytes"
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,8 +1,8 @@
-"""Bodies of older trace lines, brought to today's schema a version at a time: ``STEPS[n]`` makes n + 1 of n.
+"""Upgrades of older trace lines to today's schema, one version at a time: ``UPGRADES[n]`` makes version n + 1 of n.
 
-Traces are read for ever: a step is never removed, and ``tests/traces/`` keeps a trace of every version that replays.
-A step is a pure function of one decoded body, which nobody has checked: whatever it raises over one that is not what
-its version says becomes an error that names the line. Digests are of the bytes as written, so no step touches them.
+Traces stay readable for ever: an upgrade is never removed, and ``tests/traces/`` holds a trace of every version that
+replays. An upgrade is a pure function of one decoded body. The body is unchecked: whatever the function raises becomes
+an error that names the line. Digests are of the bytes as written, so upgrades do not change them.
 """
 
 import json
@@ -11,36 +11,47 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from gravac.protocol import SCHEMA
-from gravac.protocol.spread import quantiles
+from gravac.protocol import SCHEMA, quantiles
 
 Body = dict[str, Any]
-Step = Callable[[str, Body], Body]
+Upgrade = Callable[[str, Body], Body]
 _PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
 
 
-def upgraded(kind: str, schema: int, raw: bytes) -> bytes:
-    """A body of version ``schema`` as one of today's. Raises ValueError where it is not of its version."""
-    if all(STEPS[version] is None for version in range(schema, SCHEMA)):
+def upgrade(kind: str, schema: int, raw: bytes) -> bytes:
+    """Upgrade one body to today's schema.
+
+    Args:
+        kind: kind of the line.
+        schema: version that the line was written in, 1 to ``SCHEMA``.
+        raw: the body as JSON.
+
+    Returns:
+        The body as JSON of today's schema.
+
+    Raises:
+        ValueError: the body does not fit its version.
+    """
+    if all(UPGRADES[version] is None for version in range(schema, SCHEMA)):
         return raw
     body = from_json(raw, allow_inf_nan=False)
     if not isinstance(body, dict):
         raise ValueError("the body must be an object")
     for version in range(schema, SCHEMA):
-        step = STEPS[version]
+        step = UPGRADES[version]
         if step is None:
             continue
         try:
             body = step(kind, body)
         except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
-                f"is not as version {version} has it ({type(error).__name__}: {error})"
+                f"does not fit schema version {version} ({type(error).__name__}: {error})"
             ) from None
     return json.dumps(body).encode()
 
 
-def spread_over_ranks(kind: str, body: Body) -> Body:
-    """1 to 2: windows say how times spread over ranks. Then all rows were listed, up to 1024."""
+def _add_spread(kind: str, body: Body) -> Body:
+    """1 to 2: windows have quantiles of times over ranks. Version 1 listed every rank, up to 1024."""
     if kind != "window" or not body["ranks"]:
         return body
     rows = body["ranks"]
@@ -49,8 +60,8 @@ def spread_over_ranks(kind: str, body: Body) -> Body:
     return body | {"spread": spread}
 
 
-STEPS: dict[int, Step | None] = {
-    1: spread_over_ranks,
-    2: None,  # windows may list their steps since; older ones do not
+UPGRADES: dict[int, Upgrade | None] = {
+    1: _add_spread,
+    2: None,  # version 3 added an optional list of steps, which older windows lack
 }
-"""A version's step, None: nothing to do. What else was added had a default that says "not known"."""
+"""The upgrade from each version; None: nothing to do. Other new fields had a default that means "unknown"."""

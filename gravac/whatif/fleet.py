@@ -1,4 +1,4 @@
-"""Window reports of ranks that do not exist, as the model has them: for the real policies and the real controller."""
+"""A simulated fleet: window reports of ranks that do not exist, for real policies and a real controller."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,70 +12,77 @@ from gravac.protocol import (
     PhaseSeconds,
     RankRow,
     SmoothedGain,
+    Spread,
     WindowReport,
+    quantiles,
 )
-from gravac.protocol.spread import Spread, quantiles
 from gravac.whatif.gains import GainModel
-from gravac.whatif.predict import Foretold, Oracle, Scenario
+from gravac.whatif.predict import Prediction, Predictor, Scenario
 
 SETTLE_STEPS = 5
 JITTER = 0.03
 """Standard deviation of a rank's computing over a window, relative."""
 STRAGGLER = 1.3
-"""Times as long as the others the last rank computes."""
+"""Computing time of the last rank, relative to the others."""
 
 
 class GainUnknown(ValueError):
-    """The policy wants a CF of which the trace does not tell what it keeps."""
+    """The policy asks for a CF whose gain the trace does not determine."""
 
 
 class Fleet:
-    """All ranks of a job in one scenario. The same arguments give the same reports.
+    """All ranks of a job in one scenario. Equal arguments give equal reports.
 
-    ``rows``: how many ranks the reports list; 0: neither they nor the spread over ranks are made, which takes a while
-    for thousands. Ranks differ by chance; the last one is slow.
+    Args:
+        predictor: predicts steps and gains.
+        scenario: where and how to train.
+        spec: the job.
+        rows: ranks that the reports list; 0: neither rows nor the spread over ranks, which take long for thousands.
+        seed: of the random differences between ranks. The last rank is slow.
     """
 
     def __init__(
-        self, oracle: Oracle, scenario: Scenario, spec: JobSpec, rows: int = 0, seed: int = 0
+        self, predictor: Predictor, scenario: Scenario, spec: JobSpec, rows: int = 0, seed: int = 0
     ) -> None:
         self.spec = spec
-        self._oracle, self._scenario, self._rows = oracle, scenario, rows
-        self._model: GainModel = oracle.gains(scenario.compressor)
+        self._predictor, self._scenario, self._rows = predictor, scenario, rows
+        self._model: GainModel = predictor.gains(scenario.compressor)
         self._random = Random(seed)
-        self._foretold: dict[float, Foretold] = {}
+        self._predictions: dict[float, Prediction] = {}
 
-    def at(self, cf: float) -> Foretold:
-        """A step at ``cf``."""
-        if cf not in self._foretold:
-            self._foretold[cf] = self._oracle.at(self._scenario, cf)
-        return self._foretold[cf]
+    def predict(self, cf: float) -> Prediction:
+        """Predict a step at ``cf``."""
+        if cf not in self._predictions:
+            self._predictions[cf] = self._predictor.predict(self._scenario, cf)
+        return self._predictions[cf]
 
     def gain(self, cf: float) -> float:
-        """What ``cf`` keeps. Raises GainUnknown."""
-        told = self.at(cf).gain
-        if told.likely is None:
-            raise GainUnknown(f"the policy asks for CF {cf:g}, of which the gain cannot be told: {told.why}")
-        return told.likely
+        """Return the gain of ``cf``. Raises GainUnknown."""
+        estimate = self.predict(cf).gain
+        if estimate.likely is None:
+            raise GainUnknown(f"the policy asks for CF {cf:g}, whose gain is unknown: {estimate.why}")
+        return estimate.likely
 
     def sent(self, decision: Decision) -> float:
-        """The CF the gate lets through."""
+        """Return the CF that the ranks' gate lets through."""
         for cf in (decision.cf_candidate, decision.cf_minimum):
             if cf > 1.0 and self.gain(cf) >= decision.epsilon:
                 return cf
         return 1.0
 
     def report(self, window: int, decision: Decision) -> WindowReport:
-        """A window under ``decision`` from its first step on. Its sums tell the gain; what is owed they do not."""
+        """Return the report of a window under ``decision``. Its sums give the gain, but no backlog."""
         cf, steps, ranks = self.sent(decision), self.spec.window_steps, self._scenario.ranks
-        told = self.at(cf)
-        seconds = steps * told.step.seconds
+        predicted = self.predict(cf)
+        seconds = steps * predicted.step.seconds
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
-        samples = round(steps * ranks * self._oracle.recording.samples_per_step)
-        everyone = [self._row(rank, told, samples // ranks) for rank in range(ranks if self._rows else 0)]
-        phases = _phases(told, steps)
+        samples = round(steps * ranks * self._predictor.recording.samples_per_step)
+        everyone = [
+            self._row(rank, predicted, samples // ranks) for rank in range(ranks if self._rows else 0)
+        ]
+        phases = _phases(predicted, steps)
         dense = 4 * self.spec.model.elements * steps * ranks
-        payload = dense if cf == 1.0 else round(told.volume.payload_bytes * steps * ranks)
+        payload = dense if cf == 1.0 else round(predicted.volume.payload_bytes * steps * ranks)
         return WindowReport(
             job=self.spec.job,
             incarnation=self.spec.incarnation,
@@ -92,7 +99,7 @@ class Fleet:
             loss=None,
             nonfinite_steps=0,
             failed_steps=0,
-            levels=(self._level(decision, told, dense, payload),),
+            levels=(self._level(decision, predicted, dense, payload),),
             gains=tuple(SmoothedGain(cf=one, gain=self.gain(one)) for one in measured),
             phases=phases,
             spread=_spread(everyone) if everyone else None,
@@ -100,10 +107,10 @@ class Fleet:
             curve=self._curve(cf),
         )
 
-    def _level(self, decision: Decision, told: Foretold, dense: int, payload: int) -> LevelSums:
+    def _level(self, decision: Decision, predicted: Prediction, dense: int, payload: int) -> LevelSums:
         steps = self.spec.window_steps
         energy = float(steps * self._scenario.ranks)
-        kept = energy * self.gain(told.cf)
+        kept = energy * self.gain(predicted.cf)
         sums = GainSums(
             steps=steps,
             gradient_sq=energy,
@@ -116,31 +123,31 @@ class Fleet:
         )
         return LevelSums(
             epoch=decision.epoch,
-            cf=told.cf,
+            cf=predicted.cf,
             steps=steps,
             settled_steps=max(1, steps - SETTLE_STEPS),
-            step_seconds_median=told.step.seconds,
-            exposed_seconds_median=told.step.exposed,
+            step_seconds_median=predicted.step.seconds,
+            exposed_seconds_median=predicted.step.exposed,
             dense_bytes=dense,
             payload_bytes=payload,
             sums=sums,
         )
 
     def _curve(self, cf: float) -> GainCurve | None:
-        """That of the nearest CF at which one was drawn."""
+        """Return the curve of the nearest CF at which one was measured."""
         if not self._model.curves:
             return None
         near = min(self._model.curves, key=lambda base: max(cf / base, base / cf))
         gains = tuple(None if gain is None else min(1.0, gain) for gain in self._model.curves[near])
         return GainCurve(steps=3, own=True, gains=gains)
 
-    def _row(self, rank: int, told: Foretold, samples: int) -> RankRow:
-        """One rank: what it computes longer it waits less, as whole steps take equally long."""
+    def _row(self, rank: int, predicted: Prediction, samples: int) -> RankRow:
+        """Return one rank's row. A rank that computes longer waits less, as whole steps take equally long."""
         steps = self.spec.window_steps
         pace = max(0.5, self._random.gauss(1.0, JITTER)) * (
             STRAGGLER if rank == self._scenario.ranks - 1 else 1.0
         )
-        even = _phases(told, steps)
+        even = _phases(predicted, steps)
         compute = even.compute * pace
         phases = even.model_copy(
             update={"compute": compute, "communicate": max(0.0, even.communicate + even.compute - compute)}
@@ -154,17 +161,17 @@ class Fleet:
             nonfinite_steps=0,
             failed_steps=0,
             memory_bytes=4 * self.spec.model.elements,
-            agent_cpu_seconds=0.1 * steps * told.step.seconds,
+            agent_cpu_seconds=0.1 * steps * predicted.step.seconds,
         )
 
 
-def _phases(told: Foretold, steps: int) -> PhaseSeconds:
+def _phases(predicted: Prediction, steps: int) -> PhaseSeconds:
     return PhaseSeconds(
         data_wait=0.0,
-        compute=steps * told.step.compute,
-        compress=steps * told.step.compress,
-        communicate=steps * told.step.exposed,
-        decompress=steps * told.step.decompress,
+        compute=steps * predicted.step.compute,
+        compress=steps * predicted.step.compress,
+        communicate=steps * predicted.step.exposed,
+        decompress=steps * predicted.step.decompress,
     )
 
 

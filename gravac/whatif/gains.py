@@ -1,8 +1,8 @@
-"""How much of the gradient each CF keeps, as far as a trace shows it.
+"""Gain model: how much of the gradient each CF keeps, as far as a trace shows it.
 
-What was sent at a CF is known there. At others, the curve of a window says what Top-k would have kept *with that
-window's residual*; under a stronger CF the residual grows and less is kept than foreseen. How much less is told by the
-CFs that a trace has (their curves against each other's outcomes), as a power of the ratio of CFs.
+At a CF that was sent, the gain is known. At others, the gain curve of a window shows what Top-k would have kept *with
+that window's residual*; under a stronger CF the residual grows and less is kept than the curve predicts. How much less
+is estimated from the CFs that a trace has (their curves against each other's outcomes), as a power of the ratio of CFs.
 """
 
 import math
@@ -14,27 +14,33 @@ from typing import TypeVar
 
 from gravac.protocol import GainCurve
 from gravac.signals.spectrum import LADDER
-from gravac.whatif.recording import LEAST_GAIN, Recording
+from gravac.whatif.recording import MIN_GAIN, Recording
 
 T = TypeVar("T")
-USUAL_LOSS = 0.35
-"""Power of the ratio of CFs by which a curve promises too much. Of .41 foreseen at 100x in a dense run of one model .18
-came (power .18), of .75 in one of another .06 (.55): between them."""
-MOST_LOSS = 2.0
+USUAL_DECAY = 0.35
+"""Power of the ratio of CFs by which a curve predicts too much. In a dense run of one model, .41 was predicted at 100x
+and .18 measured (power .18); of another, .75 and .06 (.55). This lies between."""
+MAX_DECAY = 2.0
 APART = 1.5
-"""CFs closer than that say nothing of the power: it would be noise."""
+"""CFs closer than this do not determine the power: it would be noise."""
 FAR = 0.5
-"""Spread of a gain for each decade that its CF is from the one whose curve is asked."""
+"""Spread of a gain for each decade between its CF and the one whose curve is used."""
 HALVINGS = 40
-"""Of the range in which a gain is looked for."""
+"""Of the range in which a gain is searched."""
 LATE = 0.5
-"""Share of a CF's windows that count, the last ones: residuals have filled by then."""
+"""Share of a CF's windows that count: the last ones, when residuals have filled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
-    """Share of the gradient's energy that is kept, and how far it may be off; None where it cannot be told. ``why``: by
-    what it is told."""
+class GainEstimate:
+    """Share of the gradient's energy that a CF keeps.
+
+    Attributes:
+        likely: best estimate, 0 to 1; None where it cannot be predicted.
+        low: lower end of the prediction interval (two spreads).
+        high: upper end.
+        why: source of the estimate, or why there is none.
+    """
 
     likely: float | None
     low: float | None
@@ -44,17 +50,29 @@ class Gain:
 
 @dataclass(frozen=True)
 class GainModel:
-    """``sent``: gain at the CFs that were sent, by CF. ``curves``: by the CF in force when they were drawn, gains at
-    ``LADDER``; dense is 1. ``loss``: the power above. ``spread``: of the gains of one CF, relative."""
+    """Predicts the gain of any CF.
+
+    Attributes:
+        sent: gain of the CFs that were sent, by CF.
+        curves: gains at ``LADDER``, by the CF in force when the curve was measured; dense is 1.
+        decay: power by which curves predict too much.
+        spread: of the gains of one CF, relative.
+    """
 
     sent: Mapping[float, float]
     curves: Mapping[float, Sequence[float | None]]
-    loss: float
+    decay: float
     spread: float
 
     @classmethod
     def of(cls, recording: Recording, same_codec: bool, largest: bool) -> "GainModel":
-        """``same_codec``: gains as sent hold. ``largest``: the codec in question sends the largest elements."""
+        """Build the model of a codec from a recording.
+
+        Args:
+            recording: of any codec.
+            same_codec: the codec is the recorded one, so measured gains apply.
+            largest: the codec sends the largest elements, so measured curves apply.
+        """
         sent = {cf: median(_late(gains)) for cf, gains in recording.gains.items()} if same_codec else {}
         sent = {1.0: 1.0, **sent} if sent else sent
         curves = {cf: _mean(_late(found)) for cf, found in recording.curves.items()} if largest else {}
@@ -63,12 +81,12 @@ class GainModel:
             for cf, gains in recording.gains.items()
             if cf in sent and len(gains) > 2
         ]
-        return cls(sent, curves, _loss(sent, curves), max(spreads, default=0.05))
+        return cls(sent, curves, _decay(sent, curves), max(spreads, default=0.05))
 
-    def at(self, cf: float) -> Gain:
-        """What ``cf`` would keep in the long run of sending it."""
+    def at(self, cf: float) -> GainEstimate:
+        """Return the gain of ``cf`` after it has been sent for a while."""
         if cf == 1.0:
-            return Gain(1.0, 1.0, 1.0, "dense")
+            return GainEstimate(1.0, 1.0, 1.0, "dense")
         if cf in self.sent:
             return self._about(self.sent[cf], self.spread, "sent")
         below = max((one for one in self.sent if one < cf), default=None)
@@ -80,21 +98,23 @@ class GainModel:
                 f"between {below:g} and {above:g}, which were sent",
             )
         if not self.curves:
-            return Gain(None, None, None, f"CF {cf:g} was not sent, and there is no curve of this codec")
+            return GainEstimate(
+                None, None, None, f"CF {cf:g} was not sent, and there is no gain curve of this codec"
+            )
         base = min(self.curves, key=lambda one: abs(math.log(cf / one)))
-        foreseen = self.foreseen(base, cf)
-        if foreseen is None:
-            return Gain(None, None, None, f"the curve ends at CF {LADDER[-1]:g}")
-        likely = min(1.0, foreseen * (cf / base) ** -self.loss)
+        predicted = self.on_curve(base, cf)
+        if predicted is None:
+            return GainEstimate(None, None, None, f"the gain curve ends at CF {LADDER[-1]:g}")
+        likely = min(1.0, predicted * (cf / base) ** -self.decay)
         decades = abs(math.log10(cf / base))
         return self._about(
             likely,
             self.spread + FAR * decades,
-            f"by the curve of windows at {_name(base)}, residuals of others",
+            f"from the gain curve of windows at {_name(base)}, with their residuals",
         )
 
-    def foreseen(self, base: float, cf: float) -> float | None:
-        """What the curve drawn under ``base`` says of ``cf``; None beyond its end, and where there is none."""
+    def on_curve(self, base: float, cf: float) -> float | None:
+        """Return the gain of ``cf`` on the curve measured under ``base``; None beyond its end, or without a curve."""
         curve = self.curves.get(base)
         place = 20 * math.log10(cf)
         if curve is None or place > len(curve) - 1 + 1e-9:
@@ -106,33 +126,33 @@ class GainModel:
         return math.exp(math.log(first) + (place - low) * (math.log(second) - math.log(first)))
 
     def _between(self, below: float, above: float, cf: float) -> float:
-        """Between two CFs that were sent, in logarithms: as far as a step is sent, by its residual, else bent.
+        """Interpolate between two CFs that were sent, in logarithms, by two rules weighted by the gain.
 
-        Where most of a step is sent, the residual is what the step before left: a share of 1 − gain. Where little is,
-        residuals are many steps old, and a power of the CF tells more. Of 95 gains of Top-k on four tasks (an LSTM, two
-        MLPs, a convolutional net; CF 2 to 300) the mean error is 3.6 %; of the rules alone 5.2 % and 8.3 %.
+        Where most of a step is sent, the residual is what the last step left: a share of 1 − gain. Where little is
+        sent, residuals are many steps old, and a power of the CF fits better. On 95 gains of Top-k on four tasks (an
+        LSTM, two MLPs, a convolutional net; CF 2 to 300) the mean error is 3.6 %; of the rules alone 5.2 % and 8.3 %.
         """
         bent = self._bent(below, above, cf)
         own = self._by_residual(below, above, cf)
         return bent if own is None else math.exp(own * math.log(own) + (1 - own) * math.log(bent))
 
     def _bent(self, below: float, above: float, cf: float) -> float:
-        """By the power of the CF, bent as the curve under the lower CF is where there is one."""
+        """Interpolate by the power of the CF, bent like the curve under the lower CF where there is one."""
         share = math.log(cf / below) / math.log(above / below)
-        here, low, high = (self.foreseen(below, one) for one in (cf, below, above))
+        here, low, high = (self.on_curve(below, one) for one in (cf, below, above))
         if here is not None and low is not None and high is not None and abs(math.log(high / low)) > 1e-6:
             share = math.log(here / low) / math.log(high / low)
         first, second = math.log(self.sent[below]), math.log(self.sent[above])
         return math.exp(first + share * (second - first))
 
     def _by_residual(self, below: float, above: float, cf: float) -> float | None:
-        """The gain at which the curves of both CFs, mixed by how large the residual is at that gain, meet it.
+        """Return the gain at which both curves, mixed by the size of the residual at that gain, agree with it.
 
-        Each curve is drawn with the residual of its CF, a share 1 − gain of what was to be sent.
+        Each curve was measured with the residual of its CF, a share 1 − gain of what was to be sent.
         """
         low, high = self.sent[below], self.sent[above]
         curves = [
-            (self.foreseen(base, cf), self.foreseen(base, base), self.sent[base]) for base in (below, above)
+            (self.on_curve(base, cf), self.on_curve(base, base), self.sent[base]) for base in (below, above)
         ]
         if not high < low or not all(here and own for here, own, _ in curves):
             return None
@@ -147,19 +167,19 @@ class GainModel:
                 most = gain
         return (least + most) / 2
 
-    def _about(self, likely: float, spread: float, why: str) -> Gain:
-        return Gain(likely, likely / (1 + 2 * spread), min(1.0, likely * (1 + 2 * spread)), why)
+    def _about(self, likely: float, spread: float, why: str) -> GainEstimate:
+        return GainEstimate(likely, likely / (1 + 2 * spread), min(1.0, likely * (1 + 2 * spread)), why)
 
 
-def _loss(sent: Mapping[float, float], curves: Mapping[float, Sequence[float | None]]) -> float:
-    """The power by which curves promise too much of the next CF that was sent; the usual one where none tells."""
+def _decay(sent: Mapping[float, float], curves: Mapping[float, Sequence[float | None]]) -> float:
+    """Return the power by which curves predict too much for the next CF that was sent; without data the usual one."""
     model = GainModel(sent, curves, 0.0, 0.0)
     found = []
     for base, cf in pairwise(sorted({*sent, *curves})):
-        foreseen = model.foreseen(base, cf)
-        if base in curves and cf in sent and foreseen and cf >= APART * base:
-            found.append(math.log(foreseen / sent[cf]) / math.log(cf / base))
-    return min(MOST_LOSS, max(0.0, median(found))) if found else USUAL_LOSS
+        predicted = model.on_curve(base, cf)
+        if base in curves and cf in sent and predicted and cf >= APART * base:
+            found.append(math.log(predicted / sent[cf]) / math.log(cf / base))
+    return min(MAX_DECAY, max(0.0, median(found))) if found else USUAL_DECAY
 
 
 def _late(values: Iterable[T]) -> Sequence[T]:
@@ -168,11 +188,11 @@ def _late(values: Iterable[T]) -> Sequence[T]:
 
 
 def _mean(curves: Sequence[GainCurve]) -> list[float | None]:
-    """Mean of the logarithms of at least one curve, a CF at a time."""
+    """Return the geometric mean of at least one curve, CF by CF."""
     return [
         math.exp(sum(math.log(gain) for gain in known) / len(known)) if known else None
         for column in zip(*(curve.gains for curve in curves), strict=True)
-        for known in [[gain for gain in column if gain and gain > LEAST_GAIN]]
+        for known in [[gain for gain in column if gain and gain > MIN_GAIN]]
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a step would take elsewhere: on another network, with more ranks, by another codec, at another CF."""
+"""Predictions: how long a step would take on another network, with more ranks, by another codec, at another CF."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -9,21 +9,23 @@ from statistics import median
 from gravac.collectives import COLLECTIVES, Network
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
-from gravac.whatif.fit import Fit, fit, fit_samples, network_of
-from gravac.whatif.gains import Gain, GainModel
+from gravac.whatif.fit import Fit, fit, fit_samples
+from gravac.whatif.gains import GainEstimate, GainModel
 from gravac.whatif.recording import Recording
+from gravac.whatif.samples import network_of
 from gravac.whatif.timemodel import StepTime
 
-LEAST_ERROR = 0.02
+MIN_ERROR = 0.02
+"""Relative standard error of any predicted step, at least."""
 ELSEWHERE_ERROR = 0.05
-"""Of the exposed time, on a network the model was not fitted on: goodput and handling differ."""
+"""Relative error of the exposed time on a network that the model was not fitted on: goodput and handling differ."""
 DOUBLING_ERROR = 0.05
-"""Of the step, for each doubling of the ranks: the slowest of more ranks is slower."""
+"""Relative error of the step for each doubling of the ranks: the slowest of more ranks is slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Where and how to train."""
+    """Where and how to train: network, world size and compressor."""
 
     network: Network
     ranks: int
@@ -31,53 +33,78 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
-    """One CF in one scenario. ``low`` and ``high``: seconds between which most windows' median step should lie (two
-    standard errors). T_sys = ``samples_per_second`` of all ranks; T_comp = ``useful_samples_per_second``."""
+class Prediction:
+    """Prediction for one CF in one scenario.
+
+    Attributes:
+        cf: compression factor; 1 is dense.
+        step: predicted time of a step, by part.
+        low: lower end of the prediction interval of the step, in seconds: two standard errors.
+        high: upper end.
+        volume: exchange of a step.
+        gain: predicted gain.
+        samples_per_second: T_sys, of all ranks.
+    """
 
     cf: float
     step: StepTime
     low: float
     high: float
     volume: Volume
-    gain: Gain
+    gain: GainEstimate
     samples_per_second: float
 
     @property
     def useful_samples_per_second(self) -> float | None:
-        """T_sys · gain; None where the gain cannot be told."""
+        """T_comp = T_sys · gain; None where the gain cannot be predicted."""
         return None if self.gain.likely is None else self.samples_per_second * self.gain.likely
 
 
-class Oracle:
-    """Answers from one or several recordings of one job, each with its network (None: not known)."""
+class Predictor:
+    """Predicts steps and gains from recordings of one job.
+
+    Args:
+        recordings: each with the network it was recorded on; None: as the trace says, or fitted.
+
+    Attributes:
+        recording: the first one.
+        fit: the time model.
+        error: relative standard error of a predicted step in the recorded scenario.
+
+    Raises:
+        ValueError: the recordings do not fit together (see ``gravac.whatif.fit.fit``).
+    """
 
     def __init__(self, recordings: Sequence[tuple[Recording, Network | None]]) -> None:
         known = [(one, network_of(one) if network is None else network) for one, network in recordings]
         self.recording = known[0][0]
         self.fit: Fit = fit(known)
-        self.error = max(LEAST_ERROR, hypot(self.fit.spread, _left_out(self.fit)))
+        self.error = max(MIN_ERROR, hypot(self.fit.spread, _error_of_unseen_cfs(self.fit)))
         self._recordings = [one for one, _ in known]
         self._networks = {self.fit.network, *(network for _, network in known if network is not None)}
         self._gains: dict[str, GainModel] = {}
 
     def scenario(self) -> Scenario:
-        """As it was recorded."""
+        """Return the scenario that was recorded."""
         return Scenario(
             network=self.fit.network, ranks=self.recording.ranks, compressor=self.recording.spec.compressor
         )
 
-    def at(self, scenario: Scenario, cf: float) -> Foretold:
-        """A step at ``cf``. Raises ``UnknownSizes`` for what no cost model tells and the trace did not send."""
-        told = self._volume(scenario, cf)
-        step = self.fit.model.step(cf, told, scenario.network)
-        off = self._error(scenario, step)
-        return Foretold(
+    def predict(self, scenario: Scenario, cf: float) -> Prediction:
+        """Predict a step at ``cf``.
+
+        Raises:
+            UnknownSizes: the compressor is a multi-round aggregator, and the trace did not send this CF.
+        """
+        exchanged = self._volume(scenario, cf)
+        step = self.fit.model.step(cf, exchanged, scenario.network)
+        error = self._error(scenario, step)
+        return Prediction(
             cf=cf,
             step=step,
-            low=step.seconds / (1 + 2 * off),
-            high=step.seconds * (1 + 2 * off),
-            volume=told,
+            low=step.seconds / (1 + 2 * error),
+            high=step.seconds * (1 + 2 * error),
+            volume=exchanged,
             gain=self.gains(scenario.compressor).at(cf),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
@@ -85,27 +112,25 @@ class Oracle:
     def _volume(self, scenario: Scenario, cf: float) -> Volume:
         own = scenario.compressor == self.recording.spec.compressor
         try:
-            told = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
+            sized = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
         except UnknownSizes:
-            sent = [each.seen.payload_bytes for each in self.fit.samples if own and each.seen.cf == cf]
+            sent = [each.observation.payload_bytes for each in self.fit.samples if own and each.cf == cf]
             if not sent:
                 raise
-            return exchange.rounds(median(sent), scenario.ranks)
-        return self._as_seen(told, cf) if own else told
+            return exchange.volume_of_rounds(median(sent), scenario.ranks)
+        return self._as_measured(sized, cf) if own else sized
 
-    def _as_seen(self, told: Volume, cf: float) -> Volume:
-        """With payloads as much larger or smaller than expected as they were at the nearest CF that was recorded."""
-        alike = [
-            one for one in self.fit.samples if (one.seen.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0
-        ]
+    def _as_measured(self, sized: Volume, cf: float) -> Volume:
+        """Scale a volume by measured over expected payload at the nearest CF that was recorded."""
+        alike = [one for one in self.fit.samples if (one.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0]
         if not alike:
-            return told
-        near = min(alike, key=lambda one: abs(log2(one.seen.cf / cf)))
-        share = near.seen.payload_bytes / near.expected_bytes
-        return replace(told, link_bytes=told.link_bytes * share, payload_bytes=told.payload_bytes * share)
+            return sized
+        near = min(alike, key=lambda one: abs(log2(one.cf / cf)))
+        scale = near.observation.payload_bytes / near.expected_bytes
+        return replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sized.payload_bytes * scale)
 
     def gains(self, compressor: str) -> GainModel:
-        """What each CF keeps, by that codec."""
+        """Return the gain model of that compressor."""
         if compressor not in self._gains:
             same = compressor == self.recording.spec.compressor
             self._gains[compressor] = GainModel.of(
@@ -113,79 +138,81 @@ class Oracle:
             )
         return self._gains[compressor]
 
-    def cannot_know(self, scenario: Scenario, cfs: Sequence[float]) -> list[str]:
-        """What this trace does not tell of that scenario, a sentence each."""
+    def unknowns(self, scenario: Scenario, cfs: Sequence[float]) -> list[str]:
+        """List what the trace does not show about a scenario, and what was assumed, in a sentence each."""
         found = list(self.fit.unknown)
         recorded, model = self.recording.spec.compressor, self.gains(scenario.compressor)
         if scenario.compressor != recorded:
             found.append(
-                f"compressor {scenario.compressor}: its encoding and decoding are taken to cost what {recorded}'s do"
+                f"compressor {scenario.compressor}: encoding and decoding are assumed to cost what {recorded}'s do"
             )
             found.append(
                 "its gain is that of the largest elements, with the residuals of the recorded run"
                 if model.curves
-                else f"its gain: a run by {recorded} does not show what another codec keeps, so there is no T_comp"
+                else f"its gain: a run by {recorded} does not show what another codec keeps, so T_comp is unknown"
             )
         blind = [f"{cf:g}" for cf in cfs if model.at(cf).likely is None]
         if blind and scenario.compressor == recorded:
-            found.append(f"the gain at CF {', '.join(blind)}: not sent, and no curve of the trace covers it")
+            found.append(
+                f"the gain at CF {', '.join(blind)}: not sent, and no gain curve of the trace covers it"
+            )
         far = [f"{cf:g}" for cf in cfs if cf > 1 and cf not in model.sent and model.at(cf).likely is not None]
         if far:
             found.append(
-                f"the gain at CF {', '.join(far)} for certain, as it was not sent: what a CF keeps depends on the "
-                "residual that it leaves behind itself"
+                f"the gain at CF {', '.join(far)} is an estimate, as it was not sent: a gain depends on the residual "
+                "that this CF would leave"
             )
-        ways = {self.at(scenario, cf).volume.way: None for cf in cfs}
-        parts = [way for way in ways if way in COLLECTIVES and not COLLECTIVES[way].whole]
-        if parts:
+        collectives = {self.predict(scenario, cf).volume.collective: None for cf in cfs}
+        lossy = [name for name in collectives if name in COLLECTIVES and not COLLECTIVES[name].whole]
+        if lossy:
             found.append(
-                f"what {' and '.join(parts)} leave out: such a step sends less than the codec chose, and the gains are "
-                "of all that it chose"
+                f"what {' and '.join(lossy)} leave out: such a step sends less than the codec chose, and the gains "
+                "count all that it chose"
             )
         if scenario.ranks != self.recording.ranks:
             found.append(
-                f"what other than {self.recording.ranks} ranks change: gradients of more ranks are less noisy "
-                "together, and the slowest of more ranks is slower; gains and waiting are those recorded"
+                f"the effect of other than {self.recording.ranks} ranks: the mean gradient of more ranks is less "
+                "noisy, and the slowest of more ranks is slower; gains and waiting are as recorded"
             )
         return found
 
     def _error(self, scenario: Scenario, step: StepTime) -> float:
-        """Standard error of a step's time, relative."""
-        moved = (
+        """Return the relative standard error of a step's time."""
+        elsewhere = (
             ELSEWHERE_ERROR * step.exposed / step.seconds if scenario.network not in self._networks else 0.0
         )
         more = DOUBLING_ERROR * abs(log2(scenario.ranks / self.recording.ranks))
-        return hypot(self.error, moved, more)
+        return hypot(self.error, elsewhere, more)
 
 
-def best(foretold: Sequence[Foretold], epsilon: float = 0.0) -> Foretold | None:
-    """The highest T_comp of those that keep at least ``epsilon``; None where no gain can be told."""
+def best(predictions: Sequence[Prediction], epsilon: float = 0.0) -> Prediction | None:
+    """Return the prediction with the highest T_comp among gains of at least ``epsilon``; None if no gain is known."""
     usable = [
         (each.useful_samples_per_second, each)
-        for each in foretold
+        for each in predictions
         if each.useful_samples_per_second is not None
         and (each.cf == 1.0 or (each.gain.likely or 0.0) >= epsilon)
     ]
     return max(usable, key=lambda pair: pair[0])[1] if usable else None
 
 
-def _left_out(made: Fit) -> float:
-    """How far off the model is at a CF it has not seen: the median over CFs, each left out once. 0 where too few."""
-    factors = sorted({each.seen.cf for each in made.samples})
-    if len(factors) < 3:
+def _error_of_unseen_cfs(fitted: Fit) -> float:
+    """Return the model's relative error at a CF it was not fitted on: the median over CFs, each left out once."""
+    cfs = sorted({each.cf for each in fitted.samples})
+    if len(cfs) < 3:
         return 0.0
-    return median(abs(error) for error in _errors_left_out(made, factors))
+    return median(abs(error) for error in _errors_left_out(fitted, cfs))
 
 
-def _errors_left_out(made: Fit, factors: Sequence[float]) -> Iterator[float]:
-    for factor in factors:
-        rest = [each for each in made.samples if each.seen.cf != factor]
-        other = fit_samples(rest, made.model.elements)
-        yield median(other.error(each) for each in made.samples if each.seen.cf == factor)
+def _errors_left_out(fitted: Fit, cfs: Sequence[float]) -> Iterator[float]:
+    for cf in cfs:
+        rest = [each for each in fitted.samples if each.cf != cf]
+        other = fit_samples(rest, fitted.model.elements)
+        yield median(other.error(each) for each in fitted.samples if each.cf == cf)
 
 
 def _joined(recordings: Sequence[Recording]) -> Recording:
-    """Gains and curves of all of them."""
+    """Return the first recording with the gains and curves of all of them."""
     first = recordings[0]
     if len(recordings) == 1:
         return first

@@ -1,4 +1,4 @@
-"""What a trace holds that a time model can be fitted to: step times by CF, gains, curves, and how much was trained."""
+"""Recordings: what a time model needs of a trace. Step times by CF, gains, gain curves, and how much was trained."""
 
 import math
 import re
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
-from gravac.signals import derived
-from gravac.traces.line import Line
+from gravac.signals import figures
+from gravac.traces import Line
 
 T = TypeVar("T")
-LEAST_SETTLED = 3
-"""Settled steps a level needs for its medians to count."""
-LEAST_SECONDS = 1e-6
-"""No step is quicker; a clock may be."""
-LEAST_GAIN = 1e-9
-"""Less is nothing: training would stand still."""
-MOST_KEPT = 300
-"""Windows of each CF that are held, the last ones; a trace may be of any length."""
-MOST_FACTORS = 64
-"""CFs that are told apart; further ones are left out."""
+MIN_SETTLED_STEPS = 3
+"""Settled steps that a level needs for its medians to count."""
+MIN_SECONDS = 1e-6
+"""Shorter steps are errors of a clock."""
+MIN_GAIN = 1e-9
+"""A smaller gain counts as none."""
+MAX_WINDOWS_PER_CF = 300
+"""The last windows of each CF that are held; a trace may have any length."""
+MAX_CFS = 64
+"""CFs that are held; further ones are left out."""
 PURE = 0.8
-"""Share of a window's steps that a level needs for the window's phases to be taken as its own."""
+"""Share of a window's steps that a level needs for the window's phases to count as its own."""
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]\d+)?)"
 _CHOSEN_FOR = re.compile(rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER} MB/s: ")
@@ -31,10 +31,17 @@ _CHOSEN_FOR = re.compile(rf"Collectives at CF \S+ for {_NUMBER} ms and {_NUMBER}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One level of one window, seconds and bytes of a step on one rank. ``cf`` 1: plainly dense, nothing compressed.
+    """One level of one window. Seconds and bytes are of a step on one rank.
 
-    ``exposed_seconds``: what the step waited for the network. ``compress_seconds``, ``decompress_seconds``: what
-    it waited for these; None where the window had other levels too.
+    Attributes:
+        window: number of the window.
+        cf: that was sent; 1: plainly dense, nothing compressed.
+        settled_steps: steps behind the medians.
+        seconds: median duration of a step.
+        exposed_seconds: of which the step waited for the network.
+        payload_bytes: handed to collectives.
+        compress_seconds: of which the step waited for encoding; None where the window had other levels too.
+        decompress_seconds: the same for decoding.
     """
 
     window: int
@@ -49,72 +56,111 @@ class Observation:
 
 @dataclass
 class Recording:
-    """A trace as a time model sees it: the windows of its last number of ranks."""
+    """A trace as a time model sees it: the windows of its last number of ranks.
+
+    Attributes:
+        spec: the job.
+        by_cf: observations by CF. Of these, gains and curves the last windows are held.
+        gains: gain at each CF while that CF was sent, one value a window.
+        curves: gain curves by the CF that was sent in the window.
+        windows: windows of the trace.
+        steps: steps of these windows.
+        samples: samples of these windows, all ranks.
+        useful_samples: the same, weighted by gain.
+        seconds: duration of these windows.
+        notes: what was left out.
+        measured_network: latency in seconds and bandwidth in bytes/s that the agent chose its collectives by, if the
+            trace says.
+    """
 
     spec: JobSpec
-    seen: dict[float, deque[Observation]] = field(default_factory=dict)
-    """By CF; of these and of the next two, the last windows are kept."""
+    by_cf: dict[float, deque[Observation]] = field(default_factory=dict)
     gains: dict[float, deque[float]] = field(default_factory=dict)
-    """Gain at each CF while that CF was sent, a value a window."""
     curves: dict[float, deque[GainCurve]] = field(default_factory=dict)
-    """By the CF that was sent in the window."""
     windows: int = 0
     steps: int = 0
     samples: int = 0
     useful_samples: float = 0.0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    measured: tuple[float, float] | None = None
-    """Latency (seconds) and bandwidth (bytes/s) as the agent measured them to choose its collectives, if it did."""
+    measured_network: tuple[float, float] | None = None
+
+    @classmethod
+    def from_trace(cls, lines: Iterable[Line]) -> "Recording":
+        """Read a trace.
+
+        Raises:
+            NothingRecorded: no window is fit to use.
+            TraceError: from ``lines``.
+        """
+        found: Recording | None = None
+        for line in lines:
+            if isinstance(line.record, JobSpec):
+                found = _restarted(found, line.record)
+            elif isinstance(line.record, WindowReport) and found is not None:
+                found.add(line.record)
+            elif isinstance(line.record, Event) and found is not None:
+                found.add_event(line.record)
+        if found is not None and found.elements < 1:
+            raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
+        if found is None or not found.observations:
+            windows = 0 if found is None else found.windows
+            raise NothingRecorded(
+                f"none of its {windows} windows has {MIN_SETTLED_STEPS} settled steps at one CF: record a longer run, "
+                "or one with a larger GRAVAC_WINDOW"
+            )
+        return found
 
     @property
     def ranks(self) -> int:
+        """World size."""
         return self.spec.world_size
 
     @property
     def elements(self) -> int:
+        """Gradient elements."""
         return self.spec.model.elements
 
     @property
     def samples_per_step(self) -> float:
-        """Of one rank; 1 where the trainer's samples were not counted."""
+        """Samples a step and rank; 1 where the trainer's samples were not counted."""
         return self.samples / self.steps / self.ranks if self.samples and self.steps else 1.0
 
     @property
     def observations(self) -> list[Observation]:
-        """Of all CFs, ascending."""
-        return [each for cf in sorted(self.seen) for each in self.seen[cf]]
+        """Observations of all CFs, ascending."""
+        return [each for cf in sorted(self.by_cf) for each in self.by_cf[cf]]
 
     def add(self, report: WindowReport) -> None:
-        """Take in a window. One with a step that failed or was not finite says nothing of an ordinary step."""
+        """Add a window. Step times of a window with a failed or non-finite step do not count."""
         self.windows += 1
         self.samples += report.samples
         self.seconds += report.seconds
-        kept = derived.gain(report)
-        self.useful_samples += report.samples * (1.0 if kept is None else min(1.0, kept))
-        steps = derived.steps(report)
+        gain = figures.gain(report)
+        self.useful_samples += report.samples * (1.0 if gain is None else min(1.0, gain))
+        steps = figures.steps(report)
         self.steps += max(0, steps)
         if report.failed_steps or report.nonfinite_steps or steps < 1:
             return
         for level in report.levels:
             found = None if level.cf == 1.0 and report.gains else self._observed(report, level, steps)
             if found is not None:
-                _keep(self.seen, level.cf, found)
+                _append(self.by_cf, level.cf, found)
         self._add_gain(report, steps)
 
-    def hear(self, event: Event) -> None:
-        """Take in a note. That on collectives says for which network they were chosen (``CollectiveChooser.notes``)."""
+    def add_event(self, event: Event) -> None:
+        """Read the network from the note on the choice of collectives; other events change nothing."""
         found = _CHOSEN_FOR.match(event.message) if event.kind == "note" else None
-        if found is not None and self.measured is None:
+        if found is not None and self.measured_network is None:
             milliseconds, megabytes = (float(text) for text in found.groups())
             if math.isfinite(milliseconds) and math.isfinite(megabytes):
-                self.measured = 1e-3 * milliseconds, 1e6 * megabytes
+                self.measured_network = 1e-3 * milliseconds, 1e6 * megabytes
 
     def _observed(self, report: WindowReport, level: LevelSums, steps: int) -> Observation | None:
         seconds, exposed = level.step_seconds_median, level.exposed_seconds_median
-        if min(level.settled_steps, level.steps) < LEAST_SETTLED or seconds is None or exposed is None:
+        if min(level.settled_steps, level.steps) < MIN_SETTLED_STEPS or seconds is None or exposed is None:
             return None
-        if seconds < LEAST_SECONDS:
+        if seconds < MIN_SECONDS:
             return None
         pure = level.steps >= PURE * steps
         return Observation(
@@ -133,41 +179,20 @@ class Recording:
         if level is None or level.steps < PURE * steps:
             return
         strongest = max((row.cf for row in report.gains), default=level.cf)
-        kept = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
-        gain = derived.ratio(kept, level.sums.compensated_sq)
-        if level.cf > 1.0 and gain is not None and gain > LEAST_GAIN:
-            _keep(self.gains, level.cf, min(1.0, gain))
+        sent_sq = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
+        gain = figures.ratio(sent_sq, level.sums.compensated_sq)
+        if level.cf > 1.0 and gain is not None and gain > MIN_GAIN:
+            _append(self.gains, level.cf, min(1.0, gain))
         if report.curve is not None:
-            _keep(self.curves, level.cf, report.curve)
+            _append(self.curves, level.cf, report.curve)
 
 
 class NothingRecorded(ValueError):
-    """The trace has no window that a model could be fitted to; the message says what is missing."""
+    """The trace has no window that a model can be fitted to; the message says what is missing."""
 
 
-def record(lines: Iterable[Line]) -> Recording:
-    """Read a trace. Raises NothingRecorded, and TraceError from ``lines``."""
-    found: Recording | None = None
-    for line in lines:
-        if isinstance(line.record, JobSpec):
-            found = _begun(found, line.record)
-        elif isinstance(line.record, WindowReport) and found is not None:
-            found.add(line.record)
-        elif isinstance(line.record, Event) and found is not None:
-            found.hear(line.record)
-    if found is not None and found.elements < 1:
-        raise NothingRecorded("its model has no trained elements, so nothing is exchanged")
-    if found is None or not found.observations:
-        windows = 0 if found is None else found.windows
-        raise NothingRecorded(
-            f"none of its {windows} windows has {LEAST_SETTLED} settled steps at one CF: record a longer run, or one "
-            "with a larger GRAVAC_WINDOW"
-        )
-    return found
-
-
-def _begun(found: Recording | None, spec: JobSpec) -> Recording:
-    """A restart goes on, unless with other ranks: their times are another model's."""
+def _restarted(found: Recording | None, spec: JobSpec) -> Recording:
+    """Return the recording to go on with: after a restart with other ranks, whose times differ, a new one."""
     if found is None or not found.windows:
         return Recording(spec)
     if (found.ranks, found.elements) == (spec.world_size, spec.model.elements):
@@ -177,6 +202,6 @@ def _begun(found: Recording | None, spec: JobSpec) -> Recording:
     return Recording(spec, notes=[*found.notes, left_out])
 
 
-def _keep(held: dict[float, deque[T]], cf: float, value: T) -> None:
-    if cf in held or len(held) < MOST_FACTORS:
-        held.setdefault(cf, deque(maxlen=MOST_KEPT)).append(value)
+def _append(held: dict[float, deque[T]], cf: float, value: T) -> None:
+    if cf in held or len(held) < MAX_CFS:
+        held.setdefault(cf, deque(maxlen=MAX_WINDOWS_PER_CF)).append(value)

@@ -1,6 +1,7 @@
-"""Fitting straight lines to measurements some of which are off: Huber's least squares, with no term below 0.
+"""Robust linear regression with non-negative terms, for measurements with outliers.
 
-Small and in plain Python: a fit has at most four terms and some hundred rows.
+Iteratively reweighted least squares with Huber's weights (P. J. Huber, "Robust estimation of a location parameter",
+Annals of Mathematical Statistics 35, 1964). Plain Python: a fit has at most four terms and a few hundred rows.
 """
 
 from collections.abc import Sequence
@@ -8,26 +9,38 @@ from dataclasses import dataclass
 from statistics import median
 
 HUBER = 1.345
-"""Residuals beyond so many spreads count by their size, not its square (Huber 1964; 95 % efficient on normal noise)."""
+"""Residuals beyond this many spreads count by their size, not its square: 95 % efficient on normal noise."""
 ROUNDS = 20
-_MAD_OF_A_NORMAL = 0.6745
+MAD_OF_A_NORMAL = 0.6745
+"""Median absolute deviation of a normal distribution with standard deviation 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """``terms``: a factor a column, 0 where it was left out. ``spread``: of the residuals, as a standard deviation."""
+class LinearFit:
+    """Result of ``fit``.
+
+    Attributes:
+        terms: one for each column; 0 for a column that was left out.
+        spread: standard deviation of the residuals, in units of ``scale``.
+        loss: Huber's loss of the residuals, in units of ``scale``.
+    """
 
     terms: tuple[float, ...]
     spread: float
     loss: float
-    """Huber's, of residuals in units of ``scale``."""
 
 
 def fit(
     rows: Sequence[Sequence[float]], values: Sequence[float], scale: Sequence[float], weights: Sequence[float]
-) -> Line:
-    """Terms t >= 0 that make Σ row·t about ``values``. ``scale``: what one unit of error is worth, a row; relative
-    errors have the values themselves. A column that would go below 0 is left out."""
+) -> LinearFit:
+    """Fit terms t ≥ 0 so that Σ row·t ≈ value. A column whose term would be negative is left out.
+
+    Args:
+        rows: one for each measurement, with one value for each term.
+        values: the measurements.
+        scale: for each row, what one unit of error is worth; relative errors have the values themselves.
+        weights: of the rows.
+    """
     columns = list(range(len(rows[0])))
     while True:
         terms = _reweighted([[row[c] for c in columns] for row in rows], values, scale, weights)
@@ -40,27 +53,27 @@ def fit(
         full[column] = term
     residuals = _residuals(rows, values, scale, full)
     size = _spread(residuals)
-    return Line(tuple(full), size, sum(w * _huber(r) for r, w in zip(residuals, weights, strict=True)))
+    return LinearFit(tuple(full), size, sum(w * _huber(r) for r, w in zip(residuals, weights, strict=True)))
 
 
 def _reweighted(
     rows: list[list[float]], values: Sequence[float], scale: Sequence[float], weights: Sequence[float]
 ) -> list[float]:
-    given = [w / s**2 for w, s in zip(weights, scale, strict=True)]
-    now = given
+    initial = [w / s**2 for w, s in zip(weights, scale, strict=True)]
+    current = initial
     terms: list[float] = []
     for _ in range(ROUNDS):
-        before, terms = terms, _solve(rows, values, now)
+        before, terms = terms, _solve(rows, values, current)
         residuals = _residuals(rows, values, scale, terms)
         limit = HUBER * max(_spread(residuals), 1e-12)
-        now = [g * min(1.0, limit / max(abs(r), 1e-300)) for g, r in zip(given, residuals, strict=True)]
+        current = [w * min(1.0, limit / max(abs(r), 1e-300)) for w, r in zip(initial, residuals, strict=True)]
         if before and all(abs(a - b) <= 1e-9 * abs(b) for a, b in zip(before, terms, strict=True)):
             break
     return terms
 
 
 def _solve(rows: list[list[float]], values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Weighted normal equations, columns scaled to one size; a column that says nothing new gets 0."""
+    """Solve the weighted normal equations, columns scaled to one size; a linearly dependent column gets 0."""
     count = len(rows[0]) if rows else 0
     sizes = [sum(w * row[c] ** 2 for row, w in zip(rows, weights, strict=True)) ** 0.5 for c in range(count)]
     table = [
@@ -95,10 +108,10 @@ def _residuals(
 
 
 def _spread(residuals: Sequence[float]) -> float:
-    return median(abs(each) for each in residuals) / _MAD_OF_A_NORMAL
+    return median(abs(each) for each in residuals) / MAD_OF_A_NORMAL
 
 
 def _huber(residual: float) -> float:
-    """With its corner at 2 %: what is off by less is noise."""
+    """Huber's loss with its corner at 2 %: smaller deviations are noise."""
     size, corner = abs(residual), 0.02
     return size**2 if size <= corner else corner * (2 * size - corner)

@@ -1,11 +1,12 @@
-"""What a step takes, as a formula: own work by CF, and an exchange of which part hides behind backward. Pure.
+"""Time model of a step: own work by CF, and an exchange that hides partly behind backward. Pure.
 
     step = compute + compressing + coding · coded + exposed
     exposed = waiting + max(last · T, T - hidden),  T = messages · α + link bytes · (1/(goodput · β) + handling)
 
-``coded`` = elements / CF^0.75; α and β: latency and bandwidth of a rank's link. A first part of T can run beside
-backward (``hidden`` seconds at most) and beside the encoding of later buckets; the last bucket's share of T
-(``last``) cannot, as it comes when both are over.
+T is the α-β model of communication (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994)
+with α and β as latency and bandwidth of a rank's link. ``coded`` = elements / CF^0.75. Transfers overlap with backward,
+for at most ``hidden`` seconds, and with the encoding of later buckets. The last bucket's share of T (``last``) overlaps
+with neither.
 """
 
 from dataclasses import dataclass
@@ -14,15 +15,16 @@ from gravac.collectives import Network
 from gravac.whatif.exchange import Volume
 
 TCP_GOODPUT = 0.956
-"""Share of a link's bits that are payload: 1448 of the 1514 bytes of a full Ethernet frame with TCP/IP."""
+"""Share of a link's bits that are payload: 1448 of 1514 bytes in a full Ethernet frame with TCP/IP."""
 CODING_POWER = 0.75
-"""How coding beyond the passes over all elements goes with CF. Each element kept costs less where more are: positions
-are closer, branches go as often one way as the other. Of Top-k on one core, CF 2 to 1000: 0.7 to 0.8, both ways."""
+"""Exponent of the CF in the cost of coding, apart from passes over all elements. Below 1, as an element costs less
+where more are kept: positions are closer and cost less. Measured 0.7 to 0.8 for Top-k on one core, CF 2 to 1000, for
+encoding and decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The parts of one step, seconds; they add up to ``seconds``, which is never 0."""
+    """Parts of one step in seconds. They add up to ``seconds``, which is never 0."""
 
     compute: float
     compress: float
@@ -36,43 +38,51 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeModel:
-    """The terms. All seconds; ``_per_`` says of what. Fitted by ``gravac.whatif.fit``."""
+    """Terms of the formula, fitted by ``gravac.whatif.fit``.
+
+    Attributes:
+        elements: of the gradient.
+        compute_seconds: forward, backward, optimizer.
+        compress_seconds: of a compressed step at any CF: passes over the whole gradient.
+        compress_seconds_per_coded: for each of ``coded``.
+        decompress_seconds_per_coded: for each of ``coded`` and payload; with n ranks a gather decodes n.
+        waiting_seconds: wait of every step in the exchange, for slower ranks and for the tick.
+        goodput_ratio: share of a link's bits that are payload; lower where packets are lost and sent again.
+        handling_seconds_per_byte: work of a core for each byte on its link.
+        last_ratio: the last bucket's share of a transfer.
+        hidden_seconds: most of a transfer that overlaps with backward.
+    """
 
     elements: int
     compute_seconds: float
     compress_seconds: float
-    """Of a compressed step, whatever its CF: the passes over the whole gradient."""
     compress_seconds_per_coded: float
     decompress_seconds_per_coded: float
-    """For each of ``coded``, a payload decoded: with n ranks a gather decodes n."""
     waiting_seconds: float
-    """What every step waits in the exchange: for slower ranks, and for the tick."""
     goodput_ratio: float = TCP_GOODPUT
-    """Share of a link's bits that are payload: less than headers leave, where packets are lost and sent again."""
     handling_seconds_per_byte: float
-    """Work of a rank's core for each byte on its link."""
     last_ratio: float
     hidden_seconds: float
 
     def transfer_seconds(self, volume: Volume, network: Network) -> float:
-        """T: what the exchange takes if nothing hides."""
+        """Return T, the duration of the exchange without overlap."""
         byte = 1.0 / (self.goodput_ratio * network.bytes_per_second) + self.handling_seconds_per_byte
         return volume.messages * network.latency_seconds + volume.link_bytes * byte
 
     def step(self, cf: float, volume: Volume, network: Network) -> StepTime:
-        """A step of ``volume`` on ``network``; ``cf`` 1: nothing is compressed."""
+        """Return the time of a step with this exchange on ``network``; ``cf`` 1: nothing is compressed."""
         count = coded(self.elements, cf)
         compress = 0.0 if cf == 1.0 else self.compress_seconds + count * self.compress_seconds_per_coded
-        took = self.transfer_seconds(volume, network)
+        transfer = self.transfer_seconds(volume, network)
         hidden = self.hidden_seconds + (1 - self.last_ratio) * compress
         return StepTime(
             compute=self.compute_seconds,
             compress=compress,
-            exposed=self.waiting_seconds + max(self.last_ratio * took, took - hidden),
+            exposed=self.waiting_seconds + max(self.last_ratio * transfer, transfer - hidden),
             decompress=count * volume.decoded * self.decompress_seconds_per_coded,
         )
 
 
 def coded(elements: int, cf: float) -> float:
-    """Elements that coding counts at ``cf``; none where nothing is compressed."""
+    """Return the elements that coding is charged for at ``cf``; 0 where nothing is compressed."""
     return 0.0 if cf == 1.0 else elements * cf**-CODING_POWER

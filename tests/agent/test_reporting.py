@@ -14,8 +14,8 @@ import pytest
 
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, WindowReport
+from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from gravac_agent.reporting.answers import Checker
 from gravac_agent.reporting.client import Connection, NoAnswer, Refused
 from gravac_agent.reporting.launcher import ControllerProcess
@@ -61,7 +61,7 @@ def end(windows: int) -> End:
 def journaled(path: Path) -> list[int]:
     """The windows of a journal that may be being written."""
     try:
-        return [line.record.window for line in read(path) if isinstance(line.record, WindowReport)]
+        return [line.record.window for line in read_trace(path) if isinstance(line.record, WindowReport)]
     except (OSError, ValueError):
         return []
 
@@ -202,7 +202,7 @@ def test_killed_just_before_the_end_nothing_is_lost(own: ControllerProcess, tmp_
     for window in range(3):
         one.put(report(window))
     one.close(end(3))
-    records = [line.record for line in read(tmp_path / SPEC.job / "journal.jsonl")]
+    records = [line.record for line in read_trace(tmp_path / SPEC.job / "journal.jsonl")]
     assert [record.window for record in records if isinstance(record, WindowReport)] == [0, 1, 2]
     assert isinstance(records[-1], End)
 

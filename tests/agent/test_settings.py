@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter
 
-from gravac.protocol.fields import Choice
+from gravac.protocol import Choice
 from gravac_agent import SetupError
 from gravac_agent.settings import load
 

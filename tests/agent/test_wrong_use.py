@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies import DensePolicy
 from gravac.protocol import End, WindowReport
+from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from gravac_agent import Agent, ClosedError, SetupError
 from gravac_agent.settings import load
 from gravac_controller.cli import main
@@ -276,9 +276,9 @@ def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_pa
                 step(module, optimizer)
             path = agent.trace_path
     assert path is not None
-    reports = [line.record for line in read(path) if isinstance(line.record, WindowReport)]
+    reports = [line.record for line in read_trace(path) if isinstance(line.record, WindowReport)]
     assert [report.window for report in reports] == [0, 1, 2, 3, 4, 5, 6]
-    ends = [line.record for line in read(path) if isinstance(line.record, End)]
+    ends = [line.record for line in read_trace(path) if isinstance(line.record, End)]
     assert [(end.windows, end.steps) for end in ends] == [(4, 7), (7, 12)]  # of the whole job
     assert check(path).ok
 

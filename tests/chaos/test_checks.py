@@ -8,7 +8,7 @@ import pytest
 
 from gravac.fold import JobFold
 from gravac.protocol import Decision, End, Event, WindowReport
-from gravac.traces.trace import TraceWriter
+from gravac.traces import TraceWriter
 from tools.chaos import checks
 from tools.chaos.events import LIES
 from tools.chaos.journals import Journal, journals

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gravac.protocol import WindowReport
-from gravac.signals import derived
-from gravac.traces.trace import read
+from gravac.signals import figures
+from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.views.columns import NAMES
@@ -37,7 +37,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reports(trace: Path) -> list[tuple[float, WindowReport]]:
-    lines = read(trace / "journal.jsonl")
+    lines = read_trace(trace / "journal.jsonl")
     return [(line.time, line.record) for line in lines if isinstance(line.record, WindowReport)]
 
 
@@ -72,8 +72,8 @@ def test_csv(trace: Path, reports: list[tuple[float, WindowReport]], tmp_path: P
         assert int(row["last_step"]) == report.last_step
         assert float(row["time"]) == time
         assert float(row["cf"]) == report.cf
-        assert float(row["gain"]) == derived.gain(report), "to the last bit"
-        assert float(row["backlog"]) == derived.backlog(report)
+        assert float(row["gain"]) == figures.gain(report), "to the last bit"
+        assert float(row["backlog"]) == figures.backlog(report)
         assert float(row["communicate_seconds"]) == report.phases.communicate / 20
         assert (row["gain_candidate"] == "") == (report.phase != "explore")
     assert rows[5]["loss"] == "", "unknown is empty"
@@ -85,7 +85,7 @@ def test_parquet(trace: Path, reports: list[tuple[float, WindowReport]], tmp_pat
     table = parquet.read_table(written(trace, "parquet", tmp_path / "it.parquet"))
     assert tuple(table.column_names) == NAMES
     found = table.to_pydict()
-    assert found["gain"] == [derived.gain(report) for _, report in reports]
+    assert found["gain"] == [figures.gain(report) for _, report in reports]
     assert found["loss"] == [report.loss for _, report in reports], "unknown is null"
     assert str(table.schema.field("last_step").type) == "int64"
 
@@ -98,7 +98,7 @@ def test_tensorboard(trace: Path, reports: list[tuple[float, WindowReport]], tmp
     assert [point.step for point in gains] == [report.last_step for _, report in reports]
     assert [point.wall_time for point in gains] == [time for time, _ in reports]
     assert [point.value for point in gains] == pytest.approx(
-        [derived.gain(report) for _, report in reports], rel=1e-6
+        [figures.gain(report) for _, report in reports], rel=1e-6
     )
     assert len(losses) == 11, "unknown has no point"
 
@@ -115,7 +115,7 @@ def test_prometheus_takes_it_and_gives_it_back(
         "tsdb", "dump", "--match", '{__name__=~"gravac_(gain_ratio|windows_total)"}', str(blocks)
     )
     gains = re.findall(r'gravac_gain_ratio", job_name="demo"\} (\S+) (\d+)', dumped)
-    assert [float(value) for value, _ in gains] == [derived.gain(report) for _, report in reports]
+    assert [float(value) for value, _ in gains] == [figures.gain(report) for _, report in reports]
     start = round(1000 * reports[0][0])
     assert [int(at) for _, at in gains] == [start + number for number in range(12)], "no two at the same time"
     counts = re.findall(r'gravac_windows_total", job_name="demo"\} (\S+)', dumped)
@@ -174,7 +174,7 @@ def test_steps(form: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     assert "120 steps of" in result.output
-    details = [line.record.steps for line in read(STEPS) if isinstance(line.record, WindowReport)]
+    details = [line.record.steps for line in read_trace(STEPS) if isinstance(line.record, WindowReport)]
     sent = [value for detail in details if detail is not None for value in detail.sent_sq]
     if form == "csv":
         with path.open(newline="") as file:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import LinkSpec
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.wording import link, size, times
 from tests.support.policies import Cluster

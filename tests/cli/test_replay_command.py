@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gravac.traces import read_trace
 from gravac.traces.line import encode
-from gravac.traces.trace import read
 from gravac_controller.cli import main
 from tests.support.traces_made import make
 
@@ -45,7 +45,7 @@ def test_decisions_are_shown_with_their_reasons(trace: Path) -> None:
     code, output = run(trace)
     assert code == 0
     assert "start" in output
-    for line in read(trace):
+    for line in read_trace(trace):
         if line.kind == "decision":
             assert line.record.rule in output
     assert "Dense baseline" in output
@@ -79,7 +79,7 @@ def test_a_forged_decision_is_shown_beside_the_right_one(trace: Path, tmp_path: 
     """Sealed anew, so only deciding again can find it."""
     forged, digest = tmp_path / "forged.jsonl", ""
     pieces = []
-    for line in read(trace):
+    for line in read_trace(trace):
         record = line.record
         if line.kind == "decision" and record.window == 2:
             record = record.model_copy(update={"cf_candidate": 77.0})

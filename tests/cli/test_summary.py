@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from gravac.wording import display_path
 from gravac_controller.cli import main
 from gravac_controller.cli.demo.command import _command
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.demo.summary import Result, show
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
-from gravac_controller.cli.wording import near
 from tests.support.traces_made import make
 
 LONG = "a folder of [bold]many[/bold] words and 1234 numbers, " + "deep" * 30
@@ -70,6 +70,6 @@ def test_paths_are_those_one_would_type(tmp_path: Path, monkeypatch: pytest.Monk
     inside = tmp_path / "inside"
     inside.mkdir()
     monkeypatch.chdir(inside)
-    assert near(inside / "runs" / "x") == "runs/x"
-    assert near("runs") == "runs"
-    assert near(tmp_path / "runs") == str(tmp_path / "runs")
+    assert display_path(inside / "runs" / "x") == "runs/x"
+    assert display_path("runs") == "runs"
+    assert display_path(tmp_path / "runs") == str(tmp_path / "runs")

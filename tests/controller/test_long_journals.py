@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import End, Event, WindowAnswer
-from gravac.traces import parts
+from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import post, register
 from tests.controller.test_pages import walk
@@ -68,7 +67,7 @@ def folder_of(app: InProcess) -> Path:
 def tidied(app: InProcess) -> None:
     """Wait until no full part is uncompressed."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while any(path.suffix == ".jsonl" for path in parts.closed(folder_of(app)).values()):
+    while any(path.suffix == ".jsonl" for path in parts.full_parts(folder_of(app)).values()):
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -93,8 +92,8 @@ def timeless(node: Any) -> Any:
 @pytest.mark.parametrize("limit", [1000, 23])
 def test_lists_do_not_show_the_parts(two: tuple[InProcess, InProcess], route: str, limit: int) -> None:
     many, one = two
-    assert len(parts.closed(folder_of(many))) > 20
-    assert not parts.closed(folder_of(one))
+    assert len(parts.full_parts(folder_of(many))) > 20
+    assert not parts.full_parts(folder_of(one))
     assert timeless(walk(many, route, limit)) == timeless(walk(one, route, limit))
 
 
@@ -126,7 +125,7 @@ def test_the_download_is_the_whole_trace(two: tuple[InProcess, InProcess]) -> No
 def test_streams_resume_over_parts(two: tuple[InProcess, InProcess]) -> None:
     many, _ = two
     job = many.services.store.jobs["job"]
-    lines = [line for line in read(folder_of(many) / parts.ACTIVE) if line.kind == "window"]
+    lines = [line for line in read_trace(folder_of(many) / parts.ACTIVE) if line.kind == "window"]
     moments = job.live.moments_after(lines[-40].number - 1)
     assert moments is not None
     told = [moment.window.report.window for moment in moments if moment.window is not None]
@@ -142,13 +141,13 @@ def test_a_restart_shows_the_same_and_reads_only_what_it_needs(
     before = everything(first)
     first.close()
     opened: list[int] = []
-    real = parts.opened_closed
+    real = parts.open_full_part
 
     def counted(path: Path) -> Any:
         opened.append(int(path.name.split(".")[1]))
         return real(path)
 
-    monkeypatch.setattr(parts, "opened_closed", counted)
+    monkeypatch.setattr(parts, "open_full_part", counted)
     second = InProcess(tmp_path / "runs", **settings)
     assert set(opened) == set(range(min(opened), max(opened) + 1))
     assert min(opened) > 10  # the older ones were left alone
@@ -168,7 +167,7 @@ def test_a_window_of_a_full_part_sent_again_is_known(open_app: Callable[..., InP
         answer = post(app, "/v1/jobs/job/windows", report)
         decision = WindowAnswer.model_validate_json(answer).decision
     app.close()
-    for path in parts.closed(folder_of(app)).values():
+    for path in parts.full_parts(folder_of(app)).values():
         path.unlink()
     again = open_app(journal_part_bytes=SMALL)
     assert post(again, "/v1/jobs/job/windows", report) == answer
@@ -181,10 +180,10 @@ def test_old_parts_are_deleted_beyond_the_limit(open_app: Callable[..., InProces
     decision = run(app, trainer := Trainer(), register(app).decision, 300)
     tidied(app)
     until = time.monotonic() + PATIENCE_SECONDS
-    while sum(path.stat().st_size for path in parts.closed(folder_of(app)).values()) > keep:
+    while sum(path.stat().st_size for path in parts.full_parts(folder_of(app)).values()) > keep:
         assert time.monotonic() < until
         time.sleep(0.02)
-    left = parts.closed(folder_of(app))
+    left = parts.full_parts(folder_of(app))
     assert left
     assert min(left) > 1
     before = app.client.get("/v1/jobs/job").json()
@@ -213,14 +212,14 @@ def test_a_part_that_is_moved_between_two_looks_is_read(
     """A reader came while no file had the active part's name: after one rename of a turn and before the other."""
     app = open_app()
     run(app, Trainer(), register(app).decision, 10)
-    journal, real = app.services.store.jobs["job"].journal, parts.opened
+    journal, real = app.services.store.jobs["job"].journal, parts.open_part
 
     def opened(path: Path) -> Any:
         if path == journal.path and path.exists():
-            path.rename(parts.closed_path(path.parent, 1))
+            path.rename(parts.full_part_path(path.parent, 1))
         return real(path)
 
-    monkeypatch.setattr(parts, "opened", opened)
+    monkeypatch.setattr(parts, "open_part", opened)
     found = [number for number, _ in journal.reader.windows(after=-1, end=journal.end)]
     assert found == list(range(10))
 
@@ -247,10 +246,10 @@ def test_a_disk_that_refuses_a_new_part_goes_on_in_the_old(
 
     monkeypatch.setattr(os, "rename", refuse)
     decision = run(app, trainer := Trainer(), decision, 30)
-    assert not parts.closed(folder_of(app))
+    assert not parts.full_parts(folder_of(app))
     monkeypatch.setattr(os, "rename", real)
     run(app, trainer, decision, 1)
-    assert len(parts.closed(folder_of(app))) == 1
+    assert len(parts.full_parts(folder_of(app))) == 1
     assert check(folder_of(app) / parts.ACTIVE).ok
 
 

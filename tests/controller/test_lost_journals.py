@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, JobAnswer, WindowReport
-from gravac.traces import parts
+from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import JSON, journal, post, register, run
 from tools.harness.builders import Trainer, spec
@@ -24,7 +23,7 @@ def path(app: InProcess) -> Path:
 
 
 def on_disk(path: Path) -> list[int]:
-    return [line.record.window for line in read(path) if isinstance(line.record, WindowReport)]
+    return [line.record.window for line in read_trace(path) if isinstance(line.record, WindowReport)]
 
 
 def refused(app: InProcess, report: WindowReport) -> str:
@@ -118,7 +117,7 @@ def test_a_turn_to_a_new_part_moves_no_strangers_file(
     assert fold is not None
     assert held.turn(spec(), decision, "") == ()
     assert path.read_bytes() == b"theirs\n"
-    assert parts.closed(path.parent) == {}
+    assert parts.full_parts(path.parent) == {}
     path.unlink()
     run(app, trainer, decision, 20)
     assert check(path).ok

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
-from gravac.signals import derived, risk
+from gravac.signals import figures, risk
 from gravac_controller.live import projection as live
 from gravac_controller.metrics.traffic import Traffic
 from tests.controller.conftest import InProcess
@@ -54,13 +54,13 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_samples_total": sum(one.samples for one in reports),
         "gravac_gradient_dense_bytes_total": sum(one.dense_bytes for one in reports),
         "gravac_gradient_payload_bytes_total": sum(one.payload_bytes for one in reports),
-        "gravac_gain_ratio": derived.gain(last),
-        "gravac_backlog": derived.backlog(last),
-        "gravac_error_feedback_ratio": derived.residual_ratio(last),
-        "gravac_step_seconds": derived.step_seconds(last),
+        "gravac_gain_ratio": figures.gain(last),
+        "gravac_backlog": figures.backlog(last),
+        "gravac_error_feedback_ratio": figures.residual_ratio(last),
+        "gravac_step_seconds": figures.step_seconds(last),
         "gravac_training_seconds_total": sum(one.seconds for one in reports),
-        "gravac_samples_per_second": derived.samples_per_second(last),
-        "gravac_useful_samples_per_second": derived.useful_samples_per_second(last),
+        "gravac_samples_per_second": figures.samples_per_second(last),
+        "gravac_useful_samples_per_second": figures.useful_samples_per_second(last),
         "gravac_loss": last.loss,
         "gravac_baseline_step_seconds": 0.5,
         "gravac_baseline_exposed_seconds": 0.4,

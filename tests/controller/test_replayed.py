@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from gravac.protocol import End, Event
-from gravac.protocol.orders import Order
-from gravac.traces.trace import TraceError
+from gravac.protocol import End, Event, Order
+from gravac.traces import TraceError
 from gravac_controller.api.services import Services
 from gravac_controller.live import present
 from gravac_controller.live.projection import LiveJob

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gravac.protocol import SCHEMA, Decision, End, Event
+from gravac.traces import TraceWriter, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceWriter, read
 from gravac_controller.lock import DataDirError, DataDirLock
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import journal, post, register, run
@@ -144,7 +144,7 @@ def test_an_older_controllers_decisions_stay_in_force(open_app: Callable[..., In
     decision = run(app, Trainer(), register(app).decision, 6)
     app.close()
     path = app.services.settings.data_dir / "job" / "journal.jsonl"
-    lines = list(read(path))
+    lines = list(read_trace(path))
     path.unlink()
     last = lines[-1].record
     assert isinstance(last, Decision)

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 def fill(folder: Path, number: int) -> Path:
     """A full part, as ``turn`` leaves it."""
-    path = parts.closed_path(folder, number)
+    path = parts.full_part_path(folder, number)
     path.write_bytes(b"x" * 1000)
     return path
 
@@ -25,7 +25,7 @@ def journal(folder: Path, keep_bytes: int = 1 << 20) -> Journal:
 
 
 def plain(folder: Path) -> list[Path]:
-    return [path for path in parts.closed(folder).values() if path.suffix == ".jsonl"]
+    return [path for path in parts.full_parts(folder).values() if path.suffix == ".jsonl"]
 
 
 def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: 
     go_on.set()
     first.join(PATIENCE_SECONDS)
     assert not plain(tmp_path)
-    assert list(parts.closed(tmp_path)) == [1, 2]
+    assert list(parts.full_parts(tmp_path)) == [1, 2]
 
 
 def test_a_part_that_cannot_be_compressed_keeps_no_other(
@@ -67,7 +67,7 @@ def test_a_part_that_cannot_be_compressed_keeps_no_other(
     for number in (1, 2, 3):
         fill(tmp_path, number)
     journal(tmp_path, keep_bytes=500).tidy()
-    assert [path.name for path in parts.closed(tmp_path).values()] == ["journal.000003.jsonl.gz"]
+    assert [path.name for path in parts.full_parts(tmp_path).values()] == ["journal.000003.jsonl.gz"]
     assert "No space left on device" in caplog.text
 
 

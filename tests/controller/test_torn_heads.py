@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gravac.traces import parts
+from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register
 from tests.support.direct import run
@@ -31,7 +30,7 @@ def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     app.close()
     kinds = [json.loads(line)["kind"] for line in (folder / "job" / parts.ACTIVE).read_bytes().splitlines()]
     assert tuple(kinds) == HEAD
-    assert len(parts.closed(folder / "job")) == 2
+    assert len(parts.full_parts(folder / "job")) == 2
     return folder
 
 
@@ -40,7 +39,7 @@ def copied(turned: Path, tmp_path: Path, keep: int, packed: bool) -> Path:
     shutil.copytree(turned, tmp_path / "runs")
     path = tmp_path / "runs" / "job" / parts.ACTIVE
     path.write_bytes(path.read_bytes()[:keep])
-    for file in parts.closed(path.parent).values():
+    for file in parts.full_parts(path.parent).values():
         if packed and file.suffix == ".jsonl":
             parts.compress(file)
         elif not packed and file.suffix == ".gz":
@@ -65,7 +64,7 @@ def cuts(turned: Path) -> list[int]:
 def test_the_job_goes_on_over_two_restarts(
     turned: Path, tmp_path: Path, cut: int, packed: bool, open_app: Callable[..., InProcess]
 ) -> None:
-    whole = list(read(turned / "job" / parts.ACTIVE))
+    whole = list(read_trace(turned / "job" / parts.ACTIVE))
     before = sum(line.kind == "window" for line in whole)
     path = copied(turned, tmp_path, cuts(turned)[cut], packed)
     torn = check(path)
@@ -111,7 +110,7 @@ def test_a_journal_that_went_on_after_a_torn_head_is_read_again(
 def test_a_part_that_is_there_twice_is_dropped_only_where_it_is_a_copy(tmp_path: Path) -> None:
     """A crash between the steps of making the newest full part the active one again."""
     path = tmp_path / parts.ACTIVE
-    full = parts.closed_path(tmp_path, 1)
+    full = parts.full_part_path(tmp_path, 1)
     path.write_bytes(b"one\ntwo\nthree\n")
     full.write_bytes(b"one\ntwo\n")
     parts.repair(path)
@@ -124,7 +123,7 @@ def test_a_part_that_is_there_twice_is_dropped_only_where_it_is_a_copy(tmp_path:
 
 def test_what_is_no_torn_head_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / parts.ACTIVE
-    full = parts.closed_path(tmp_path, 1)
+    full = parts.full_part_path(tmp_path, 1)
     full.write_bytes(b"a full part\n")
     for other in (b"somebody's notes", b'{"kind":"job","schema":3', b"x" * (1 << 20)):
         path.write_bytes(other)

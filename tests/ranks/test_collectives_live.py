@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import Event
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
 
 
 def notes(folder: Path, job: str) -> list[str]:
-    lines = read(folder / job / "journal.jsonl")
+    lines = read_trace(folder / job / "journal.jsonl")
     return [line.record.message for line in lines if isinstance(line.record, Event)]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, WindowReport
+from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from gravac_agent import SetupError
 from gravac_agent.reporting.joblock import JobLock
 from tests.support.ranks.harness import RunRanks
@@ -27,7 +27,7 @@ def test_killed_three_times_no_window_is_lost_or_doubled(run_ranks: RunRanks, tm
     assert one["last_pid"] not in one["killed"]
     assert one["parameters"] == two["parameters"]
     journal = tmp_path / "killed" / "journal.jsonl"
-    windows = [line.record for line in read(journal) if isinstance(line.record, WindowReport)]
+    windows = [line.record for line in read_trace(journal) if isinstance(line.record, WindowReport)]
     assert [window.window for window in windows] == list(range(21))
     assert [window.first_step for window in windows] == list(range(0, 201, 10))
     assert sum(level.steps for window in windows for level in window.levels) == 205
@@ -44,10 +44,10 @@ def test_a_trainer_started_again_goes_on_in_its_journal(run_ranks: RunRanks, tmp
     assert one == two
     assert one["epochs"][1] >= one["epochs"][0] >= 1
     journal = tmp_path / "twice" / "journal.jsonl"
-    windows = [line.record for line in read(journal) if isinstance(line.record, WindowReport)]
+    windows = [line.record for line in read_trace(journal) if isinstance(line.record, WindowReport)]
     assert [window.window for window in windows] == list(range(10))
     assert len({window.incarnation for window in windows}) == 2
-    ends = [line.record for line in read(journal) if isinstance(line.record, End)]
+    ends = [line.record for line in read_trace(journal) if isinstance(line.record, End)]
     assert [end.windows for end in ends] == [5, 10]  # of the whole job
     result = check(journal)
     assert result.ok, result.differences

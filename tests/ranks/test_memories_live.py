@@ -6,14 +6,14 @@ import pytest
 
 from gravac.memories import MEMORIES
 from gravac.protocol import Event
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
 
 def notes(folder: Path) -> list[str]:
-    lines = read(folder / "unstable" / "journal.jsonl")
+    lines = read_trace(folder / "unstable" / "journal.jsonl")
     return [
         line.record.message for line in lines if isinstance(line.record, Event) and line.record.kind == "note"
     ]

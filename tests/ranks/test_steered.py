@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol.orders import Override
+from gravac.protocol import Override
+from gravac.traces import read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -28,7 +28,7 @@ def test_all_ranks_follow_orders_at_the_same_step(run_ranks: RunRanks, tmp_path:
     assert sorted({epoch for _, epoch in one["sent"]}) == [0, 1, 2, 3]
     found = check(tmp_path / "steered" / "journal.jsonl")
     assert found.ok, found.differences
-    journaled = [line.record for line in read(tmp_path / "steered" / "journal.jsonl")]
+    journaled = [line.record for line in read_trace(tmp_path / "steered" / "journal.jsonl")]
     orders = [record for record in journaled if isinstance(record, Override)]
     assert [(order.actor, order.action, order.epoch) for order in orders] == [
         ("alice", "pin", 0),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import Event
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -27,7 +27,7 @@ def test_what_is_owed_comes_along(run_ranks: RunRanks, tmp_path: Path) -> None:
     assert one["cfs"] == [8.0] * len(STAGES)  # after a dense step or two, compressed again
     assert one["moved"] == [0.0] * len(STAGES)
     assert min(one["owed"]) > 0.0
-    lines = read(tmp_path / "switched" / "journal.jsonl")
+    lines = read_trace(tmp_path / "switched" / "journal.jsonl")
     notes = [line.record.message for line in lines if isinstance(line.record, Event)]
     assert sum("compressor topk+bf16 -> qsgd" in note for note in notes) == 1
     assert (

@@ -22,9 +22,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gravac.protocol import Decision, JobAnswer, Record, WindowAnswer, WindowReport
-from gravac.traces import parts
+from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import read
 from tools.harness.builders import Trainer, spec
 
 PATIENCE_SECONDS = 60.0
@@ -186,14 +185,16 @@ def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
         found = check(journal)
         assert found.ok, found.differences
         journaled = {
-            line.record.window: line.record for line in read(journal) if isinstance(line.record, Decision)
+            line.record.window: line.record
+            for line in read_trace(journal)
+            if isinstance(line.record, Decision)
         }
         assert [journaled[decision.window] for decision in sender.answers] == sender.answers
     return Tally(
         kills=kills,
         windows=sum(len(sender.acknowledged) for sender in senders),
         retries=sum(sender.retries for sender in senders),
-        parts=sum(1 + len(parts.closed(folder / job)) for job in JOBS),
+        parts=sum(1 + len(parts.full_parts(folder / job)) for job in JOBS),
         seconds=time.monotonic() - began,
     )
 
@@ -223,7 +224,7 @@ def compare(folder: Path, job: str, acknowledged: list[WindowReport]) -> None:
         path = Path(copies) / job / parts.ACTIVE
         shutil.copytree(folder / job, path.parent)
         parts.repair(path)
-        found = [line.record for line in read(path) if isinstance(line.record, WindowReport)]
+        found = [line.record for line in read_trace(path) if isinstance(line.record, WindowReport)]
     assert max(Counter(report.window for report in found).values(), default=1) == 1
     assert [report.window for report in found] == list(range(len(found)))
     assert found[: len(acknowledged)] == acknowledged

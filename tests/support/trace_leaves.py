@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
+from gravac.traces import Line
 from gravac.traces.follow import Difference, Follower
-from gravac.traces.line import KINDS, Line
+from gravac.traces.line import KINDS
 
 Way = tuple[str | int, ...]
 HEX = re.compile("[0-9a-f]{16,64}")

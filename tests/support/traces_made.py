@@ -6,7 +6,7 @@ from pathlib import Path
 from gravac.fold import JobFold
 from gravac.policies import Policy, parse
 from gravac.protocol import End, Event
-from gravac.traces.trace import TraceRecord, TraceWriter
+from gravac.traces import TraceRecord, TraceWriter
 from tests.support.policies import Cluster, job_spec
 
 NOTE = Event(kind="note", window=None, message="hello")

@@ -16,12 +16,12 @@ def test_dense_is_a_ring() -> None:
     assert told.payload_bytes == 4 * ONE
     assert told.link_bytes == pytest.approx(2 * 7 / 8 * 4 * ONE)
     assert told.messages == 2 * 7 + 2 * 7  # the ring's, the tick's
-    assert (told.way, told.decoded) == ("all-reduce", 1)
+    assert (told.collective, told.decoded) == ("all-reduce", 1)
 
 
 def test_two_ranks_gather() -> None:
     told = volume("topk", ONE, 100.0, 2, NETWORK)
-    assert told.way == "gather"
+    assert told.collective == "gather"
     assert told.link_bytes == pytest.approx(told.payload_bytes)
     assert told.messages == 1 + 2
     assert told.decoded == 2
@@ -31,7 +31,7 @@ def test_two_ranks_gather() -> None:
 def test_many_ranks_meet_another_way() -> None:
     """A gather of 1000 payloads of a tenth would be 100 times the dense bytes."""
     told = volume("topk", ONE, 10.0, 1000, NETWORK)
-    assert told.way != "gather"
+    assert told.collective != "gather"
     assert told.link_bytes < 3 * 4 * ONE
 
 

@@ -8,10 +8,11 @@ import torch
 from gravac import compressors
 from gravac.collectives import ALONE, AUTO, CollectiveChooser, Network, Workload
 from gravac.protocol import Event, LinkSpec
-from gravac.whatif import Oracle, Scenario
+from gravac.whatif import Predictor, Scenario
 from gravac.whatif.exchange import volume
-from gravac.whatif.fit import fit, network_of
+from gravac.whatif.fit import fit
 from gravac.whatif.recording import Recording
+from gravac.whatif.samples import network_of
 from tests.support.whatif import CFS, ELEMENTS, NETWORK, RANKS, TRUTH, recording
 
 FAST = Network(latency_seconds=2e-5, bytes_per_second=125e6)
@@ -46,18 +47,18 @@ def test_the_terms_come_back(noise: float, within: float) -> None:
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_other_networks_and_cfs_are_foretold(network: Network, noise: float) -> None:
     """With the range that is told."""
-    oracle = Oracle([(recording(noise=noise, each=20), NETWORK)])
+    predictor = Predictor([(recording(noise=noise, each=20), NETWORK)])
     scenario = Scenario(network=network, ranks=RANKS, compressor="topk")
     for cf in (1.0, 5.0, 20.0, 300.0):
-        told, true = oracle.at(scenario, cf), true_seconds(cf, network)
+        told, true = predictor.predict(scenario, cf), true_seconds(cf, network)
         assert told.step.seconds == pytest.approx(true, rel=0.03 + noise), cf
         assert told.low <= true <= told.high, cf
 
 
 def test_more_ranks_are_foretold() -> None:
-    oracle = Oracle([(recording(), NETWORK)])
+    predictor = Predictor([(recording(), NETWORK)])
     for ranks in (2, 16):
-        told = oracle.at(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 100.0)
+        told = predictor.predict(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 100.0)
         assert told.step.seconds == pytest.approx(true_seconds(100.0, NETWORK, ranks), rel=0.02)
         assert told.samples_per_second == pytest.approx(8 * ranks / told.step.seconds)
 
@@ -66,8 +67,8 @@ def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
     found = fit([(recording(), None)])
     assert found.network.bytes_per_second == pytest.approx(NETWORK.bytes_per_second, rel=0.05)
     assert any(line.startswith("network:") for line in found.unknown)
-    oracle = Oracle([(recording(), None)])
-    told = oracle.at(Scenario(network=SLOW, ranks=RANKS, compressor="topk"), 1.0)
+    predictor = Predictor([(recording(), None)])
+    told = predictor.predict(Scenario(network=SLOW, ranks=RANKS, compressor="topk"), 1.0)
     assert told.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
 
 
@@ -96,9 +97,9 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
     ways.choose(load)
     (note,) = ways.notes()
     held = recording()
-    held.hear(Event(kind="note", window=0, message="Collectives are fine."))
+    held.add_event(Event(kind="note", window=0, message="Collectives are fine."))
     assert network_of(held) is None
-    held.hear(Event(kind="note", window=0, message=note))
+    held.add_event(Event(kind="note", window=0, message=note))
     known = network_of(held)
     assert known is not None
     assert known.latency_seconds == pytest.approx(2.5e-4)
@@ -108,27 +109,29 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
 def test_payloads_are_as_large_as_they_were_seen() -> None:
     """A codec that sends half as much again as the cost model expects does so at CFs that were not sent, too."""
     held = recording()
-    plain = Oracle([(held, NETWORK)]).at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
-    for cf, some in held.seen.items():
+    plain = Predictor([(held, NETWORK)]).predict(
+        Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0
+    )
+    for cf, some in held.by_cf.items():
         for place, seen in enumerate(some):
             some[place] = replace(seen, payload_bytes=(1.5 if cf > 1 else 1.0) * seen.payload_bytes)
-    oracle = Oracle([(held, NETWORK)])
-    told = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    predictor = Predictor([(held, NETWORK)])
+    told = predictor.predict(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
     assert told.volume.payload_bytes == pytest.approx(1.5 * plain.volume.payload_bytes, rel=1e-3)
     assert told.volume.link_bytes == pytest.approx(1.5 * plain.volume.link_bytes, rel=1e-3)
-    other = oracle.at(Scenario(network=NETWORK, ranks=RANKS, compressor="topk+bf16"), 50.0)
+    other = predictor.predict(Scenario(network=NETWORK, ranks=RANKS, compressor="topk+bf16"), 50.0)
     assert other.volume.payload_bytes < plain.volume.payload_bytes
 
 
 def test_hiccups_do_not_move_it() -> None:
     """A quarter of the windows took five times as long."""
     held = recording(each=8)
-    for some in held.seen.values():
+    for some in held.by_cf.values():
         for place in range(0, len(some), 4):
             seen = some[place]
             some[place] = replace(seen, seconds=5 * seen.seconds, exposed_seconds=3 * seen.exposed_seconds)
-    oracle = Oracle([(held, NETWORK)])
-    told = oracle.at(Scenario(network=FAST, ranks=RANKS, compressor="topk"), 30.0)
+    predictor = Predictor([(held, NETWORK)])
+    told = predictor.predict(Scenario(network=FAST, ranks=RANKS, compressor="topk"), 30.0)
     assert told.step.seconds == pytest.approx(true_seconds(30.0, FAST), rel=0.03)
 
 

@@ -8,7 +8,7 @@ from gravac.fold import JobFold
 from gravac.policies import parse
 from gravac.protocol import JobAnswer, WindowAnswer
 from gravac.traces.replay import check
-from gravac.whatif import Fleet, Oracle, Scenario
+from gravac.whatif import Fleet, Predictor, Scenario
 from tests.support.whatif import NETWORK, recording
 from tools.harness.controller import Controller
 
@@ -18,11 +18,11 @@ RANKS, LISTED, WINDOWS = 10_000, 1024, 4
 
 @pytest.mark.distributed
 def test_ten_thousand_ranks(tmp_path: Path) -> None:
-    oracle = Oracle([(recording(cfs=(1.0, 10.0)), NETWORK)])
+    predictor = Predictor([(recording(cfs=(1.0, 10.0)), NETWORK)])
     policy = parse("gravac:warmup_windows=1")
-    spec = oracle.recording.spec.model_copy(update={"world_size": RANKS, "policy": policy.spec()})
+    spec = predictor.recording.spec.model_copy(update={"world_size": RANKS, "policy": policy.spec()})
     scenario = Scenario(network=NETWORK, ranks=RANKS, compressor="topk")
-    fleet, here = Fleet(oracle, scenario, spec, rows=LISTED), JobFold(spec)
+    fleet, here = Fleet(predictor, scenario, spec, rows=LISTED), JobFold(spec)
     controller = Controller(tmp_path / "runs")
     try:
         answer = controller.ask("POST", "/v1/jobs", spec)

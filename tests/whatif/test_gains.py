@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gravac.signals.spectrum import LADDER
-from gravac.whatif.gains import USUAL_LOSS, GainModel
+from gravac.whatif.gains import USUAL_DECAY, GainModel
 from tests.support.whatif import kept, recording
 
 
@@ -57,7 +57,7 @@ def test_between_two_cfs_residuals_are_counted() -> None:
         sent = {at: found[at][0] for at in (below, above)}
         told = GainModel(sent, {at: found[at][1] for at in sent}, loss=0.0, spread=0.0)
         assert told.at(cf).likely == pytest.approx(found[cf][0], rel=0.035), (cf, below, above)
-        promised = told.foreseen(below, cf)
+        promised = told.on_curve(below, cf)
         assert promised is not None
         assert promised > 1.04 * found[cf][0]
 
@@ -76,8 +76,8 @@ def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
 
 def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
     found = model(cfs=(1.0,))
-    assert found.loss == USUAL_LOSS
-    assert found.at(100.0).likely == pytest.approx(kept(100.0) * 100.0**-USUAL_LOSS, rel=0.01)
+    assert found.decay == USUAL_DECAY
+    assert found.at(100.0).likely == pytest.approx(kept(100.0) * 100.0**-USUAL_DECAY, rel=0.01)
 
 
 def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
@@ -85,7 +85,7 @@ def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
     held = recording(cfs=(10.0, 30.0))
     held.gains[30.0] = deque([kept(30.0) / 2] * 6)
     found = GainModel.of(held, same_codec=True, largest=True)
-    assert found.loss == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
+    assert found.decay == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
     beyond = found.at(90.0).likely
     assert beyond == pytest.approx(kept(90.0) / 2, rel=0.02)  # by 30x's own curve: another 3x, half again
 

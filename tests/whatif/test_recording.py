@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gravac.protocol import ModelShape, WindowReport
-from gravac.traces.line import Line, TraceRecord, kind_of
-from gravac.whatif import NothingRecorded, record
-from gravac.whatif.recording import MOST_KEPT, Recording
+from gravac.traces import Line, TraceRecord
+from gravac.traces.line import kind_of
+from gravac.whatif import NothingRecorded, Recording
+from gravac.whatif.recording import MAX_WINDOWS_PER_CF
 from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
 from tests.support.whatif import CFS, NETWORK, recording, spec, windows
 
@@ -40,25 +41,29 @@ def test_dense_steps_that_were_compressed_in_vain_do_not_count_as_dense() -> Non
 
 def test_a_restart_with_other_ranks_begins_anew() -> None:
     one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
-    found = record(lines(spec(), *one, spec(), *two))
-    assert (found.windows, sorted(found.seen)) == (12, [1.0, 10.0])
-    found = record(lines(spec(), *one, spec(world_size=8), *two))
-    assert (found.windows, sorted(found.seen), found.ranks) == (6, [10.0], 8)
+    found = Recording.from_trace(lines(spec(), *one, spec(), *two))
+    assert (found.windows, sorted(found.by_cf)) == (12, [1.0, 10.0])
+    found = Recording.from_trace(lines(spec(), *one, spec(world_size=8), *two))
+    assert (found.windows, sorted(found.by_cf), found.ranks) == (6, [10.0], 8)
     assert found.notes == ["6 windows of 4 ranks before the last restart are left out"]
 
 
 def test_a_long_trace_is_held_in_bounds() -> None:
-    held = recording(cfs=(100.0,), each=MOST_KEPT + 50)
-    assert held.windows == MOST_KEPT + 50
-    assert [len(held.seen[100.0]), len(held.gains[100.0]), len(held.curves[100.0])] == [MOST_KEPT] * 3
-    assert held.observations[-1].window == MOST_KEPT + 49
+    held = recording(cfs=(100.0,), each=MAX_WINDOWS_PER_CF + 50)
+    assert held.windows == MAX_WINDOWS_PER_CF + 50
+    assert [len(held.by_cf[100.0]), len(held.gains[100.0]), len(held.curves[100.0])] == [
+        MAX_WINDOWS_PER_CF
+    ] * 3
+    assert held.observations[-1].window == MAX_WINDOWS_PER_CF + 49
 
 
 def test_nothing_to_go_by_is_said() -> None:
     with pytest.raises(NothingRecorded, match="0 windows"):
-        record([])
+        Recording.from_trace([])
     with pytest.raises(NothingRecorded, match="no trained elements"):
-        record(lines(spec(model=ModelShape(name="Net", tensors=0, elements=0)), *windows(cfs=(1.0,))))
+        Recording.from_trace(
+            lines(spec(model=ModelShape(name="Net", tensors=0, elements=0)), *windows(cfs=(1.0,)))
+        )
 
 
 ODD = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 1e9])

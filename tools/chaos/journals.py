@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gravac.protocol import Decision, End, Event, WindowReport
-from gravac.traces import parts
+from gravac.traces import TraceError, parts, read_trace
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, read
 
 MOST_CF = 1000.0
 """Of the policies used here."""
@@ -39,7 +38,7 @@ def examined(path: Path) -> Journal:
     where = f"journal of {path.parent.name}"
     expected, epoch, recovered = 0, 0, False
     try:
-        for line in read(path):
+        for line in read_trace(path):
             record = line.record
             if isinstance(record, WindowReport):
                 if record.window < expected:

@@ -21,15 +21,12 @@ from pathlib import Path
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import SCHEMA, End, Event
-from gravac.protocol.detail import COLUMNS, StepDetail
-from gravac.protocol.orders import Override
-from gravac.protocol.spread import Spread
+from gravac.protocol import SCHEMA, STEP_COLUMNS, End, Event, Override, Spread, StepDetail
+from gravac.traces import TraceError, TraceRecord, read_trace
 from gravac.traces.line import encode
 from gravac.traces.parts import Part
 from gravac.traces.redecide import redecide
 from gravac.traces.replay import check
-from gravac.traces.trace import TraceError, TraceRecord, read
 from tests.support.policies import Cluster, job_spec
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')
@@ -83,7 +80,10 @@ def seeds() -> list[bytes]:
     ):
         fold = JobFold(job_spec(parse(text).spec()))
         records: list[TraceRecord] = [fold.spec, fold.start_decision]
-        columns = dict.fromkeys(COLUMNS, (1, 2, 3)) | {"cf": (1.0, 10.0, 10.0), "sent_sq": (0.5, None, 2.0)}
+        columns = dict.fromkeys(STEP_COLUMNS, (1, 2, 3)) | {
+            "cf": (1.0, 10.0, 10.0),
+            "sent_sq": (0.5, None, 2.0),
+        }
         steps = StepDetail.model_validate({"first_step": 7, **columns})
         for window in range(3):
             times = (1.0, 1.0, 2.0, 2.0)
@@ -155,7 +155,7 @@ def attempt(data: bytes, turn: int) -> str:
     if turn % 3 == 0:
         stream = gzip.GzipFile(fileobj=io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data)
         try:
-            for _ in read(stream, verify=turn % 2 == 0):  # type: ignore[arg-type]
+            for _ in read_trace(stream, verify=turn % 2 == 0):  # type: ignore[arg-type]
                 pass
         except TraceError:
             return "refused"
@@ -163,7 +163,7 @@ def attempt(data: bytes, turn: int) -> str:
     if turn % 3 == 1:
         return "checked, good" if check(io.BytesIO(data)).ok else "checked, bad"
     try:
-        redecide(read(io.BytesIO(data), verify=False), "gravac:epsilon=0.4")
+        redecide(read_trace(io.BytesIO(data), verify=False), "gravac:epsilon=0.4")
     except TraceError:
         return "not decided otherwise"
     return "decided otherwise"

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from gravac.fold import JobFold
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
-from gravac.traces.trace import TraceRecord, TraceWriter
+from gravac.traces import TraceRecord, TraceWriter
 from tools.harness.controller import Controller
 
 

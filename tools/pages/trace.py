@@ -14,9 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from gravac.protocol import SCHEMA, fields
+from gravac.protocol import SCHEMA, Record
 from gravac.traces.line import KINDS, MAX_LINE_BYTES
-from gravac.traces.trace import MAX_TRACE_BYTES
+from gravac.traces.reader import MAX_TRACE_BYTES
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The trace: a job's journal, line by line
@@ -57,7 +57,7 @@ records take no unknown fields, so an older gravac could otherwise only complain
 
 ## What is read and what is not
 
-`gravac.traces.trace.read` gives line after line in the memory of one line. Repaired, and said in its notes: a torn last
+`gravac.read_trace` gives line after line in the memory of one line. Repaired, and said in its notes: a torn last
 line and a compressed stream that ends early (what is whole is read), CRLF, a byte order mark. All else is one
 `TraceError` with file, line and, where there is one, field: lines of more than {line} MiB, more than {trace} GiB
 unpacked, an unknown kind or version, a value of another type or out of range, an unknown or missing field, NaN,
@@ -97,7 +97,7 @@ def written(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
     """Each field of ``model``, inherited ones first: how its kind of value is written, and the comment beside it."""
     found: dict[str, tuple[str, str]] = {}
     for owner in reversed(model.__mro__):
-        if not issubclass(owner, fields.Record) or owner is fields.Record:
+        if not issubclass(owner, Record) or owner is Record:
             continue
         source = inspect.getsource(owner)
         lines = source.splitlines()

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, Record, WindowAnswer
-from gravac.validation import first_problem
+from gravac.wording import first_problem, printable
 from gravac_agent.reporting.client import NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
@@ -109,5 +109,4 @@ def check_echo(body: bytes, field: str, sent: Record | str) -> None:
 
 
 def _why(error: Exception) -> str:
-    text = first_problem(error) if isinstance(error, ValidationError) else str(error)
-    return "".join(char if char.isprintable() else "?" for char in text[:300])
+    return printable(first_problem(error) if isinstance(error, ValidationError) else str(error), 300)

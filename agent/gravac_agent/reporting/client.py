@@ -14,9 +14,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from gravac import proof
+from gravac.wording import printable
 
 MAX_ANSWER_BYTES = 4_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_MESSAGE_CHARACTERS = 500
 """Longest pause that a controller can ask for."""
 
 
@@ -125,10 +127,17 @@ class Connection:
         if response.status >= 400 and kind == "application/problem+json":
             problem = _json_object(answer)
             if problem is not None and problem.get("status") == response.status:
-                message = _text(f"it answered {response.status}: {_detail(problem)}")
+                message = printable(
+                    f"it answered {response.status}: {_detail(problem)}", MAX_MESSAGE_CHARACTERS
+                )
                 wait = _seconds(response.getheader("Retry-After"))
                 raise Refused(message, response.status, str(problem.get("reason")), wait)
-        raise NoAnswer(_text(f"it answered {response.status} with {kind}, which no gravac controller does"))
+        raise NoAnswer(
+            printable(
+                f"it answered {response.status} with {kind}, which no gravac controller does",
+                MAX_MESSAGE_CHARACTERS,
+            )
+        )
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[None]:
@@ -171,10 +180,5 @@ def _seconds(header: str | None) -> float:
 def _why(error: Exception) -> str:
     """Name a failure of the network, or of HTTP: the other side may have sent anything."""
     if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):
-        return _text(f"what came is no HTTP answer, {type(error).__name__}: {error}"[:200])
-    return _text(str(error) or type(error).__name__)
-
-
-def _text(message: str) -> str:
-    """Safe in a log and on a terminal: what the other side wrote may hold control characters, and be endless."""
-    return "".join(char if char.isprintable() else "?" for char in message[:500])
+        return printable(f"what came is no HTTP answer, {type(error).__name__}: {error}", 200)
+    return printable(str(error) or type(error).__name__, MAX_MESSAGE_CHARACTERS)

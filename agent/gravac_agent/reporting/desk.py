@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
 from gravac.protocol import End, Event, JobSpec, WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
+from gravac.traces import Line, TraceWriter
 from gravac.traces.follow import Follower
-from gravac.traces.trace import Line, TraceWriter
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.joblock import JobLock
@@ -94,7 +94,7 @@ class LocalDesk:
         def visit(line: Line) -> None:
             follower.push(line)
             if isinstance(line.record, WindowReport):
-                self._steps += derived.steps(line.record)
+                self._steps += figures.steps(line.record)
 
         self._writer = TraceWriter(path, now=time.time, visit=visit)
         # The run before may have died between a window and its decision.
@@ -108,7 +108,7 @@ class LocalDesk:
     def put(self, report: WindowReport) -> None:
         report = renumbered(report, self._offset)
         decision = self._fold.decide(report)
-        self._steps += derived.steps(report)
+        self._steps += figures.steps(report)
         self.policy_state = self._fold.policy_state
         self.directive = Directive.of(decision)
         self._write(report, decision)
@@ -134,7 +134,7 @@ class LocalDesk:
         return True
 
     def close(self, end: End) -> None:
-        self._write(derived.whole_job(end, self._fold.next_window, self._steps))
+        self._write(end.with_totals(self._fold.next_window, self._steps))
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -13,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+from gravac.wording import printable
+
 log = logging.getLogger("gravac.agent")
 
 MAX_LOG_TAIL_BYTES = 2000
@@ -153,4 +155,4 @@ def _tail(path: Path, begin: int) -> str:
     except OSError as error:
         return f"its log cannot be read: {error}"
     last = lines[-1] if lines else "it wrote nothing"
-    return "".join(char if char.isprintable() else "?" for char in last[:400]) + f" (log: {path})"
+    return f"{printable(last, 400)} (log: {path})"

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 
-from gravac.protocol.detail import StepDetail
+from gravac.protocol import StepDetail
 from gravac_agent.exchange.clock import Lap
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums

@@ -15,10 +15,11 @@ from gravac.protocol import (
     PhaseSeconds,
     RankRow,
     SmoothedGain,
+    Spread,
+    StepDetail,
     WindowReport,
+    quantiles,
 )
-from gravac.protocol.detail import StepDetail
-from gravac.protocol.spread import Spread, quantiles
 from gravac.signals.spectrum import LADDER, Curve
 from gravac_agent.exchange.clock import Lap
 from gravac_agent.exchange.plan import Plan

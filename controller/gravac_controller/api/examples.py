@@ -12,6 +12,7 @@ from gravac.protocol import (
     JobSpec,
     LevelSums,
     ModelShape,
+    Order,
     PhaseSeconds,
     PolicySpec,
     RankRow,
@@ -19,7 +20,6 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
-from gravac.protocol.orders import Order
 from gravac_controller.live import present
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.settings import ControllerSettings

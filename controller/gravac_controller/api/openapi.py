@@ -11,8 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from gravac.protocol import End, Event, JobSpec, Record, WindowReport
-from gravac.protocol.orders import Order
+from gravac.protocol import End, Event, JobSpec, Order, Record, WindowReport
 from gravac_controller.api import examples
 from gravac_controller.api.access import OPEN_PATHS, Access
 from gravac_controller.live.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta

@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from gravac.validation import plain
+from gravac.wording import printable, validator_message
 from gravac_controller.api.allow import Allowed
-from gravac_controller.safe_text import printable
 from gravac_controller.views.models import Fault, Problem
 
 MAX_FAULTS = 20
@@ -78,8 +77,8 @@ def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, .
     found: list[Any] = list(error.errors())
     return tuple(
         Fault(
-            field=printable(".".join(str(part) for part in one["loc"])) or "body",
-            message=printable(plain(str(one["msg"]))),
+            field=printable(".".join(str(part) for part in one["loc"]), 300) or "body",
+            message=printable(validator_message(str(one["msg"])), 300),
         )
         for one in found[:MAX_FAULTS]
     )
@@ -113,9 +112,9 @@ def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> N
         assert isinstance(error, HTTPException)
         details = {
             404: "no such path; the routes are listed in /openapi.json",
-            405: f"this path does not take {printable(request.method)}; see the Allow header",
+            405: f"this path does not take {printable(request.method, 300)}; see the Allow header",
         }
-        detail = details.get(error.status_code, printable(str(error.detail)))
+        detail = details.get(error.status_code, printable(str(error.detail), 300))
         methods = allowed.methods(request.url.path) if error.status_code == 405 else ""
         headers = {"allow": methods} if methods else error.headers
         reasons = {404: "not_found", 405: "method_not_allowed"}

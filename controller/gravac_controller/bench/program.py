@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO, Any
 
+from gravac.wording import printable
 from gravac_controller.bench.places import Tell
 
 TAIL_LINES = 12
@@ -74,5 +75,5 @@ def _how(code: int) -> str:
 
 def _tail(log: IO[str]) -> str:
     log.seek(0)
-    kept = ["".join(c for c in line if c.isprintable()) for line in log.read().splitlines()[-TAIL_LINES:]]
+    kept = [printable(line) for line in log.read().splitlines()[-TAIL_LINES:]]
     return ":\n" + "\n".join(kept) if kept else ""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from gravac.wording import printable
+
 END_SECONDS = 10.0
 """How long ranks get to end by themselves."""
 TAIL_LINES = 12
@@ -126,7 +128,7 @@ class Ranks:
 
     def _tail(self, rank: int) -> str:
         lines = self._logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
-        kept = ["".join(c for c in line if c.isprintable()) for line in lines[-TAIL_LINES:]]
+        kept = [printable(line) for line in lines[-TAIL_LINES:]]
         return ":\n" + "\n".join(kept) if kept else ""
 
 

@@ -10,9 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
+from gravac.wording import printable
 from gravac_controller.cli.source import Nothing, Source, choose, looking, one_source, token_of
-from gravac_controller.cli.wording import clock, factor, number, printable, seconds
+from gravac_controller.cli.wording import clock, factor, number, seconds
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 

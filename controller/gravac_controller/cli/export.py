@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from gravac.traces.trace import TraceError
-from gravac_controller.cli.wording import near, printable
+from gravac.traces import TraceError
+from gravac.wording import display_path, printable
 from gravac_controller.export.csv_table import write_csv
 from gravac_controller.export.openmetrics import write_openmetrics
 from gravac_controller.export.parquet import write_parquet
@@ -75,7 +75,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
                 written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
         raise CannotExport(printable(str(error))) from None
-    told = live.known()[0].job if rows == "windows" else str(near(trace))
-    click.echo(f"{near(output)}: {written} {rows} of {printable(told)}")
+    told = live.known()[0].job if rows == "windows" else str(display_path(trace))
+    click.echo(f"{display_path(output)}: {written} {rows} of {printable(told)}")
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)

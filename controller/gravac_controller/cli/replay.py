@@ -10,13 +10,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from gravac.traces import TraceError, read_trace
+from gravac.traces.follow import ReplayedDecision
 from gravac.traces.parts import ACTIVE
-from gravac.traces.replay import Check, Replay, Row
+from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
-from gravac.traces.trace import TraceError, read
+from gravac.wording import printable
 from gravac_controller.cli.replay_other import other_rule
-from gravac_controller.cli.wording import factor, printable
+from gravac_controller.cli.wording import factor
 
 
 class Unreadable(click.ClickException):
@@ -75,7 +77,7 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
             found = check_trace(trace)
             _show_check(found, as_json)
             sys.exit(0 if found.ok else 1)
-        again = replay_trace(read(trace, verify=False))
+        again = replay_trace(read_trace(trace, verify=False))
     except TraceError as error:
         raise Unreadable(printable(str(error))) from None
     _show_rows(trace, again, as_json)
@@ -108,14 +110,14 @@ def _show_check(found: Check, as_json: bool) -> None:
 
 def _show_rows(trace: Path, again: Replay, as_json: bool) -> None:
     if as_json:
-        rows = [_row(row) for row in again.rows]
+        rows = [_row(row) for row in again.decisions]
         click.echo(json.dumps({"path": str(trace), "rows": rows, "notes": again.notes}))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("Window", "CF", "Phase", "Rule"):
         table.add_column(name, no_wrap=True)
     table.add_column("Reason")
-    for row in again.rows:
+    for row in again.decisions:
         now = row.replayed
         reason = printable(now.reason)
         if not row.same and row.recorded is not None:
@@ -129,7 +131,7 @@ def _show_rows(trace: Path, again: Replay, as_json: bool) -> None:
         console.print(f"note: {printable(note)}")
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ReplayedDecision) -> dict[str, Any]:
     return {
         "window": row.window,
         "line": row.line,

@@ -11,9 +11,10 @@ from rich.padding import Padding
 
 from gravac.policies import parse_settings
 from gravac.protocol import Decision, PolicySpec
+from gravac.traces import read_trace
 from gravac.traces.redecide import Pair, Redecision, redecide
-from gravac.traces.trace import read
-from gravac_controller.cli.wording import factor, printable
+from gravac.wording import printable
+from gravac_controller.cli.wording import factor
 
 
 def other_rule(trace: Path, policy: str | None, changes: tuple[str, ...], as_json: bool) -> bool:
@@ -22,7 +23,7 @@ def other_rule(trace: Path, policy: str | None, changes: tuple[str, ...], as_jso
     try:
         for change in changes:
             settings |= parse_settings(change, "--set: ")
-        with read(trace) as lines:
+        with read_trace(trace) as lines:
             found = redecide(lines, policy, settings)
     except ValueError as error:
         if hasattr(error, "line"):  # of the trace

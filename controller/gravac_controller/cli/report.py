@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from gravac.traces.trace import TraceError
-from gravac_controller.cli.wording import near, printable, size
+from gravac.traces import TraceError
+from gravac.wording import display_path, printable
+from gravac_controller.cli.wording import size
 from gravac_controller.extras import MissingExtra
 from gravac_controller.report.figure import svg
 from gravac_controller.report.lines import lines
@@ -86,7 +87,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _said(path: Path) -> None:
-    click.echo(f"{near(path)}: {size(path.stat().st_size)}")
+    click.echo(f"{display_path(path)}: {size(path.stat().st_size)}")
 
 
 def _notes(told: Told) -> None:

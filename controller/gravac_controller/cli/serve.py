@@ -13,7 +13,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from gravac.wording import meant
+from gravac.wording import did_you_mean
 from gravac_controller.api.problems import faults_of
 from gravac_controller.api.services import Services
 from gravac_controller.hosts import is_loopback
@@ -136,7 +136,7 @@ def misspelled(names: Iterable[str]) -> list[str]:
     """A line for each environment variable that looks like a setting of the controller and is none."""
     known = [name.upper() for name in ControllerSettings.model_fields]
     return [
-        f"environment variable {name!r} is not a setting of the controller{meant(name, known, PREFIX)}"
+        f"environment variable {name!r} is not a setting of the controller{did_you_mean(name, known, PREFIX)}"
         for name in sorted(names)
         if name.startswith(PREFIX) and name.removeprefix(PREFIX) not in known
     ]

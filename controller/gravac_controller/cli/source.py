@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import click
 
 from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
-from gravac.traces.trace import TraceError, read
-from gravac_controller.cli.wording import printable
+from gravac.wording import printable
 from gravac_controller.client import Client, ControllerError, running
 from gravac_controller.live.present import job_view
 from gravac_controller.live.projection import LiveJob
@@ -93,7 +93,7 @@ class FromTrace:
         self._decisions: list[DecisionView] = []
         follower, before = Follower(adopt=True), None
         repeats = False  # a part begins with what the part before it holds already
-        for line in read(path):
+        for line in read_trace(path):
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
             if isinstance(line.record, WindowReport):

@@ -8,9 +8,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
+from gravac.wording import printable
 from gravac_controller.cli.source import Nothing, Source, looking, sources, token_of
-from gravac_controller.cli.wording import factor, printable
+from gravac_controller.cli.wording import factor
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import click
 from pydantic import ValidationError
 
-from gravac.protocol import Decision
-from gravac.protocol.orders import Override
-from gravac.wording import meant, printable
+from gravac.protocol import Decision, Override
+from gravac.wording import did_you_mean, printable
 from gravac_controller.cli.source import DEFAULT_FOLDER, DEFAULT_URL, Nothing
 from gravac_controller.client import (
     Client,
@@ -247,7 +246,7 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
     listed = ", ".join(known) or "none"
     raise Nothing(
         printable(
-            f"no job {job!r}{meant(job, known)} at {', '.join(asked)}; there: {listed}. Or name a --url"
+            f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; there: {listed}. Or name a --url"
         )
     )
 

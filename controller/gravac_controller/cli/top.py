@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
+from gravac.wording import printable
 from gravac_controller.cli.screen import line, screen
 from gravac_controller.cli.source import FromTrace, Nothing, Source, choose, looking, one_source, token_of
-from gravac_controller.cli.wording import printable
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 

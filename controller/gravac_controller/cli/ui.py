@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
+from gravac.traces import TraceError
 from gravac.traces.parts import ACTIVE
-from gravac.traces.trace import TraceError
-from gravac_controller.cli.wording import printable
+from gravac.wording import printable
 from gravac_controller.replay.replayed import ReplayedJob
 from gravac_controller.replay.server import serve_trace
 from gravac_controller.server.listen import ListenError

@@ -1,17 +1,8 @@
-"""How the command line writes numbers and other people's text."""
+"""How the command line writes numbers."""
 
-import os
 from datetime import datetime
-from pathlib import Path
 
 from gravac.protocol import LinkSpec
-from gravac.wording import printable as printable
-
-
-def near(path: Path | str) -> str:
-    """A path as it is typed here: relative where it is below the current folder, else from the root."""
-    relative = os.path.relpath(path)
-    return os.path.abspath(path) if relative.startswith(os.pardir) else relative
 
 
 def size(count: float) -> str:

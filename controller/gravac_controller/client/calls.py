@@ -9,8 +9,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
 
-from gravac.protocol import Phase, Record, Rule
-from gravac.protocol.orders import Order
+from gravac.protocol import Order, Phase, Record, Rule
 from gravac_controller.client.errors import NotAController
 from gravac_controller.client.stream import Message, messages
 from gravac_controller.client.wire import Answer, Wire

@@ -6,9 +6,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from gravac.protocol import STEP_COLUMNS as DETAIL
 from gravac.protocol import WindowReport
-from gravac.protocol.detail import COLUMNS as DETAIL
-from gravac.traces.trace import TraceError, read
+from gravac.traces import TraceError, read_trace
 from gravac_controller.report.told import journal
 from gravac_controller.views.columns import COLUMNS, PHASES, Value, row_of
 from gravac_controller.views.models import WindowView
@@ -52,7 +52,7 @@ def of_steps(path: Path, notes: list[str]) -> Table:
 
 
 def _steps(path: Path, notes: list[str]) -> Iterator[tuple[Value, ...]]:
-    trace = read(journal(path))
+    trace = read_trace(journal(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and line.record.steps is not None:
             detail = line.record.steps

@@ -13,11 +13,9 @@ from pathlib import Path
 import anyio.to_thread
 
 from gravac.fold import JobFold
-from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
-from gravac.protocol.orders import Order, Override
-from gravac.signals.derived import whole_job
+from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
+from gravac.traces import Line, TraceRecord
 from gravac.traces.follow import Difference, Follower
-from gravac.traces.trace import Line, TraceRecord
 from gravac_controller.api.problems import ApiError
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs import registration as takeover
@@ -171,7 +169,7 @@ class Job:
                 raise self._not_registered(end.incarnation)
             if self.live.ended:
                 return
-            await self._write(whole_job(end, self._known().next_window, self.live.totals.steps))
+            await self._write(end.with_totals(self._known().next_window, self.live.totals.steps))
             self.close()
 
     # -- what operators ask -----------------------------------------------------------------------------------

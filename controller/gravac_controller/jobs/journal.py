@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gravac.protocol import Decision, JobSpec
-from gravac.traces import parts
-from gravac.traces.trace import Line, Trace, TraceError, TraceRecord, TraceWriter
+from gravac.traces import Line, Trace, TraceError, TraceRecord, TraceWriter, parts
 from gravac_controller.jobs.reader import End, JournalReader
 from gravac_controller.settings import ControllerSettings
 
@@ -34,7 +33,7 @@ class Journal:
     def load(self, visit: Callable[[Line], object]) -> None:
         """Open it, and ``visit`` its lines from the part on that history begins with.
 
-        Raises TraceError, ValueError; ``inplace.Displaced`` while it is open here and another file has its name: what
+        Raises TraceError, ValueError; ``traces.Displaced`` while it is open here and another file has its name: what
         was acknowledged is in the open one.
         """
         if self._writer is not None:
@@ -44,7 +43,7 @@ class Journal:
         parts.repair(self.path)
         last = ""
         for path in self._recent():
-            with Trace(parts.opened_closed(path), str(path), verify=True, owned=True) as trace:
+            with Trace(parts.open_full_part(path), str(path), verify=True, owned=True) as trace:
                 for line in trace:
                     visit(line)
             if last and trace.begins_after != last:
@@ -82,7 +81,7 @@ class Journal:
         """
         assert self._writer is not None
         try:
-            lines = self._writer.turn(spec, decision, summary=summary)
+            lines = self._writer.begin_part(spec, decision, summary=summary)
         except (OSError, ValueError) as error:
             logger.warning("%s: no new part was begun, the old one goes on: %s", self.path, error)
             return ()
@@ -106,14 +105,14 @@ class Journal:
     def _tidy_parts(self) -> None:
         """Once over all full parts; one that the disk refuses, or that has gone, does not keep the others."""
         folder, refused = self.path.parent, None
-        for path in parts.closed(folder).values():
+        for path in parts.full_parts(folder).values():
             if path.suffix == ".jsonl":
                 try:
                     parts.compress(path)
                 except OSError as error:
                     refused = error
         kept = 0
-        for path in reversed(parts.closed(folder).values()):
+        for path in reversed(parts.full_parts(folder).values()):
             try:
                 kept += path.stat().st_size
                 if kept > self._settings.journal_keep_bytes:
@@ -144,7 +143,7 @@ class Journal:
         """The full parts that hold the windows kept in memory, or so many as may be read; one at least."""
         if not self.path.exists():
             return []
-        number, files, size = parts.number_of(self.path), parts.closed(self.path.parent), 0
+        number, files, size = parts.part_number(self.path), parts.full_parts(self.path.parent), 0
         recent: list[Path] = []
         begins: int | None = None  # not known where the active part's head is torn
         with contextlib.suppress(TraceError):

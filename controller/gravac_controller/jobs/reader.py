@@ -92,7 +92,7 @@ class JournalReader:
         repeats = False  # a part begins with the decision in force, which the part before it holds already
         start = self._place(-1 if after is None else after, end)
         for line, raw in self._lines(start, end):
-            if parts.head_of(raw) is not None:
+            if parts.parse_head(raw) is not None:
                 repeats = True
             elif _WINDOW.match(raw):
                 repeats = False  # also where a torn tail took the decision out of the part's head
@@ -112,7 +112,7 @@ class JournalReader:
         """All lines up to ``end``, as they are on disk, in pieces. Raises OSError."""
         with self._open(end.part) as last:
             for _, path in self._closed(end):
-                with parts.opened_closed(path) as file:
+                with parts.open_full_part(path) as file:
                     while piece := file.read(PIECE_BYTES):
                         yield piece
             left = end.size
@@ -128,7 +128,9 @@ class JournalReader:
 
     def _closed(self, end: End) -> list[tuple[int, Path]]:
         return [
-            (number, path) for number, path in parts.closed(self._path.parent).items() if number < end.part
+            (number, path)
+            for number, path in parts.full_parts(self._path.parent).items()
+            if number < end.part
         ]
 
     def _place(self, window: int, end: End) -> Place:
@@ -147,7 +149,7 @@ class JournalReader:
         if part not in self._heads:
             with self._open(part) as file:
                 raw = file.readline(MAX_LINE_BYTES)
-                head = parts.head_of(raw)
+                head = parts.parse_head(raw)
                 line = 1 if head is None else head[1] + 1
                 if head is not None:
                     raw = file.readline(MAX_LINE_BYTES)
@@ -198,14 +200,14 @@ class JournalReader:
     def _open(self, part: int) -> BinaryIO:
         """A part's file, whether it is the active one, or has been closed or compressed meanwhile. Raises OSError."""
         for _ in range(5):
-            path = parts.closed(self._path.parent).get(part)
+            path = parts.full_parts(self._path.parent).get(part)
             if path is not None:
-                return parts.opened_closed(path)
+                return parts.open_full_part(path)
             try:
-                file = parts.opened(self._path)
+                file = parts.open_part(self._path)
             except FileNotFoundError:
                 continue  # it became a full part just now, and the next one has not taken its name yet
-            head = parts.head_of(file.readline(MAX_LINE_BYTES))
+            head = parts.parse_head(file.readline(MAX_LINE_BYTES))
             if (1 if head is None else head[0]) == part:
                 file.seek(0)
                 return file

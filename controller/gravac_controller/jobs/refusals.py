@@ -2,8 +2,8 @@
 
 import math
 
+from gravac.wording import printable
 from gravac_controller.api.problems import ApiError
-from gravac_controller.safe_text import printable
 from gravac_controller.views.models import Fault
 
 
@@ -92,8 +92,8 @@ def undecidable(policy: str, error: Exception) -> ApiError:
     """The policy breaks on the state it holds, as one that was tampered with may make it."""
     return ApiError(
         409,
-        f"policy {policy!r} cannot go on from the state that this job holds ({printable(str(error))}); use another "
-        "job name to begin afresh",
+        f"policy {policy!r} cannot go on from the state that this job holds ({printable(str(error), 300)}); use "
+        "another job name to begin afresh",
         reason="undecidable",
     )
 

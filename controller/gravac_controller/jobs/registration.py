@@ -5,7 +5,7 @@ Two trainings started under one job name would otherwise write into one journal 
 
 from gravac.fold import JobFold
 from gravac.protocol import Event, JobSpec
-from gravac.traces.trace import TraceRecord
+from gravac.traces import TraceRecord
 from gravac_controller.api.problems import ApiError
 from gravac_controller.jobs.noted import gap
 from gravac_controller.live.projection import LiveJob

@@ -8,13 +8,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
+from gravac.wording import printable
 from gravac_controller.api.problems import ApiError
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.writers import Writers
 from gravac_controller.live.budget import Budget
 from gravac_controller.lock import DataDirLock
-from gravac_controller.safe_text import printable
 from gravac_controller.settings import ControllerSettings
 
 MOST_REASON = 1000
@@ -129,10 +129,10 @@ class Store:
 
     def _refuse(self, name: str, why: str) -> None:
         """Note that a folder is not served. Both texts may hold bytes that are not text."""
-        shown, reason = printable(name), printable(why, MOST_REASON)
+        shown, reason = printable(name, 300), printable(why, MOST_REASON)
         twin = 2
         while shown in self.unreadable:  # names that differ in what cannot be shown
-            shown, twin = f"{printable(name)} ({twin})", twin + 1
+            shown, twin = f"{printable(name, 300)} ({twin})", twin + 1
         self.unreadable[shown] = reason
         logger.error("job %s is not served: %s", shown, reason)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from gravac.protocol import RankRow
-from gravac.signals import derived, risk
+from gravac.signals import figures, risk
 from gravac_controller.live.messages import Snapshot
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
@@ -129,13 +129,13 @@ def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
     Ranks wait for each other in the collective, so whole steps take equally long everywhere: a slow rank shows in
     the time it spends on its own work.
     """
-    own = [derived.own_step_seconds(row) for row in rows]
+    own = [figures.own_step_seconds(row) for row in rows]
     fastest = min((value for value in own if value), default=None)
     return [
         RankView(
             row=row,
-            step_seconds=derived.ratio(row.step_seconds, row.steps),
-            relative_speed=None if fastest is None or not seconds else derived.ratio(fastest, seconds),
+            step_seconds=figures.ratio(row.step_seconds, row.steps),
+            relative_speed=None if fastest is None or not seconds else figures.ratio(fastest, seconds),
         )
         for row, seconds in sorted(zip(rows, own, strict=True), key=lambda pair: pair[0].rank)
     ]

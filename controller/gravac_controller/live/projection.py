@@ -10,10 +10,9 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from time import time as unix_now
 
-from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
-from gravac.protocol.orders import Override
-from gravac.signals import derived
-from gravac.traces.line import TraceRecord
+from gravac.protocol import Decision, End, Event, JobSpec, Override, WindowReport
+from gravac.signals import figures
+from gravac.traces import TraceRecord
 from gravac.traces.parts import Part
 from gravac_controller.live.carried import Carried
 from gravac_controller.live.recent import Moment, Recent
@@ -147,7 +146,7 @@ class LiveJob:
         expected = spec.first_window if self.latest is None else self.latest.report.window + 1
         self.missing_windows += max(0, report.window - expected)
         self.latest = window_view(time, report, spec.world_size)
-        if derived.mostly_dense(report):
+        if figures.mostly_dense(report):
             self._measure_diversity(self.latest)
         self.last_report_time = time
         self._undecided = True
@@ -187,7 +186,7 @@ class LiveJob:
         old = self.totals
         self.totals = Totals(
             windows=old.windows + 1,
-            steps=old.steps + derived.steps(report),
+            steps=old.steps + figures.steps(report),
             samples=old.samples + report.samples,
             seconds=old.seconds + report.seconds,
             dense_bytes=old.dense_bytes + report.dense_bytes,

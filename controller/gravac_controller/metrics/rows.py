@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from gravac.protocol import Candidate, Decision, JobSpec
-from gravac.signals import derived
+from gravac.signals import figures
 from gravac_controller.live.present import rank_views
 from gravac_controller.views.models import LastKnown, RankView, State, Totals, WindowView
 
@@ -51,7 +51,7 @@ class JobPicture:
     def own_seconds(self) -> list[float]:
         """Seconds a step that each rank of the last window spent on its own work, in order; may be empty."""
         rows = () if self.latest is None else self.latest.report.ranks
-        return sorted(seconds for row in rows if (seconds := derived.own_step_seconds(row)) is not None)
+        return sorted(seconds for row in rows if (seconds := figures.own_step_seconds(row)) is not None)
 
     @property
     def median_own_seconds(self) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gravac.signals import derived
+from gravac.signals import figures
 from gravac_controller.live.projection import PHASES
 from gravac_controller.metrics.rows import JobPicture, Row, Sample, gauge, per_rank, total, window_gauge
 
@@ -18,7 +18,7 @@ def _step_phase_seconds(job: JobPicture) -> Iterator[Sample]:
     if job.latest is not None:
         report = job.latest.report
         for phase in PHASES:
-            yield (phase,), getattr(report.phases, phase) / derived.steps(report)
+            yield (phase,), getattr(report.phases, phase) / figures.steps(report)
 
 
 def _own_work(job: JobPicture) -> Iterator[Sample]:
@@ -31,7 +31,7 @@ def _own_work(job: JobPicture) -> Iterator[Sample]:
 
 def _straggling(job: JobPicture) -> float | None:
     median = job.median_own_seconds
-    return None if median is None else derived.ratio(job.own_seconds[-1], median)
+    return None if median is None else figures.ratio(job.own_seconds[-1], median)
 
 
 SPEED: tuple[Row[JobPicture], ...] = (
@@ -87,7 +87,7 @@ SPEED: tuple[Row[JobPicture], ...] = (
     window_gauge(
         "gravac_agent_cpu_ratio",
         "CPU time of the agents' exchange threads per second of training, last window: what the agent itself costs.",
-        lambda w: derived.agent_cpu_ratio(w.report),
+        lambda w: figures.agent_cpu_ratio(w.report),
     ),
     window_gauge(
         "gravac_fallback_active",

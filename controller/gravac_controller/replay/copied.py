@@ -8,8 +8,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from gravac.traces import parts
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError, parts
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -24,7 +23,9 @@ class Copied(io.RawIOBase):
 
     def __init__(self, source: Path, target: Path) -> None:
         try:
-            self._source = parts.whole(source) if source.name == parts.ACTIVE else parts.opened(source)
+            self._source = (
+                parts.open_journal(source) if source.name == parts.ACTIVE else parts.open_part(source)
+            )
         except (OSError, zlib.error, EOFError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise TraceError(str(source), None, f"cannot be read: {why}") from None
@@ -64,7 +65,7 @@ def _size(source: Path) -> int:
     """Bytes, uncompressed; 0 where that cannot be told, as of a journal that just turns to a new part."""
     files = [source]
     if source.name == parts.ACTIVE:
-        files += parts.closed(source.parent).values()
+        files += parts.full_parts(source.parent).values()
     try:
         return sum(map(parts.plain_size, files))
     except OSError:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gravac.protocol import Decision, JobSpec, WindowReport
-from gravac.protocol.orders import Override
-from gravac.traces import parts
-from gravac.traces.line import Line, TraceRecord, decode
+from gravac.protocol import Decision, JobSpec, Override, WindowReport
+from gravac.traces import Line, Trace, TraceError, TraceRecord, parts
+from gravac.traces.line import decode
 from gravac.traces.parts import Part
-from gravac.traces.trace import Trace, TraceError
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.journal import Journal
 from gravac_controller.jobs.reader import End

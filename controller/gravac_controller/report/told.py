@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gravac.protocol import Decision, WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
+from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
-from gravac.traces.trace import TraceError, read
 from gravac_controller.live import present
 from gravac_controller.lock import being_written
 from gravac_controller.replay.replayed import ReplayedLive
@@ -62,7 +62,7 @@ def windows_of(
     Raises TraceError.
     """
     waiting: WindowView | None = None
-    trace = read(journal(path))
+    trace = read_trace(journal(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and waiting is not None:
             yield waiting, None
@@ -140,10 +140,10 @@ class _Sums:
             steps=totals.steps,
             seconds=totals.seconds,
             step_seconds_median=statistics.median(self._steps) if self._steps else None,
-            useful_samples_per_second=derived.ratio(math.fsum(self._useful), math.fsum(self._useful_seconds)),
+            useful_samples_per_second=figures.ratio(math.fsum(self._useful), math.fsum(self._useful_seconds)),
             payload_bytes=totals.payload_bytes,
             dense_bytes=totals.dense_bytes,
-            wire_cf=derived.ratio(totals.dense_bytes, totals.payload_bytes),
+            wire_cf=figures.ratio(totals.dense_bytes, totals.payload_bytes),
             loss=self._loss,
         )
 

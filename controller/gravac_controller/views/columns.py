@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gravac.signals import derived
+from gravac.signals import figures
 from gravac_controller.views.models import WindowView
 
 Value = int | float | str | None
@@ -29,7 +29,7 @@ def _phase(name: str) -> Column:
     return Column(
         f"{name}_seconds",
         "number",
-        lambda view: getattr(view.report.phases, name) / derived.steps(view.report),
+        lambda view: getattr(view.report.phases, name) / figures.steps(view.report),
     )
 
 

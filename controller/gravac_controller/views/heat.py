@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gravac.protocol import RankRow, WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
 
 MOST_ROWS, MOST_COLUMNS = 128, 240
 LARGEST = 65_535
@@ -67,7 +67,7 @@ class RankHeat:
 
 def shares(ranks: Iterable[RankRow]) -> list[tuple[int, int]]:
     """(rank, per cent of the median rank's own time, at least 1) of those whose own time is known."""
-    own = [(row.rank, seconds) for row in ranks if (seconds := derived.own_step_seconds(row))]
+    own = [(row.rank, seconds) for row in ranks if (seconds := figures.own_step_seconds(row))]
     if not own:
         return []
     middle = statistics.median(seconds for _, seconds in own)

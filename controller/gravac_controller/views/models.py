@@ -16,6 +16,7 @@ from gravac.protocol import (
     Event,
     JobSpec,
     Name,
+    Override,
     Phase,
     RankRow,
     Ratio,
@@ -24,7 +25,6 @@ from gravac.protocol import (
     Text,
     WindowReport,
 )
-from gravac.protocol.orders import Override
 from gravac.signals.risk import Level
 
 LiveState = Literal["running", "stale", "ended"]
@@ -78,7 +78,7 @@ class Totals(Record):
 
 
 class WindowView(Record):
-    """One window as reported, and what follows from it (formulas: ``gravac.signals.derived``)."""
+    """One window as reported, and what follows from it (formulas: ``gravac.signals.figures``)."""
 
     time: float
     report: WindowReport

@@ -1,8 +1,7 @@
 """Views made of single records."""
 
-from gravac.protocol import Decision, Event, WindowReport
-from gravac.protocol.orders import Override
-from gravac.signals import derived
+from gravac.protocol import Decision, Event, Override, WindowReport
+from gravac.signals import figures
 from gravac_controller.views.models import DecisionView, WindowView
 
 
@@ -28,18 +27,18 @@ def window_view(time: float, report: WindowReport, world_size: int) -> WindowVie
     return WindowView(
         time=time,
         report=report,
-        gain=derived.gain(report),
-        gain_minimum=derived.gain_minimum(report),
-        gain_candidate=derived.gain_candidate(report),
-        backlog=derived.backlog(report),
-        residual_ratio=derived.residual_ratio(report),
-        step_seconds=derived.step_seconds(report),
-        samples_per_second=derived.samples_per_second(report),
-        useful_samples_per_second=derived.useful_samples_per_second(report),
-        wire_cf=derived.wire_cf(report),
-        global_batch_samples=derived.global_batch_samples(report),
-        gradient_diversity=derived.gradient_diversity(report, world_size),
-        batch_bound_samples=derived.batch_bound_samples(report, world_size),
+        gain=figures.gain(report),
+        gain_minimum=figures.gain_minimum(report),
+        gain_candidate=figures.gain_candidate(report),
+        backlog=figures.backlog(report),
+        residual_ratio=figures.residual_ratio(report),
+        step_seconds=figures.step_seconds(report),
+        samples_per_second=figures.samples_per_second(report),
+        useful_samples_per_second=figures.useful_samples_per_second(report),
+        wire_cf=figures.wire_cf(report),
+        global_batch_samples=figures.global_batch_samples(report),
+        gradient_diversity=figures.gradient_diversity(report, world_size),
+        batch_bound_samples=figures.batch_bound_samples(report, world_size),
     )
 
 

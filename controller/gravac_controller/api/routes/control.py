@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response
 
-from gravac.protocol.orders import Order
+from gravac.protocol import Order
 from gravac_controller.api import examples
 from gravac_controller.api.access import ROLE, Role
 from gravac_controller.api.answers import NOT_MODIFIED, tagged

@@ -4,8 +4,9 @@ from typing import Any
 
 from rich.console import Console
 
+from gravac.wording import printable
 from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import printable, size
+from gravac_controller.cli.wording import size
 
 
 def machine(result: dict[str, Any], console: Console) -> None:

@@ -19,12 +19,12 @@ import click
 from rich.console import Console
 
 from gravac import policies
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
+from gravac.wording import display_path
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.demo.summary import Result, show
 from gravac_controller.cli.demo.training import Plan, Training, TrainingFailed
 from gravac_controller.cli.demo.watch import Outcome, Watcher
-from gravac_controller.cli.wording import near
 
 STEPS = {"lm": 500, "digits": 300}
 MODELS = {
@@ -198,4 +198,4 @@ def _command() -> str:
     program = Path(sys.argv[0])
     if program.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m {program.parent.name}"
-    return shlex.quote(near(program))
+    return shlex.quote(display_path(program))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.protocol import Decision, JobSpec, LevelSums, WindowReport
-from gravac.traces.trace import TraceError, read
+from gravac.traces import TraceError, read_trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def collect(path: Path) -> Figures:
     job: JobSpec | None = None
     windows: list[WindowReport] = []
     decisions: list[Decision] = []
-    for line in read(path):
+    for line in read_trace(path):
         if isinstance(line.record, JobSpec):
             job = line.record
         elif isinstance(line.record, WindowReport):

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.protocol import Decision, WindowReport
-from gravac.signals import derived
+from gravac.signals.figures import gain, useful_samples_per_second
+from gravac.wording import display_path, printable
 from gravac_controller.cli.demo.figures import Figures
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
-from gravac_controller.cli.wording import factor, link, near, number, printable, seconds, size, times
+from gravac_controller.cli.wording import factor, link, number, seconds, size, times
 
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are left out when step times are compared."""
@@ -83,7 +84,7 @@ def show(result: Result, console: Console, command: str) -> None:
     console.print(_windows(result.figures))
     figures, outcome = result.figures, result.outcome
     baseline, held = figures.baseline_step_seconds, figures.hold_step_seconds
-    trace = near(outcome.trace or "")
+    trace = display_path(outcome.trace or "")
     rows = [
         ("Network", link(figures.job.link)),
         ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} predicted right"),
@@ -137,7 +138,7 @@ def _measured(report: WindowReport, decision: Decision | None) -> tuple[float | 
     for row in () if decision is None else decision.candidates:
         if row.cf == report.cf and row.window == report.window:
             return row.gain, row.useful_samples_per_second
-    return derived.gain(report), derived.useful_samples_per_second(report)
+    return gain(report), useful_samples_per_second(report)
 
 
 def _comparison(result: Result, dense: Outcome) -> Table:

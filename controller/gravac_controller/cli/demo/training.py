@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from gravac.wording import printable
+
 POLL_SECONDS = 0.1
 END_SECONDS = 15.0
 """How long torchrun gets to end its ranks before it is killed (they then end by themselves)."""
@@ -105,7 +107,7 @@ class Training:
         """The last lines of what the ranks wrote, without torchrun's own summary."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         own = next((n for n, line in enumerate(lines) if "failed (exitcode" in line), len(lines))
-        return "\n".join("".join(c for c in line if c.isprintable()) for line in lines[:own][-TAIL_LINES:])
+        return "\n".join(map(printable, lines[:own][-TAIL_LINES:]))
 
 
 def _whole_lines(stream: IO[str]) -> Iterator[dict[str, Any]]:

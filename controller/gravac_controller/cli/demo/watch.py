@@ -9,10 +9,11 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gravac.traces.trace import TraceError
+from gravac.traces import TraceError
+from gravac.wording import printable
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.demo.training import Plan
-from gravac_controller.cli.wording import factor, printable, seconds
+from gravac_controller.cli.wording import factor, seconds
 
 
 @dataclass

@@ -7,17 +7,17 @@ from typing import Any
 from gravac import policies
 from gravac.collectives import Network
 from gravac.policies.base import Policy
-from gravac.traces.line import Line, TraceError
+from gravac.traces import Line, TraceError
 from gravac.whatif import (
-    Foretold,
     GainUnknown,
-    Oracle,
-    Path,
+    Prediction,
+    Predictor,
+    Recording,
     Scenario,
+    SimulatedRun,
     UnknownSizes,
     best,
-    record,
-    walk,
+    simulate,
 )
 from gravac.whatif.exchange import codec_of
 from gravac.whatif.timemodel import CODING_POWER
@@ -51,21 +51,22 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
         bits, delay = question.recorded_on
         known = Network(latency_seconds=5e-5 if delay is None else delay, bytes_per_second=bits / 8)
     try:
-        recording = record(lines)
-        oracle = Oracle([(recording, known)])
+        recording = Recording.from_trace(lines)
+        predictor = Predictor([(recording, known)])
         policy = (
             policies.build(recording.spec.policy)
             if question.policy is None
             else policies.parse(question.policy)
         )
         scenarios = [
-            _scenario(oracle, one, policy, _factors(oracle, question)) for one in _asked(oracle, question)
+            _scenario(predictor, one, policy, _factors(predictor, question))
+            for one in _asked(predictor, question)
         ]
     except TraceError:
         raise
     except ValueError as error:
         raise Unanswerable(str(error)) from None
-    recorded = oracle.scenario()
+    recorded = predictor.scenario()
     return {
         "trace": path,
         "recorded": {
@@ -82,10 +83,10 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             **_network(recorded.network),
         },
         "model": {
-            **asdict(oracle.fit.model),
+            **asdict(predictor.fit.model),
             "coding_power": CODING_POWER,
-            "spread": oracle.fit.spread,
-            "error": oracle.error,
+            "spread": predictor.fit.spread,
+            "error": predictor.error,
         },
         "policy": policy.spec().model_dump(mode="json"),
         "scenarios": scenarios,
@@ -93,8 +94,8 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
     }
 
 
-def _asked(oracle: Oracle, question: Question) -> list[Scenario]:
-    recorded = oracle.scenario()
+def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
+    recorded = predictor.scenario()
     delay = recorded.network.latency_seconds if question.latency_seconds is None else question.latency_seconds
     rates = [recorded.network.bytes_per_second]
     if question.bandwidths is not None:
@@ -110,38 +111,40 @@ def _asked(oracle: Oracle, question: Question) -> list[Scenario]:
     ]
 
 
-def _factors(oracle: Oracle, question: Question) -> list[float]:
+def _factors(predictor: Predictor, question: Question) -> list[float]:
     """Those asked for, or recorded and usual ones; of an aggregator of several rounds only recorded ones are known."""
     if question.cfs is not None:
         return sorted({1.0, *question.cfs})
-    told = codec_of(question.compressor or oracle.recording.spec.compressor) is not None
-    return sorted({1.0, *(FACTORS if told else ()), *oracle.recording.seen})
+    told = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
+    return sorted({1.0, *(FACTORS if told else ()), *predictor.recording.by_cf})
 
 
-def _scenario(oracle: Oracle, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
-    foretold = [oracle.at(scenario, cf) for cf in cfs]
+def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
+    predictions = [predictor.predict(scenario, cf) for cf in cfs]
     epsilon = policy.spec().settings.get("epsilon", 0.0)
-    chosen = best(foretold, float(epsilon) if isinstance(epsilon, int | float) else 0.0)
-    path, trouble = _walked(oracle, scenario, policy)
+    chosen = best(predictions, float(epsilon) if isinstance(epsilon, int | float) else 0.0)
+    path, trouble = _walked(predictor, scenario, policy)
     return {
         **_network(scenario.network),
         "ranks": scenario.ranks,
         "compressor": scenario.compressor,
-        "factors": [_factor(each) for each in foretold],
+        "factors": [_factor(each) for each in predictions],
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
         "path_unknown": trouble,
-        "cannot_know": oracle.cannot_know(scenario, cfs),
+        "cannot_know": predictor.unknowns(scenario, cfs),
     }
 
 
-def _walked(oracle: Oracle, scenario: Scenario, policy: Policy) -> tuple[dict[str, Any] | None, str | None]:
+def _walked(
+    predictor: Predictor, scenario: Scenario, policy: Policy
+) -> tuple[dict[str, Any] | None, str | None]:
     """The policy's path, or why there is none."""
-    recording = oracle.recording
+    recording = predictor.recording
     samples = float(recording.samples or recording.windows * recording.spec.window_steps * recording.ranks)
     useful = recording.useful_samples or samples
     try:
-        return _path(walk(oracle, scenario, policy, useful, samples)), None
+        return _path(simulate(predictor, scenario, policy, useful, samples)), None
     except (GainUnknown, UnknownSizes) as error:
         return None, str(error)
 
@@ -153,7 +156,7 @@ def _network(network: Network) -> dict[str, float]:
     }
 
 
-def _factor(told: Foretold) -> dict[str, Any]:
+def _factor(told: Prediction) -> dict[str, Any]:
     return {
         "cf": told.cf,
         "step_seconds": told.step.seconds,
@@ -162,7 +165,7 @@ def _factor(told: Foretold) -> dict[str, Any]:
         **{f"{name}_seconds": value for name, value in asdict(told.step).items()},
         "payload_bytes": told.volume.payload_bytes,
         "link_bytes": told.volume.link_bytes,
-        "collective": told.volume.way,
+        "collective": told.volume.collective,
         "gain": told.gain.likely,
         "gain_low": told.gain.low,
         "gain_high": told.gain.high,
@@ -172,7 +175,7 @@ def _factor(told: Foretold) -> dict[str, Any]:
     }
 
 
-def _path(path: Path) -> dict[str, Any]:
+def _path(path: SimulatedRun) -> dict[str, Any]:
     settled = path.settled
     return {
         "settled_cf": settled.cf,

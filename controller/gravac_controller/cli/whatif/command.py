@@ -9,12 +9,12 @@ import click
 from rich.console import Console
 
 from gravac import policies
+from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
-from gravac.traces.trace import TraceError, read
+from gravac.wording import printable
 from gravac_controller.cli.whatif import plot as whatif_plot
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif import show as whatif_show
-from gravac_controller.cli.wording import printable
 
 if TYPE_CHECKING:
     from gravac_controller.cli.whatif.answer import Question
@@ -157,7 +157,7 @@ def _answered(
         recorded_on=recorded_on,
     )
     try:
-        lines = read(trace / ACTIVE if trace.is_dir() else trace)
+        lines = read_trace(trace / ACTIVE if trace.is_dir() else trace)
         return whatif_answer.answer(lines, str(trace), question)
     except TraceError as error:
         raise Unusable(printable(str(error))) from None

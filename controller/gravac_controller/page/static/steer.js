@@ -7,7 +7,7 @@ import { $, setHidden, setText } from "./dom.js";
 import { cf, count, known } from "./format.js";
 import { PHASE, say } from "./words.js";
 
-const ACTOR = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$/;  // as gravac.protocol.orders has it
+const ACTOR = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$/;  // as gravac.protocol has it
 let token = "";
 
 export class Steer {

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.protocol import WindowReport
-from gravac.traces.trace import read
+from gravac.traces import read_trace
 from gravac_agent import Agent
 from gravac_agent.setup import build
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
@@ -56,7 +56,7 @@ def uneven(
 
 
 def _samples(trace: Path) -> list[int]:
-    return [line.record.samples for line in read(trace) if isinstance(line.record, WindowReport)]
+    return [line.record.samples for line in read_trace(trace) if isinstance(line.record, WindowReport)]
 
 
 def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which CFs a policy would take in a scenario: the real policy and the real fold, on reports made from the model."""
+"""Simulated runs: which CFs a policy would choose in a scenario, with the real policy on predicted window reports."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,25 @@ from gravac.fold import JobFold
 from gravac.policies.base import Policy
 from gravac.protocol import Decision
 from gravac.whatif.fleet import Fleet
-from gravac.whatif.predict import Oracle, Scenario
+from gravac.whatif.predict import Predictor, Scenario
 
 STEADY_WINDOWS = 60
-"""So many windows in hold with nothing changed: the rest of the run is taken to be like them."""
-MOST_WINDOWS = 3000
+"""Windows in hold without a change after which the rest of the run is assumed to be like them."""
+MAX_WINDOWS = 3000
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Windows in a row of one decision. ``cf``: sent, after the gate; ``useful_samples``: delivered, samples · gain."""
+    """Consecutive windows under one decision.
+
+    Attributes:
+        first_window: number of the first one.
+        windows: how many.
+        decision: in force.
+        cf: that the gate lets through.
+        step_seconds: duration of a step.
+        gain: of ``cf``.
+    """
 
     first_window: int
     windows: int
@@ -27,9 +36,15 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Path:
-    """A whole run. ``samples`` and ``useful_samples`` (samples · gain) were asked for; seconds until each is reached.
-    ``payload_bytes``: of one rank until the useful samples are."""
+class SimulatedRun:
+    """A simulated run.
+
+    Attributes:
+        stretches: in order.
+        seconds_to_samples: until the samples asked for were processed.
+        seconds_to_useful_samples: until the useful samples (samples · gain) asked for were.
+        payload_bytes: of one rank until then.
+    """
 
     stretches: tuple[Stretch, ...]
     seconds_to_samples: float
@@ -38,13 +53,20 @@ class Path:
 
     @property
     def settled(self) -> Stretch:
-        """What it ends with."""
+        """The last stretch."""
         return self.stretches[-1]
 
 
-def walk(oracle: Oracle, scenario: Scenario, policy: Policy, useful_samples: float, samples: float) -> Path:
-    """Train until as much is delivered. Raises GainUnknown where the policy wants what cannot be told."""
-    recorded = oracle.recording.spec
+def simulate(
+    predictor: Predictor, scenario: Scenario, policy: Policy, useful_samples: float, samples: float
+) -> SimulatedRun:
+    """Simulate a run until it has processed ``samples`` and delivered ``useful_samples`` (samples · gain).
+
+    Raises:
+        GainUnknown: the policy asks for a CF whose gain the trace does not determine.
+        UnknownSizes: or one whose payload cannot be predicted.
+    """
+    recorded = predictor.recording.spec
     spec = recorded.model_copy(
         update={
             "policy": policy.spec(),
@@ -54,29 +76,29 @@ def walk(oracle: Oracle, scenario: Scenario, policy: Policy, useful_samples: flo
             "compressor": scenario.compressor,
         }
     )
-    fleet = Fleet(oracle, scenario, spec)
-    per_window = spec.window_steps * scenario.ranks * oracle.recording.samples_per_step
+    fleet = Fleet(predictor, scenario, spec)
+    per_window = spec.window_steps * scenario.ranks * predictor.recording.samples_per_step
     stretches: list[Stretch] = []
     clock = _Clock(samples, useful_samples)
     for window, decision in _decisions(fleet, JobFold(spec, policy)):
         cf = fleet.sent(decision)
-        told, gain = fleet.at(cf), fleet.gain(cf)
-        _append(stretches, window, decision, cf, told.step.seconds, gain)
-        rest = _steady(stretches[-1]) or window + 1 >= MOST_WINDOWS
+        predicted, gain = fleet.predict(cf), fleet.gain(cf)
+        _append(stretches, window, decision, cf, predicted.step.seconds, gain)
+        rest = _steady(stretches[-1]) or window + 1 >= MAX_WINDOWS
         clock.run(
-            spec.window_steps * told.step.seconds,
+            spec.window_steps * predicted.step.seconds,
             per_window,
             gain,
-            spec.window_steps * told.volume.payload_bytes,
+            spec.window_steps * predicted.volume.payload_bytes,
             rest,
         )
         if clock.over:
             break
-    return Path(tuple(stretches), clock.to_samples, clock.to_useful, clock.payload_bytes)
+    return SimulatedRun(tuple(stretches), clock.to_samples, clock.to_useful, clock.payload_bytes)
 
 
 def _decisions(fleet: Fleet, fold: JobFold) -> Iterator[tuple[int, Decision]]:
-    """The decision in force in each window."""
+    """Yield the decision in force in each window."""
     window = 0
     while True:
         yield window, fold.decision
@@ -102,31 +124,31 @@ def _steady(stretch: Stretch) -> bool:
 
 @dataclass
 class _Clock:
-    """Adds up windows until the samples asked for are there."""
+    """Adds up windows until the samples asked for are reached."""
 
     samples: float
     useful: float
     seconds: float = 0.0
-    had: float = 0.0
-    had_useful: float = 0.0
+    reached: float = 0.0
+    reached_useful: float = 0.0
     to_samples: float = 0.0
     to_useful: float = 0.0
     payload_bytes: float = 0.0
 
     @property
     def over(self) -> bool:
-        return self.had >= self.samples and self.had_useful >= self.useful
+        return self.reached >= self.samples and self.reached_useful >= self.useful
 
     def run(self, seconds: float, samples: float, gain: float, payload: float, rest: bool) -> None:
-        """A window, or with ``rest`` as many like it as it takes; the last one in part."""
-        until_samples = max(0.0, self.samples - self.had) / samples
-        until_useful = max(0.0, self.useful - self.had_useful) / (samples * gain)
+        """Add a window, or with ``rest`` as many like it as needed; the last one in part."""
+        until_samples = max(0.0, self.samples - self.reached) / samples
+        until_useful = max(0.0, self.useful - self.reached_useful) / (samples * gain)
         windows = max(until_samples, until_useful) if rest else 1.0
-        if self.had < self.samples:
+        if self.reached < self.samples:
             self.to_samples = self.seconds + min(windows, until_samples) * seconds
-        if self.had_useful < self.useful:
+        if self.reached_useful < self.useful:
             self.to_useful = self.seconds + min(windows, until_useful) * seconds
             self.payload_bytes += min(windows, until_useful) * payload
         self.seconds += windows * seconds
-        self.had += windows * samples + (1e-6 if rest else 0.0)
-        self.had_useful += windows * samples * gain + (1e-6 if rest else 0.0)
+        self.reached += windows * samples + (1e-6 if rest else 0.0)
+        self.reached_useful += windows * samples * gain + (1e-6 if rest else 0.0)

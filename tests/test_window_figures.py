@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gravac.protocol import GainSums, WindowReport
-from gravac.signals import derived
+from gravac.signals import figures
 from gravac.signals.diversity import split
 from tests.support.policies import level_sums, window_report
 
@@ -34,20 +34,20 @@ TWO = report(
 
 
 def test_sums_are_added_before_dividing() -> None:
-    assert derived.gain(TWO) == 9.0 / 20.0
-    assert derived.gain_minimum(TWO) == 10.0 / 20.0
-    assert derived.gain_candidate(TWO) == 6.0 / 20.0
-    assert derived.backlog(TWO) == -4.0 / 16.0
-    assert derived.residual_ratio(TWO) == math.sqrt(9.0 / 16.0)
-    assert derived.total_sums(TWO).steps == 20
+    assert figures.gain(TWO) == 9.0 / 20.0
+    assert figures.gain_minimum(TWO) == 10.0 / 20.0
+    assert figures.gain_candidate(TWO) == 6.0 / 20.0
+    assert figures.backlog(TWO) == -4.0 / 16.0
+    assert figures.residual_ratio(TWO) == math.sqrt(9.0 / 16.0)
+    assert figures.total_sums(TWO).steps == 20
 
 
 def test_speeds_and_sizes() -> None:
-    assert derived.steps(TWO) == 20
-    assert derived.step_seconds(TWO) == 0.25
-    assert derived.samples_per_second(TWO) == 128.0
-    assert derived.useful_samples_per_second(TWO) == 128.0 * 0.45
-    assert derived.wire_cf(TWO) == 12.5
+    assert figures.steps(TWO) == 20
+    assert figures.step_seconds(TWO) == 0.25
+    assert figures.samples_per_second(TWO) == 128.0
+    assert figures.useful_samples_per_second(TWO) == 128.0 * 0.45
+    assert figures.wire_cf(TWO) == 12.5
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,22 @@ def test_speeds_and_sizes() -> None:
     ids=["no levels", "zeros"],
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
-    for value in (derived.gain, derived.gain_minimum, derived.gain_candidate, derived.backlog,
-                  derived.residual_ratio, derived.samples_per_second, derived.useful_samples_per_second,
-                  derived.wire_cf):  # fmt: skip
+    for value in (figures.gain, figures.gain_minimum, figures.gain_candidate, figures.backlog,
+                  figures.residual_ratio, figures.samples_per_second, figures.useful_samples_per_second,
+                  figures.wire_cf):  # fmt: skip
         assert value(empty) is None
-    assert derived.step_seconds(empty) == 0.0
+    assert figures.step_seconds(empty) == 0.0
 
 
 def test_what_overflows_is_none_not_infinite() -> None:
     huge = report(sums(compensated_sq=5e-324, sent_sq=1e300, gradient_sq=5e-324, residual_dot_gradient=-1e300,
                        residual_sq=1e300), seconds=5e-324)  # fmt: skip
-    for value in (derived.gain, derived.backlog, derived.residual_ratio, derived.samples_per_second):
+    for value in (
+        figures.gain,
+        figures.backlog,
+        figures.residual_ratio,
+        figures.samples_per_second,
+    ):
         assert value(huge) is None
 
 
@@ -89,21 +94,21 @@ def sq(x: Tensor) -> float:
 def test_equal_gradients_make_larger_batches_useless() -> None:
     g = torch.tensor([3.0, 4.0])
     same = dense((g, g, g, g), (2 * g, 2 * g, 2 * g, 2 * g), samples=8)
-    assert derived.gradient_diversity(same, 4) == 1 / 4
-    assert derived.noise_scale_samples(same, 4) == 0.0
-    assert derived.batch_bound_samples(same, 4) == 1.0
-    assert derived.global_batch_samples(same) == 32.0
+    assert figures.gradient_diversity(same, 4) == 1 / 4
+    assert figures.noise_scale_samples(same, 4) == 0.0
+    assert figures.batch_bound_samples(same, 4) == 1.0
+    assert figures.global_batch_samples(same) == 32.0
 
 
 def test_orthogonal_gradients_make_the_bound_large() -> None:
     orthogonal = dense(tuple(torch.eye(4)), samples=8)
-    assert derived.gradient_diversity(orthogonal, 4) == 1.0
-    assert derived.batch_bound_samples(orthogonal, 4) is None, "no signal at all: larger than can be told"
+    assert figures.gradient_diversity(orthogonal, 4) == 1.0
+    assert figures.batch_bound_samples(orthogonal, 4) is None, "no signal at all: larger than can be told"
     nearly = dense(tuple(torch.eye(4, dtype=torch.float64) + 0.01), samples=8)
     signal_sq = (
         2 * 0.01 + 4 * 0.01**2
     )  # inner product of any two ranks' gradients; they differ by 1 beyond that
-    assert derived.batch_bound_samples(nearly, 4) == pytest.approx(1 + 8 / signal_sq, rel=1e-9)
+    assert figures.batch_bound_samples(nearly, 4) == pytest.approx(1 + 8 / signal_sq, rel=1e-9)
 
 
 def test_the_bound_is_splits_over_all_levels() -> None:
@@ -114,11 +119,11 @@ def test_the_bound_is_splits_over_all_levels() -> None:
         samples=20 * 4 * 6,
     )  # 20 steps of 4 ranks, 6 samples each
     signal_sq, variance = split(18.0 / 4, 4.0, 4, 6)
-    assert derived.noise_scale_samples(window, 4) == pytest.approx(variance / signal_sq, rel=1e-12)
-    assert derived.batch_bound_samples(window, 4) == pytest.approx(1 + variance / signal_sq, rel=1e-12)
-    assert derived.gradient_diversity(window, 4) == pytest.approx(18.0 / (16 * 4.0), rel=1e-12)
+    assert figures.noise_scale_samples(window, 4) == pytest.approx(variance / signal_sq, rel=1e-12)
+    assert figures.batch_bound_samples(window, 4) == pytest.approx(1 + variance / signal_sq, rel=1e-12)
+    assert figures.gradient_diversity(window, 4) == pytest.approx(18.0 / (16 * 4.0), rel=1e-12)
     uneven = window.model_copy(update={"samples": 20 * 4 * 6 + 40})  # 6.5 samples a rank and step, on average
-    assert derived.noise_scale_samples(uneven, 4) == pytest.approx(variance / signal_sq * 6.5 / 6, rel=1e-12)
+    assert figures.noise_scale_samples(uneven, 4) == pytest.approx(variance / signal_sq * 6.5 / 6, rel=1e-12)
 
 
 def test_the_bound_of_a_population_is_found_exactly() -> None:
@@ -127,7 +132,7 @@ def test_the_bound_of_a_population_is_found_exactly() -> None:
     batches = [samples[list(chosen)].mean(0) for chosen in itertools.product(range(4), repeat=2)]
     window = dense(*itertools.product(batches, repeat=2), samples=2)
     exact = float(samples.square().sum(1).mean()) / sq(samples.mean(0))
-    assert derived.batch_bound_samples(window, 2) == pytest.approx(exact, rel=1e-12)
+    assert figures.batch_bound_samples(window, 2) == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +147,18 @@ def test_the_bound_of_a_population_is_found_exactly() -> None:
     ids=["compressed", "no such step", "one rank", "gradients are zero", "overflow"],
 )
 def test_no_diversity_where_nothing_can_be_compared(window: WindowReport, ranks: int) -> None:
-    assert derived.gradient_diversity(window, ranks) is None
-    assert derived.noise_scale_samples(window, ranks) is None
-    assert derived.batch_bound_samples(window, ranks) is None
+    assert figures.gradient_diversity(window, ranks) is None
+    assert figures.noise_scale_samples(window, ranks) is None
+    assert figures.batch_bound_samples(window, ranks) is None
 
 
 def test_half_the_steps_make_a_window_mostly_dense() -> None:
-    assert derived.mostly_dense(report(sums(mean_steps=7), sums(mean_steps=3)))  # of 20 steps
-    assert not derived.mostly_dense(report(sums(mean_steps=9)))
+    assert figures.mostly_dense(report(sums(mean_steps=7), sums(mean_steps=3)))  # of 20 steps
+    assert not figures.mostly_dense(report(sums(mean_steps=9)))
 
 
 def test_no_bound_in_samples_without_samples() -> None:
     window = report(sums(mean_steps=1, mean_sq=0.75, mean_gradient_sq=2.0), samples=0)
-    assert derived.gradient_diversity(window, 2) == pytest.approx(2 / 3)
-    assert derived.global_batch_samples(window) is None
-    assert derived.batch_bound_samples(window, 2) is None
+    assert figures.gradient_diversity(window, 2) == pytest.approx(2 / 3)
+    assert figures.global_batch_samples(window) is None
+    assert figures.batch_bound_samples(window, 2) is None

@@ -5,7 +5,7 @@ The sums in a report run over ranks and steps, so each ratio here divides sums: 
 
 import math
 
-from gravac.protocol import End, GainSums, RankRow, WindowReport
+from gravac.protocol import GainSums, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
 
 
@@ -14,15 +14,6 @@ def ratio(numerator: float, denominator: float) -> float | None:
     if denominator == 0:
         return None
     return _finite(numerator / denominator)
-
-
-def whole_job(end: End, windows: int, steps: int) -> End:
-    """``end`` with the counts of the whole job, of which ``windows`` and ``steps`` are journaled.
-
-    An agent counts from its own start, or from its checkpoint: it does not know of the windows that an earlier start of
-    the trainer reported beyond that.
-    """
-    return end.model_copy(update={"windows": max(windows, end.windows), "steps": max(steps, end.steps)})
 
 
 def total_sums(report: WindowReport) -> GainSums:

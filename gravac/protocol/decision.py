@@ -1,0 +1,101 @@
+"""What the ranks do next and why: decisions of policies, and the orders of operators that go before them."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gravac.protocol.fields import CompressionFactor, Count, Ratio, Record, Text
+
+Phase = Literal["warmup", "explore", "hold", "fallback"]
+"""warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
+fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
+Rule = Literal[
+    "start",  # the decision a job begins with
+    "warmup",  # still measuring the dense baseline
+    "explore",  # first candidate after the baseline
+    "climb",  # the candidate passed and paid: try the next rung
+    "extend",  # too few settled steps to judge: same candidate again
+    "no_headroom",  # the network is too small a share of the step for any CF to pay
+    "saturated",  # a stronger CF no longer raises T_comp: settled on the best
+    "too_strong",  # the candidate keeps too little: settled on the best below it
+    "top",  # the ladder ended: settled on the best
+    "hold",  # nothing changed
+    "scale_down",  # the gain in hold fell below epsilon: one rung down
+    "reexplore",  # step time or gain drifted: measure again
+    "fixed",  # static and dense policies
+    "unusable",  # the window holds no step of the decision in force
+    "pinned",  # an operator ordered this CF, or dense
+    "paused",  # an operator paused exploring
+    "resumed",  # an operator gave the decision back to the policy
+]
+"""Which rule of the policy fired. Also the ``reason`` label of the decisions metric."""
+
+
+class Candidate(Record):
+    """What the policy knows of one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
+
+    cf: CompressionFactor  # rung of the ladder
+    gain: Ratio | None  # as last measured; null: not yet
+    samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_sys
+    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_comp
+    window: Count | None  # last window that measured it
+    verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]  # of the policy
+
+
+class Decision(Record):
+    """What all ranks do next, and why. ``window`` -1: the decision the job began with.
+
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes or an operator's order begins or ends,
+    else it stays. The ranks send
+    ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
+    """
+
+    window: Annotated[int, Field(ge=-1, le=2**53)]  # that it followed
+    epoch: Count  # number of the decision
+    phase: Phase  # of the search
+    cf_minimum: CompressionFactor  # weaker CF, sent where the candidate keeps too little
+    cf_candidate: CompressionFactor  # CF to send
+    epsilon: Ratio  # least gain at which a CF is sent
+    rule: Rule  # which rule of the policy fired
+    reason: Text  # one sentence with its evidence
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known of each CF
+
+
+class WindowAnswer(Record):
+    """Answer to ``POST /v1/jobs/{job}/windows``."""
+
+    decision: Decision
+    policy_state: str
+
+
+Actor = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
+"""Whoever gives an order, as they call themselves: a name or an address, not a proof of identity."""
+
+
+class Order(Record):
+    """What an operator wants. Body of ``PUT /v1/jobs/{job}/override``.
+
+    pin: send ``cf`` (and no other action takes one), whatever its gain. dense: send everything. pause: hold what the
+    policy had settled on, or its minimum while it explores; epsilon still guards it. resume: the policy decides again,
+    from where it was.
+    """
+
+    action: Literal["pin", "dense", "pause", "resume"]  # what is ordered
+    cf: CompressionFactor | None = None  # to pin; null with any other action
+    actor: Actor  # whoever ordered it
+    note: Annotated[str, Field(max_length=300)] = ""  # why, in their own words
+
+    @model_validator(mode="after")
+    def _cf_with_pin(self) -> Self:
+        if (self.cf is None) == (self.action == "pin"):
+            raise ValueError("cf must be given with pin, and with nothing else")
+        return self
+
+
+class Override(Order):
+    """An order that was taken, as journaled. See ``gravac.policies.steering``.
+
+    ``epoch``: of the decision in force when it was given, which the operator had seen.
+    """
+
+    epoch: Count  # of the decision that they had seen

@@ -1,0 +1,107 @@
+"""What a job is, and what happens to it besides its windows."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
+
+from gravac.protocol.decision import Decision
+from gravac.protocol.fields import Choice, Count, Name, Record, Seconds, Settings, Text
+
+
+class PolicySpec(Record):
+    """A policy by name with every setting resolved, so that a trace replays without defaults."""
+
+    name: Name  # of a rule: gravac, static, dense, warmup
+    settings: Settings = Field({})  # by name, as `docs/settings.md` lists them
+
+
+class LinkSpec(Record):
+    """An emulated link (pacing in the collective layer). Absent when the network is the real one."""
+
+    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of each rank's way out
+    latency_seconds: Seconds = 0.0  # of each collective
+
+
+class Environment(Record):
+    """Where the job runs; for people, never for decisions."""
+
+    python: Text  # version
+    torch: Text  # version
+    gravac: Text  # version
+    platform: Text  # operating system
+    backend: Text  # of the process group: gloo, nccl
+    device: Text  # of the model's parameters
+    revision: Text | None = None  # of the git checkout that the trainer's script is in
+
+
+class ModelShape(Record):
+    """Summary of the wrapped module. ``elements``: trainable elements = gradient elements a step."""
+
+    name: Text  # class of the wrapped module
+    tensors: Count  # how many of them are trained
+    elements: Count  # trained = gradient elements a step
+
+
+class JobSpec(Record):
+    """What a job is. First line of its journal; body of ``POST /v1/jobs``.
+
+    ``incarnation`` changes each time the trainer starts; ``policy_state`` carries a resumed policy
+    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start. ``settings``: what the agent was told
+    besides, for people, never for decisions.
+    """
+
+    job: Name  # name; also of the folder of its journal
+    incarnation: Name  # one start of the trainer
+    world_size: Annotated[int, Field(ge=1, le=1_000_000)]  # ranks
+    window_steps: Annotated[int, Field(ge=1, le=1_000_000)]  # steps between decisions
+    policy: PolicySpec  # the rule that decides
+    compressor: Choice  # codec or aggregator
+    memory: Choice  # error memory
+    model: ModelShape  # what is trained
+    environment: Environment  # where it runs
+    link: LinkSpec | None = None  # emulated network; null: the real one
+    first_window: Count = 0  # number of the next window
+    policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
+    settings: Settings | None = None  # the agent's other settings
+
+
+class Event(Record):
+    """Something that happened to a job besides its windows, for people and for the fault list."""
+
+    kind: Literal[
+        "registered", "restarted", "gap", "override", "fallback", "recovered", "nonfinite", "failed", "note"
+    ]  # what happened
+    window: Count | None  # in which; null: in none
+    message: Text  # for people
+
+
+class End(Record):
+    """The trainer closed its agent; no window follows under this incarnation."""
+
+    incarnation: Name  # that ended
+    windows: Count  # of the whole job
+    steps: Count  # of the whole job
+    message: Text  # how it ended
+
+    def with_totals(self, windows: int, steps: int) -> Self:
+        """Return this record with the counts of the whole job.
+
+        An agent counts from its own start, or from its checkpoint, so it misses windows that an earlier start of the
+        trainer reported after that checkpoint.
+
+        Args:
+            windows: windows in the journal.
+            steps: steps in the journal.
+        """
+        return self.model_copy(
+            update={"windows": max(windows, self.windows), "steps": max(steps, self.steps)}
+        )
+
+
+class JobAnswer(Record):
+    """Answer to ``POST /v1/jobs``: the decision in force and the first window the controller lacks."""
+
+    job: Name
+    next_window: Count
+    decision: Decision
+    policy_state: str

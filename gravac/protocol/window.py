@@ -1,0 +1,196 @@
+"""What rank 0 reports once a window: raw sums, where the time went, how ranks differ, and each step if asked for."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from gravac.protocol.decision import Phase
+from gravac.protocol.fields import Bytes, CompressionFactor, Count, Energy, Name, Ratio, Record, Seconds
+
+MAX_LISTED_STEPS = 1024
+"""Steps that one window can list."""
+QUANTILES = (0.0, 0.5, 0.9, 1.0)
+"""Lowest, median, the one that nine ranks of ten stay within, highest."""
+Quantiles = Annotated[tuple[Seconds, ...], Field(min_length=4, max_length=4)]
+
+_Column = Field(min_length=1, max_length=MAX_LISTED_STEPS)
+_Times = Annotated[tuple[Seconds, ...], _Column]
+_Counts = Annotated[tuple[Count, ...], _Column]
+_Energies = Annotated[tuple[Energy | None, ...], _Column]
+
+
+class GainSums(Record):
+    """Raw squared norms over the steps of one level, summed over ranks and steps.
+
+    g: this step's raw gradient; p = g + residual before sending; sent: what left the rank;
+    residual: what is owed after sending. ``minimum_sq``/``candidate_sq``: energy that compressing p to the
+    level's CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
+    ``mean_sq``: ‖mean over ranks of g‖², known of the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
+    sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.signals.diversity``.
+    """
+
+    steps: Count  # finite ones
+    gradient_sq: Energy  # ‖g‖²
+    compensated_sq: Energy  # ‖p‖²
+    sent_sq: Energy  # ‖sent‖²
+    minimum_sq: Energy  # energy sent at the minimum CF
+    candidate_sq: Energy  # energy sent at the candidate CF
+    residual_sq: Energy  # ‖residual‖²
+    residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]  # ⟨residual, g⟩
+    mean_steps: Count = 0  # plainly dense ones
+    mean_sq: Energy = 0.0  # ‖mean of g‖² over those
+    mean_gradient_sq: Energy = 0.0  # ‖g‖² over those
+
+
+class LevelSums(Record):
+    """Steps of one window that sent the same CF under the same decision (epoch).
+
+    ``settled_steps``: steps after the first few at this level; their median duration on rank 0 is
+    ``step_seconds_median`` (null when there is none), of which ``exposed_seconds_median`` is the part the step
+    waited for the network (communicate phase). ``cf`` 1 = dense.
+    """
+
+    epoch: Count  # of the decision
+    cf: CompressionFactor  # that was sent
+    steps: Count  # at this CF
+    settled_steps: Count  # of those, after the first few
+    step_seconds_median: Seconds | None  # of settled steps on rank 0; null: there is none
+    exposed_seconds_median: Seconds | None  # of which waiting for the network
+    dense_bytes: Bytes  # what dense would have handed over, all ranks
+    payload_bytes: Bytes  # what was handed over, all ranks
+    sums: GainSums  # for gains
+
+
+class PhaseSeconds(Record):
+    """Where the wall time of a window's steps went, critical path only, so the five add up to the whole.
+
+    compress/communicate/decompress count only what the step waited for after backward ended; work hidden behind
+    backward is in compute. compute also holds the optimiser and anything else.
+    """
+
+    data_wait: Seconds  # for the next batch
+    compute: Seconds  # forward, backward, optimiser
+    compress: Seconds  # encoding
+    communicate: Seconds  # waiting for the network
+    decompress: Seconds  # decoding
+
+
+class RankRow(Record):
+    """One rank's share of a window."""
+
+    rank: Count  # from 0
+    steps: Count  # of this window
+    step_seconds: Seconds  # sum over the window's steps
+    phases: PhaseSeconds  # sums over the steps
+    samples: Count  # this rank's own
+    nonfinite_steps: Count  # with NaN or infinity
+    failed_steps: Count  # compression raised
+    memory_bytes: Bytes  # held by the error memory
+    agent_cpu_seconds: Seconds | None = None  # CPU time of the thread that encodes, sends and decodes
+
+
+class Spread(Record):
+    """Over all ranks, of one rank's seconds in the window: lowest, median, 90 % and highest, to the microsecond.
+
+    Each is the time of some rank, but of each phase another one. ``step_seconds``: all phases.
+    """
+
+    step_seconds: Quantiles  # all phases
+    data_wait: Quantiles  # for the next batch
+    compute: Quantiles  # forward, backward, optimiser
+    compress: Quantiles  # encoding
+    communicate: Quantiles  # waiting for the network
+    decompress: Quantiles  # decoding
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, ...]:
+    """``QUANTILES`` of at least one value, by nearest rank: always values that are there."""
+    ordered = sorted(values)
+    return tuple(round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 6) for share in QUANTILES)
+
+
+class SmoothedGain(Record):
+    """Ratio of moving averages at one CF, as the ranks' gate sees it at the end of the window."""
+
+    cf: CompressionFactor  # minimum or candidate
+    gain: Ratio  # share of energy kept
+
+
+class GainCurve(Record):
+    """What the largest n/CF elements of each bucket would have kept, over ``steps`` steps and all ranks.
+
+    ``gains[i]``: at least the gain at CF 10^(i/20), so CFs 1 to 1000; null when there was nothing to send. ``own``: the
+    job's codec sends just these elements, so this is its own curve; else it is Top-k's. It holds for the residual of
+    those steps.
+    """
+
+    steps: Count  # surveyed ones
+    own: bool  # whether it is the codec's own curve
+    gains: Annotated[tuple[Ratio | None, ...], Field(min_length=61, max_length=61)]  # at CF 10^(i/20)
+
+
+class StepDetail(Record):
+    """A column a figure, a place a step: ``first_step`` and those after it without a gap, to the window's last.
+
+    Times are rank 0's, to the microsecond, and the five phases add up to ``seconds``. Squared norms are summed over
+    ranks, as in ``GainSums``; null where a gradient was not finite. A step's own gain is ``candidate_sq`` /
+    ``compensated_sq``; the smoothed one that decides is the window's.
+    """
+
+    first_step: Count  # number of the first one listed
+    epoch: _Counts  # of the decision it ran under
+    cf: Annotated[tuple[CompressionFactor, ...], _Column]  # that was sent
+    seconds: _Times  # from end to end of exchange
+    data_wait: _Times  # for the next batch
+    compute: _Times  # forward, backward, optimiser
+    compress: _Times  # encoding
+    communicate: _Times  # waiting for the network
+    decompress: _Times  # decoding
+    payload_bytes: Annotated[tuple[Bytes, ...], _Column]  # handed to collectives, all ranks
+    gradient_sq: _Energies  # ‖g‖²
+    compensated_sq: _Energies  # ‖p‖²
+    sent_sq: _Energies  # ‖sent‖²
+    candidate_sq: _Energies  # energy sent at the candidate CF
+    residual_sq: _Energies  # ‖residual‖²
+    nonfinite_ranks: _Counts  # with NaN or infinity
+    failed_ranks: _Counts  # whose compression raised
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Self:
+        for name in STEP_COLUMNS:
+            if len(getattr(self, name)) != len(self.epoch):
+                got = f"{len(getattr(self, name))} values, epoch has {len(self.epoch)}"
+                raise ValueError(f"{name}: every column has a value for each step; it has {got}")
+        return self
+
+
+STEP_COLUMNS = tuple(name for name in StepDetail.model_fields if name != "first_step")
+
+
+class WindowReport(Record):
+    """What rank 0 tells the controller once a window. Raw sums, so other signals can be computed later."""
+
+    job: Name  # name
+    incarnation: Name  # as registered
+    window: Count  # counted from 0 over the whole job, without gaps
+    first_step: Count  # from 0 over the whole job
+    last_step: Count  # inclusive
+    epoch: Count  # decision in force at the last step
+    phase: Phase  # what the ranks were doing at the last step
+    cf: CompressionFactor  # sent at the last step, after the gate
+    seconds: Seconds  # wall time of the window on rank 0
+    samples: Count  # all ranks
+    dense_bytes: Bytes  # what dense would have handed to collectives, all ranks
+    payload_bytes: Bytes  # what was handed over, all ranks, indices included
+    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None  # mean of those logged; null: none was
+    nonfinite_steps: Count  # skipped: a gradient was not finite on some rank
+    failed_steps: Count  # sent nothing: compression failed on some rank
+    levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]  # one for each CF sent under one decision
+    gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]  # as the gate saw them at the end
+    phases: PhaseSeconds  # mean over ranks
+    spread: Spread | None = None  # of times over all ranks; null: not known
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as the agent was told to list
+    curve: GainCurve | None = None  # null: no step of the window was surveyed
+    steps: StepDetail | None = None  # one by one, in the trace only; null: not listed

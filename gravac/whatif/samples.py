@@ -1,0 +1,118 @@
+"""Samples that a time model is fitted to: observations of a trace with the volume of the exchange behind each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from gravac.collectives import Network
+from gravac.whatif.exchange import UnknownSizes, Volume, buckets, volume, volume_of_rounds
+from gravac.whatif.recording import Observation, Recording
+from gravac.whatif.robust import MAD_OF_A_NORMAL
+from gravac.whatif.timemodel import TCP_GOODPUT
+
+ASSUMED_NETWORK = Network(latency_seconds=5e-5, bytes_per_second=1.25e8)
+"""Stands for an unknown network: gives its latency and the collective that was chosen. Its bandwidth is fitted."""
+USUAL_NOISE = 0.02
+"""Relative standard error of a CF's median where there are too few windows to measure it."""
+MAX_WEIGHT = 30.0
+"""Steps of a CF that count. With more, noise is below what the formula leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An observation with its exchange.
+
+    Attributes:
+        observation: what the trace shows.
+        volume: messages and bytes of a step, scaled to the payload that was really handed over.
+        network: where it was recorded; None: unknown.
+        weight: in the fit: settled steps.
+        expected_bytes: payload that the cost model expects.
+    """
+
+    observation: Observation
+    volume: Volume
+    network: Network | None
+    weight: float
+    expected_bytes: float
+
+    @property
+    def cf(self) -> float:
+        """CF that was sent; 1 is dense."""
+        return self.observation.cf
+
+
+def network_of(recording: Recording) -> Network | None:
+    """Return the network a trace was recorded on, with a link's nominal rate; None where the trace does not say."""
+    link = recording.spec.link
+    if link is not None:
+        delay, rate = link.latency_seconds, link.bits_per_second / 8
+    elif recording.measured_network is not None and recording.measured_network[1] > 0:
+        delay, rate = recording.measured_network
+    else:
+        return None
+    return Network(latency_seconds=delay, bytes_per_second=rate / TCP_GOODPUT)
+
+
+def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
+    """Return the observations of ``recording``, each with its volume on ``network`` (None: unknown)."""
+    spec, ranks, found = recording.spec, recording.ranks, []
+    for observation in recording.observations:
+        sent = expected = observation.payload_bytes
+        try:
+            sized = volume(
+                spec.compressor, recording.elements, observation.cf, ranks, network or ASSUMED_NETWORK
+            )
+            expected = sized.payload_bytes
+            scale = sent / expected if expected else 1.0
+            sized = replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sent)
+        except UnknownSizes:
+            sized = volume_of_rounds(sent, ranks)
+        if spec.link is not None:  # an emulated link charges its latency once a bucket
+            sized = replace(sized, messages=float(len(buckets(recording.elements))))
+        found.append(Sample(observation, sized, network, float(observation.settled_steps), expected))
+    return found
+
+
+def medians(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Yield one sample for each CF and network: the medians of its samples."""
+    groups: dict[tuple[float, Network | None], list[Sample]] = {}
+    for each in samples:
+        groups.setdefault((each.cf, each.network), []).append(each)
+    for group in groups.values():
+        first, observations = group[0], [each.observation for each in group]
+        observation = replace(
+            first.observation,
+            seconds=median(one.seconds for one in observations),
+            exposed_seconds=median(one.exposed_seconds for one in observations),
+            payload_bytes=median(one.payload_bytes for one in observations),
+            compress_seconds=_median_of_known(one.compress_seconds for one in observations),
+            decompress_seconds=_median_of_known(one.decompress_seconds for one in observations),
+        )
+        scale = observation.payload_bytes / first.volume.payload_bytes if first.volume.payload_bytes else 1.0
+        scaled = replace(
+            first.volume,
+            link_bytes=first.volume.link_bytes * scale,
+            payload_bytes=observation.payload_bytes,
+        )
+        weight = min(MAX_WEIGHT, sum(each.weight for each in group))
+        yield Sample(observation, scaled, first.network, weight, first.expected_bytes)
+
+
+def noise_of(samples: Sequence[Sample]) -> float:
+    """Return the relative standard error of a group's median: the median over groups of at least three windows."""
+    groups: dict[tuple[float, Network | None], list[float]] = {}
+    for each in samples:
+        groups.setdefault((each.cf, each.network), []).append(each.observation.seconds)
+    found = []
+    for seconds in groups.values():
+        middle = median(seconds)
+        if len(seconds) >= 3:
+            deviation = median(abs(one / middle - 1) for one in seconds) / MAD_OF_A_NORMAL
+            found.append(deviation / len(seconds) ** 0.5)
+    return median(found) if found else USUAL_NOISE
+
+
+def _median_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
