@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gravac_agent.reporting.answers import Checker
+from gravac_agent.reporting.client import Connection, NoAnswer, Refused
+from gravac_agent.reporting.remote import RemoteDesk
 
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, WindowReport
 from gravac.traces.replay import check
 from gravac.traces.trace import read
-from gravac_agent.reporting.answers import Checker
-from gravac_agent.reporting.client import Connection, NoAnswer, Refused
 from gravac_agent.reporting.launcher import ControllerProcess
-from gravac_agent.reporting.remote import RemoteDesk
 from tests.support.lies import LIES
 from tests.support.peer import Handler, Peer, eventually, serving
 from tests.support.policies import Cluster, job_spec
