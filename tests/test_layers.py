@@ -74,7 +74,7 @@ def breaking(rule: Callable[[str, Path], object]) -> dict[str, object]:
 
 def test_there_is_something_to_check() -> None:
     assert {package for package, _ in FILES} == set(PACKAGES)
-    assert imported(ROOT / "agent/gravac_agent/reporting/client.py") >= {"http", "socket", "threading"}
+    assert imported(ROOT / "agent/gravac_agent/reporting/connection.py") >= {"http", "socket", "threading"}
     assert "len" in called(ROOT / "gravac/traces/reader.py")
 
 
@@ -96,7 +96,7 @@ def test_no_long_file() -> None:
 
     def too_long(_: str, file: Path) -> int | None:
         lines = file.read_text().count("\n")
-        return lines if lines > 300 else None
+        return lines if lines > 400 else None
 
     assert breaking(too_long) == {}
 

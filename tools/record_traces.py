@@ -166,11 +166,11 @@ def rank_of(name: str, folder: str) -> None:
     with Agent(training.module, training.optimizer, **options) as agent:
         agent.wait_ready(60)
         dist.barrier()
-        desk = agent._parts.desk if agent._parts else None
+        reporter = agent._parts.reporter if agent._parts else None
         for step in range(run.windows * run.window):
-            if desk is not None and step in run.killed:
-                os.kill(desk._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-            if desk is not None and step in run.orders:
+            if reporter is not None and step in run.killed:
+                os.kill(reporter._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            if reporter is not None and step in run.orders:
                 order(f"{agent.url}/v1/jobs/{name}/override", run.orders[step])
             agent.log(loss=training.step(step in run.spoilt and rank == world - 1))
     sys.stdout.flush()

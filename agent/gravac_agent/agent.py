@@ -17,7 +17,7 @@ from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
 from gravac_agent.errors import ClosedError, SetupError
-from gravac_agent.exchange.agree import together
+from gravac_agent.exchange.agreement import fail_together
 from gravac_agent.exchange.hook import attach, leftover
 from gravac_agent.network.link import Link
 from gravac_agent.run_log import Story
@@ -29,7 +29,7 @@ from gravac_agent.state.rates import Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.state.switch import switch
 from gravac_agent.status import AgentState, state_of
-from gravac_agent.windows.intake import Intake
+from gravac_agent.windows.meters import TrainerInput
 
 log = logging.getLogger("gravac.agent")
 
@@ -96,7 +96,7 @@ class Agent:
         self._layout: list[Bucket] = []  # buckets of the running step, in order
         self._regrouper: Regrouper | None = None
         self._unapplicable = False  # the last finished step had a non-finite gradient
-        self._intake = Intake()
+        self._intake = TrainerInput()
         names = {id(parameter): name for name, parameter in self._module.module.named_parameters()}
         self._rates = Rates(optimizer, scaler, names)
         if self.settings.enabled:
@@ -107,7 +107,7 @@ class Agent:
             raise ClosedError("this Agent was closed; make a new one")
         if not self.settings.enabled:
             return self
-        with together(self._module.process_group, self.settings.agreement_seconds):
+        with fail_together(self._module.process_group, self.settings.agreement_seconds):
             if Agent._open is not None:
                 raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
             usage.check(self._module, self._optimizer, self.settings.memory)
@@ -115,7 +115,7 @@ class Agent:
         self._parts = assemble(self._module, self.settings, self._slot, self._policy, self._link)
         self._drop_handles()
         Agent._open = self
-        self._slot.taker = self
+        self._slot.handler = self
         self._handles = [
             self._called.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             usage.before_steps(self._module, self._optimizer, self._before_optimizer),
@@ -147,17 +147,17 @@ class Agent:
         try:
             if clean:
                 self._finish(parts)
-                if parts.loop.window.row.steps:
+                if parts.loop.window.own.steps:
                     self._close_window(parts)
         finally:
             self._drop_handles()
             parts.engine.close()
-            self._slot.taker, self._slot.leftover = None, leftover(parts.memory)
+            self._slot.handler, self._slot.leftover = None, leftover(parts.memory)
             Agent._open = None
-            if parts.desk is not None:
+            if parts.reporter is not None:
                 message = "finished" if clean else "ended by an error in the training"
                 windows, steps = parts.loop.window.number, parts.loop.step
-                parts.desk.close(
+                parts.reporter.close(
                     End(incarnation=parts.incarnation, windows=windows, steps=steps, message=message)
                 )
             self._story.end(clean)
@@ -172,9 +172,9 @@ class Agent:
         if self.settings.enabled:
             self._need_parts()
         if samples is not None:
-            self._intake.told = samples
+            self._intake.samples_per_step = samples
         if loss is not None and self._parts is not None:
-            self._parts.loop.window.log_loss(self._intake.log_loss(loss))
+            self._parts.loop.window.add_loss(self._intake.log_loss(loss))
 
     @property
     def state(self) -> AgentState | None:
@@ -184,19 +184,23 @@ class Agent:
     @property
     def url(self) -> str | None:
         """Address of the live page (rank 0, once the controller is up)."""
-        return self._parts.desk.url if self._parts is not None and self._parts.desk is not None else None
+        return (
+            self._parts.reporter.url if self._parts is not None and self._parts.reporter is not None else None
+        )
 
     @property
     def trace_path(self) -> Path | None:
         """The job's journal (rank 0, when it is on this machine)."""
         return (
-            self._parts.desk.trace_path if self._parts is not None and self._parts.desk is not None else None
+            self._parts.reporter.trace_path
+            if self._parts is not None and self._parts.reporter is not None
+            else None
         )
 
     def wait_ready(self, seconds: float = 30.0) -> bool:
         """Wait for the controller, on rank 0; True at once elsewhere. Training never needs it: it starts dense."""
-        desk = self._parts.desk if self._parts is not None else None
-        return desk is None or desk.wait_ready(seconds)
+        reporter = self._parts.reporter if self._parts is not None else None
+        return reporter is None or reporter.wait_ready(seconds)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's residuals, plan and gain averages, plain tensors and numbers; save one a rank, between steps."""
@@ -230,7 +234,7 @@ class Agent:
         assert parts is not None
         if bucket.number == 0:
             self._finish(parts)  # only if the optimiser did not step since the last backward
-            if parts.loop.full:
+            if parts.loop.window_full:
                 self._close_window(
                     parts
                 )  # nor was there a forward: this rank shadows the others in a Join context
@@ -258,12 +262,12 @@ class Agent:
         if not self._in_flight.is_set():
             return
         self._in_flight.clear()
-        self._unapplicable = not parts.loop.finish(parts.engine)
-        self._intake.step_done()
+        self._unapplicable = not parts.loop.end_step()
+        self._intake.end_step()
 
     def _close_window(self, parts: Parts) -> None:
-        parts.loop.window.log_loss(self._intake.take_loss())
-        parts.loop.close_window(parts.engine, self._intake.take_samples())
+        parts.loop.window.add_loss(self._intake.pop_loss())
+        parts.loop.close_window(self._intake.pop_samples())
 
     def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         parts = self._parts
@@ -271,7 +275,7 @@ class Agent:
             return
         usage.check_division(self._module)
         self._finish(parts)
-        if parts.loop.full:
+        if parts.loop.window_full:
             self._close_window(parts)
         parts.loop.clock.forward_began()
         if self.settings.rescale:

@@ -11,10 +11,10 @@ import threading
 
 from gravac import kernels
 from gravac.wording import display_path, printable
-from gravac_agent.reporting.desk import Desk
+from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
-from gravac_agent.windows.loop import StepLoop
+from gravac_agent.windows.step_loop import StepLoop
 
 log = logging.getLogger("gravac.agent")
 READY_SECONDS = 1.0
@@ -54,7 +54,7 @@ class Story:
     """Of one agent, from its start to ``end``. Silent on all ranks but 0."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
-        self._parts: Parts | None = None if parts.desk is None else parts
+        self._parts: Parts | None = None if parts.reporter is None else parts
         self._said, self._over = threading.Lock(), threading.Event()
         self._handler: logging.Handler | None = None
         self._level = log.level
@@ -72,35 +72,35 @@ class Story:
             threading.Thread(target=self._wait, name="gravac-story", daemon=True).start()
 
     def end(self, clean: bool) -> None:
-        """Say what came of it, after the desk was closed. Lets go of the agent's parts."""
+        """Say what came of it, after the reporter was closed. Lets go of the agent's parts."""
         parts, self._parts = self._parts, None
-        if parts is None or parts.desk is None:
+        if parts is None or parts.reporter is None:
             return
-        if parts.desk.wait_ready(0):
+        if parts.reporter.wait_ready(0):
             self._begin(parts)
         self._over.set()
         how = "ended" if clean else "ended by an error in the training"
         log.info(
             "%s",
-            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts.loop)}{_replay(parts.desk)}",
+            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts.loop)}{_replay(parts.reporter)}",
         )
         if self._handler is not None:
             log.removeHandler(self._handler)
             log.setLevel(self._level)
 
     def _wait(self) -> None:
-        while (parts := self._parts) is not None and parts.desk is not None:
-            if parts.desk.wait_ready(READY_SECONDS):
+        while (parts := self._parts) is not None and parts.reporter is not None:
+            if parts.reporter.wait_ready(READY_SECONDS):
                 self._begin(parts)
                 return
             del parts
 
     def _begin(self, parts: Parts) -> None:
-        desk = parts.desk
-        if desk is None or self._over.is_set() or not self._said.acquire(blocking=False):
+        reporter = parts.reporter
+        if reporter is None or self._over.is_set() or not self._said.acquire(blocking=False):
             return  # said already, or too late
-        page = "decided in process, without a page" if desk.url is None else f"page {desk.url}"
-        journal = "" if desk.trace_path is None else f", journal {display_path(desk.trace_path)}"
+        page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
+        journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
         log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
 
@@ -116,10 +116,10 @@ def _sent(loop: StepLoop) -> str:
     return f": {held} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
 
 
-def _replay(desk: Desk) -> str:
-    if desk.trace_path is not None:
-        return f", replay with: gravac replay {shlex.quote(display_path(desk.trace_path.parent))} --check"
-    return "" if desk.url is None else f", journal at {desk.url}"
+def _replay(reporter: Reporter) -> str:
+    if reporter.trace_path is not None:
+        return f", replay with: gravac replay {shlex.quote(display_path(reporter.trace_path.parent))} --check"
+    return "" if reporter.url is None else f", journal at {reporter.url}"
 
 
 def _say_kernels(settings: AgentSettings) -> None:

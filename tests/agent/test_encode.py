@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gravac import aggregators, memories
 from gravac.collectives.communicator import Communicator, Done
-from gravac.compressors import Key
+from gravac.compressors import Dense, Key
 from gravac.kernels import tally
 from gravac.memories import Bucket
 from gravac.signals.spectrum import LADDER
-from gravac_agent.exchange.encode import Encoder
+from gravac_agent.exchange.compensation import SURVEYED_STEPS, Survey, is_surveyed
+from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
 from gravac_agent.exchange.plan import Directive, Plan
-from gravac_agent.exchange.survey import STEPS, Survey, surveyed
 from gravac_agent.exchange.tick import StepSums
 from tests.support.maths.backends import on
 
@@ -77,17 +77,17 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
             cf = (5.0, 20.0, 1.0, 5.0)[step]
             p = follower.compensate(BUCKET, gradient, whole=cf == 1.0).double().clone()
             sums, buffer = StepSums(), gradient.clone()
-            flight = ours.start(plan(cf, 5.0, 20.0), BUCKET, buffer, key, sums)
-            sent = p if flight is None else flight.codec.decode(flight.payload).double()
-            held = follower.update(
-                BUCKET,
-                flight.codec if flight else None,  # type: ignore[arg-type]
-                flight.payload if flight else None,
-            )
+            match ours.encode(plan(cf, 5.0, 20.0), BUCKET, buffer, key, sums):
+                case Compressed(transfer):
+                    assert torch.equal(buffer, gradient)
+                    sent = transfer.codec.decode(transfer.payload).double()
+                    held = follower.update(BUCKET, transfer.codec, transfer.payload)
+                case Uncompressed(raw):
+                    assert not raw
+                    sent = p
+                    held = follower.update(BUCKET, Dense(), None)
             share = 1.0 / follower.amplification()
             owed = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
-            if flight is not None:
-                assert torch.equal(buffer, gradient)
             expected = StepSums(
                 gradient_sq=float(gradient.double().square().sum()),
                 compensated_sq=float(p.square().sum()),
@@ -110,7 +110,7 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
         ours = encoder("topk", "residual")
         for step, gradient in zip(range(6), gradients(), strict=False):
             sums, survey = StepSums(), Survey(True)
-            ours.start(plan(10.0, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), sums, survey)
+            ours.encode(plan(10.0, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), sums, survey)
             ours.commit()
         assert survey.curve is not None
         gains = survey.curve.gains()
@@ -123,7 +123,7 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
 def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
     ours, survey = encoder("topk", "residual"), Survey(True)
     gradient = next(gradients())
-    ours.start(plan(1.0, 1.0, 1.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums(), survey)
+    ours.encode(plan(1.0, 1.0, 1.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums(), survey)
     assert survey.curve is not None
     top = gradient.abs().topk(N // 10).values.double().square().sum() / gradient.double().square().sum()
     assert survey.curve.gains()[LADDER.index(10.0)] == pytest.approx(float(top), abs=2e-3)
@@ -133,7 +133,7 @@ def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
 def test_a_step_that_is_not_finite_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
     ours, survey, sums, gradient = encoder("topk", "residual"), Survey(True), StepSums(), next(gradients())
     gradient[3] = torch.nan
-    ours.start(plan(cf, cf, cf), BUCKET, gradient, Key(0, 0, 0, 0), sums, survey)
+    ours.encode(plan(cf, cf, cf), BUCKET, gradient, Key(0, 0, 0, 0), sums, survey)
     assert sums.nonfinite == 1
     assert survey.curve is None
     assert not caplog.records, "nothing has failed"
@@ -145,8 +145,8 @@ def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("gravac.signals.spectrum.Spectrum.of", broken)
     ours, survey, sums = encoder("topk", "residual"), Survey(True), StepSums()
-    flight = ours.start(plan(10.0, 10.0, 10.0), BUCKET, next(gradients()), Key(0, 0, 0, 0), sums, survey)
-    assert flight is not None
+    encoded = ours.encode(plan(10.0, 10.0, 10.0), BUCKET, next(gradients()), Key(0, 0, 0, 0), sums, survey)
+    assert isinstance(encoded, Compressed)
     assert survey.curve is None
     assert sums.failed == 0
     assert sums.residual_sq > 0
@@ -157,7 +157,7 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
     ours, source = encoder("topk", "residual"), gradients()
     hold = plan(10.0, 10.0, 10.0)
     for step in range(3):
-        ours.start(hold, BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+        ours.encode(hold, BUCKET, next(source), Key(0, step, 0, 0), StepSums())
         ours.commit()
     before = ours.memory.state_dict()
     assert before
@@ -172,10 +172,10 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
         broken(gradient, residual, out=out)
 
     with monkeypatch.context() as failing, on("cpu"):
-        failing.setattr("gravac_agent.exchange.offer.tally", broken)
+        failing.setattr("gravac_agent.exchange.compensation.tally", broken)
         failing.setattr("gravac.kernels.Sifter.sift", broken_too)
         sums = StepSums()
-        assert ours.start(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums) is not None
+        assert isinstance(ours.encode(hold, BUCKET, next(source), Key(0, 3, 0, 0), sums), Compressed)
         assert sums.failed == 1
         ours.commit()
     after = ours.memory.state_dict()
@@ -190,11 +190,11 @@ def test_a_step_like_the_last_one_is_not_counted_again(monkeypatch: pytest.Monke
         counted.append(step)
         return tally(gradient, *terms, **more)
 
-    monkeypatch.setattr("gravac_agent.exchange.offer.tally", counting)
+    monkeypatch.setattr("gravac_agent.exchange.compensation.tally", counting)
     with on("cpu"):
         ours, source = encoder("topk", "residual"), gradients()
         for step in range(40):
-            ours.start(plan(50.0, 50.0, 50.0), BUCKET, next(source), Key(0, step, 0, 0), StepSums())
+            ours.encode(plan(50.0, 50.0, 50.0), BUCKET, next(source), Key(0, step, 0, 0), StepSums())
             ours.commit()
             if step == 20:
                 counted.clear()
@@ -203,8 +203,8 @@ def test_a_step_like_the_last_one_is_not_counted_again(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 10, 50, 1000])
 def test_few_steps_of_a_window_are_surveyed(window: int) -> None:
-    chosen = [step for step in range(window) if surveyed(step, window)]
-    assert len(chosen) == min(STEPS, window)
+    chosen = [step for step in range(window) if is_surveyed(step, window)]
+    assert len(chosen) == min(SURVEYED_STEPS, window)
     assert chosen[-1] == window - 1
     gaps = {after - before for before, after in itertools.pairwise(chosen)}
     assert len(gaps) <= 1
@@ -245,9 +245,9 @@ def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
         for step, cf in enumerate((10.0, 10.0, 100.0, 1.0, 1.0, 10.0)):
             gradient = next(source)
             with Fresh(4 * N) as fresh:
-                flight = ours.start(plan(cf, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), StepSums())
-                if flight is not None:
-                    flight.mean_into(gradient)
+                encoded = ours.encode(plan(cf, 10.0, 100.0), BUCKET, gradient, Key(0, step, 0, 0), StepSums())
+                if isinstance(encoded, Compressed):
+                    encoded.transfer.mean_into(gradient)
                 ours.commit()
             if step:
                 assert fresh.found == []

@@ -14,10 +14,10 @@ from gravac import aggregators, memories
 from gravac.collectives import AllReduce
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
-from gravac_agent.exchange.encode import Encoder
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan
-from gravac_agent.exchange.tick import TickCodec
+from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
 N = 1000
@@ -76,12 +76,11 @@ def engine(network: Network) -> Engine:
         metered=network,  # type: ignore[arg-type]
         pacer=Pacer(None),
         tick_group=group,
-        codec=TickCodec(0, 1),
-        announce=lambda: (PLAN.directive, (1, 2, 3)),
-        surveyed=lambda step: False,
+        tick_codec=TickCodec(0, 1),
+        announcement=Announcement("setup", PLAN, None),
         seed=0,
     )
-    made.begin(PLAN, 0)
+    made.begin_step(PLAN, 0, surveyed=False)
     return made
 
 
@@ -104,12 +103,12 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Networ
         futures[1].wait()
         assert not futures[2].done()
         network.issued[2].delivered.set()
-        outcome = running.outcome()
+        result = running.wait_step()
         assert futures[2].done()
         assert all(int((future.value() != 0).sum()) == N // 10 for future in futures)
-        assert outcome.tick.agreed
-        assert outcome.cpu_seconds > 0
-        kinds = {kind for kind, _, _ in outcome.activity}
+        assert result.tick.agreed
+        assert result.cpu_seconds > 0
+        kinds = {kind for kind, _, _ in result.activity}
         assert kinds == {"compress", "communicate", "decompress"}
     finally:
         for operation in network.issued:
@@ -128,7 +127,7 @@ def test_a_collective_that_fails_is_raised_at_the_end_of_the_step(network: Netwo
         network.gather = broken  # type: ignore[method-assign]
         future = running.submit(Bucket(0, ("w",), (N,), ((N,),)), torch.randn(N), True)
         with pytest.raises(RuntimeError, match="the network is gone"):
-            running.outcome()
+            running.wait_step()
         # DDP cannot read an exception out of a future, and nothing is raised into autograd: it gets zeros.
         assert not future.wait().any()
     finally:

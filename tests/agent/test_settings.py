@@ -103,3 +103,49 @@ def test_misspelled_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match=r"GRAVAC_WINDWO\\x1b.* \(did you mean 'GRAVAC_WINDOW'\?\)") as found:
         load()
     assert str(found[0].message).isprintable()
+
+
+def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAVAC_WINDOW", "7")
+    monkeypatch.setenv("GRAVAC_POLICY", "static:cf=25")
+    monkeypatch.setenv("GRAVAC_ENABLED", "false")
+    settings = load(window=None)
+    assert (settings.window, settings.policy, settings.enabled, settings.compressor) == (
+        7,
+        "static:cf=25",
+        False,
+        "topk+bf16",
+    )
+    assert load(window=9).window == 9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"window": 0}, "window=0: Input should be greater than or equal to 1"),
+        ({"collective": "ring"}, "collective='ring' is unknown; choose one of auto, gather, all-reduce"),
+        (
+            {"compressor": "dgc", "collective": "shared"},
+            "compressor='dgc' is not: choose gather, all-reduce or auto",
+        ),
+        ({"compressor": "zip"}, "compressor='zip' is unknown"),
+        ({"memory": "ram"}, "memory='ram' is unknown"),
+        ({"policy": "best"}, "no policy named 'best'"),
+        ({"policy": "static:cf=0.5"}, "cf"),
+        ({"link": "fast"}, "link='fast' is not a rate"),
+        ({"controller": "ftp://x"}, "must be auto, none, or an address"),
+        ({"job": "a b"}, "job='a b'"),
+        ({"nonfinite": "ignore"}, "nonfinite='ignore'"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_wrong_settings_name_field_value_and_rule(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(SetupError) as error:
+        load(**wrong)
+    assert message in str(error.value)
+
+
+def test_misspelt_variables_are_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAVAC_WINDWO", "7")
+    with pytest.warns(UserWarning, match="'GRAVAC_WINDWO' is not a setting"):
+        load()

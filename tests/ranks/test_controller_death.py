@@ -14,7 +14,7 @@ from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent import SetupError
-from gravac_agent.reporting.joblock import JobLock
+from gravac_agent.reporting.job_lock import JobLock
 from tests.support.ranks.harness import RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -86,7 +86,7 @@ def test_a_name_is_free_again_when_its_run_is_over_or_dead(tmp_path: Path) -> No
         JobLock.acquire(tmp_path, "live")
     lock.release()
     holds = (
-        "import pathlib, sys; from gravac_agent.reporting.joblock import JobLock\n"
+        "import pathlib, sys; from gravac_agent.reporting.job_lock import JobLock\n"
         "lock = JobLock.acquire(pathlib.Path(sys.argv[1]), 'live'); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -31,7 +31,7 @@ def test_uneven_inputs_in_a_join_context(run_each: RunEach) -> None:
 ALONE = {
     "optimizer": ("SGD steps none of the module's 18 trainable parameters", 1),
     "hook": ("already has a communication hook", 1),
-    "desk": ("no desk on this host", 0),
+    "reporter": ("no reporter on this host", 0),
     "join": ("`with Agent(...):` around `with Join([module]):`", None),
     "load another model": (r"'0.weight' has shape (32, 128) there and (64, 64) here", 1),
     "load a state of 0.1": (r"'0.weight' has shape (1024,) there and (64, 64) here", 1),

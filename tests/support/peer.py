@@ -1,4 +1,4 @@
-"""Something that answers an agent: a controller of one job by default, and what ``lie`` says while that is set."""
+"""A server for an agent's reports: it answers as a controller of one job, or invalidly while ``invalid`` is set."""
 
 import json
 import threading
@@ -10,9 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from gravac import proof
 from gravac.fold import JobFold
-from gravac.protocol import End, Event, JobSpec, WindowReport
+from gravac.policies import StaticPolicy
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac_agent.reporting.http_reporter import HttpReporter
+from tests.support.policies import Cluster, job_spec
 
-Lie = Callable[["Handler", bytes], None]
+InvalidAnswer = Callable[["Handler", bytes], None]
+TOKEN = "a-token-of-the-job-0123456789abcdef"
+SPEC = job_spec(StaticPolicy(cf=10).spec())
+DECISION = StaticPolicy(cf=10).start().decision
 
 
 class Ended(Exception):
@@ -20,32 +26,35 @@ class Ended(Exception):
 
 
 class Peer(ThreadingHTTPServer):
-    """Counts what it is asked and keeps what it is sent. ``token``: what it proves; None: it proves nothing."""
+    """Records all requests. ``token``: what it proves to know; None: it proves nothing."""
 
     daemon_threads = True
-    block_on_close = False  # some lies never end
+    block_on_close = False  # some invalid answers never end
 
     def __init__(self, spec: JobSpec, token: str | None, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.spec, self.token = spec, token
-        self.lie: Lie | None = None
+        self.invalid: InvalidAnswer | None = None
+        """Answers requests while it is set."""
         self.proves = token is not None
-        self.asked: list[tuple[float, str]] = []
-        self.lied: list[float] = []
-        self.seen = b""
+        self.requests: list[tuple[float, str]] = []
+        self.invalid_at: list[float] = []
+        self.received = b""
         self.fold = JobFold(spec)
         self.windows: list[int] = []
         self.events: list[Event] = []
         self.ends: list[End] = []
-        self.turn = threading.Lock()
+        self.one_at_a_time = threading.Lock()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def busiest_second(self) -> int:
-        """The most requests in any second while it lied."""
-        return max((sum(at <= one < at + 1.0 for one in self.lied) for at in self.lied), default=0)
+        """Return the most requests in any second while its answers were invalid."""
+        return max(
+            (sum(begin <= at < begin + 1.0 for at in self.invalid_at) for begin in self.invalid_at), default=0
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,26 +64,26 @@ class Handler(BaseHTTPRequestHandler):
     server: Peer
 
     def do_GET(self) -> None:
-        self._note(b"")
+        self._record(b"")
         challenge = parse_qs(urlsplit(self.path).query).get("challenge", [""])[0]
         known = [self.server.token] if self.server.token and self.server.proves else []
         self.answer(json.dumps({"proofs": [proof.prove(token, challenge) for token in known]}))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self._note(body)
-        if self.server.lie is not None:
-            self.server.lied.append(time.monotonic())
-            self.server.lie(self, body)
+        self._record(body)
+        if self.server.invalid is not None:
+            self.server.invalid_at.append(time.monotonic())
+            self.server.invalid(self, body)
             return
         try:
-            with self.server.turn:
-                self.answer(self.truth(body))
+            with self.server.one_at_a_time:
+                self.answer(self.valid(body))
         except Ended:
             self.problem(409, "this run has ended", reason="ended")
 
-    def truth(self, body: bytes) -> str:
-        """What a controller would answer, having taken the record."""
+    def valid(self, body: bytes) -> str:
+        """Accept the record and return a controller's answer."""
         server = self.server
         if self.path == "/v1/jobs" and server.ends:
             raise Ended
@@ -106,12 +115,12 @@ class Handler(BaseHTTPRequestHandler):
         text = json.dumps({"status": status, "detail": detail, "reason": reason, "errors": []})
         self.answer(text, status, "application/problem+json")
 
-    def _note(self, body: bytes) -> None:
+    def _record(self, body: bytes) -> None:
         server = self.server
-        server.asked.append((time.monotonic(), f"{self.command} {self.path}"))
-        server.seen += self.requestline.encode() + bytes(self.headers) + body
-        if self.server.lie is not None and self.command == "GET":
-            server.lied.append(time.monotonic())
+        server.requests.append((time.monotonic(), f"{self.command} {self.path}"))
+        server.received += self.requestline.encode() + bytes(self.headers) + body
+        if self.server.invalid is not None and self.command == "GET":
+            server.invalid_at.append(time.monotonic())
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -119,13 +128,13 @@ class Handler(BaseHTTPRequestHandler):
     def handle(self) -> None:
         try:
             super().handle()
-        except OSError:  # the agent gave up on a lie
+        except OSError:  # the agent gave up on an invalid answer
             self.close_connection = True
 
 
 @contextmanager
 def serving(spec: JobSpec, token: str | None, port: int = 0) -> Iterator[Peer]:
-    """A peer that answers in threads of its own."""
+    """Run a peer."""
     with Peer(spec, token, port) as peer:
         thread = threading.Thread(target=peer.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -137,8 +146,25 @@ def serving(spec: JobSpec, token: str | None, port: int = 0) -> Iterator[Peer]:
 
 
 def eventually(condition: Callable[[], object], seconds: float = 150.0) -> None:
-    """Wait until it holds; AssertionError when it never does."""
+    """Wait until the condition holds. Raises AssertionError after ``seconds``."""
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, "it never came true"
+        assert time.monotonic() < until, "the condition never held"
         time.sleep(0.01)
+
+
+def connected(peer: Peer, token: str | None = TOKEN, seconds: float = 2.0) -> HttpReporter:
+    """Make a reporter that reports to a peer."""
+    return HttpReporter(
+        peer.spec, process=None, url=peer.url, token=token, request_seconds=seconds, fallback_windows=3
+    )
+
+
+def window_report(window: int, decision: Decision = DECISION) -> WindowReport:
+    """Make a report of a window."""
+    return Cluster().report(window, decision)
+
+
+def job_end(windows: int) -> End:
+    """Make the end of a job with that many windows."""
+    return End(incarnation=SPEC.incarnation, windows=windows, steps=50 * windows, message="finished")

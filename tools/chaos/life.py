@@ -21,7 +21,7 @@ class Life:
 
     @property
     def handed(self) -> Path:
-        """Every window that rank 0 handed to its desk, a line each."""
+        """Every window that rank 0 handed to its reporter, a line each."""
         return self.file(0, "windows")
 
 

@@ -75,10 +75,10 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
     agent = Agent(module, optimizer, **life.options)
     try:
         with agent:
-            desk = agent._parts.desk if agent._parts is not None else None
-            if desk is not None:
+            reporter = agent._parts.reporter if agent._parts is not None else None
+            if reporter is not None:
                 note(job=agent._parts.job if agent._parts else "", incarnation=_incarnation(agent))
-                recorded(desk, life.handed)
+                recorded(reporter, life.handed)
             while not stop.item():
                 begun, began_at = time.monotonic(), time.time()
                 x = torch.randn(8, WIDTH, generator=generator)
@@ -120,16 +120,16 @@ def _incarnation(agent: Agent) -> str:
     return agent._parts.incarnation if agent._parts is not None else ""
 
 
-def recorded(desk: Any, path: Path) -> None:
-    """From here on each window handed to the desk is a line of that file, before the desk has it."""
-    put: Callable[[WindowReport], None] = desk.put
+def recorded(reporter: Any, path: Path) -> None:
+    """From here on each window handed to the reporter is a line of that file, before the reporter has it."""
+    report_window: Callable[[WindowReport], None] = reporter.report_window
     file = path.open("w", buffering=1)
 
     def record(report: WindowReport) -> None:
         file.write(report.model_dump_json() + "\n")
-        put(report)
+        report_window(report)
 
-    desk.put = record
+    reporter.report_window = record
 
 
 def status(agent: Agent, step: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 DDP's hook only queues its bucket and returns a future, so nothing is raised into autograd and nothing waits inside a
 future's callback (which deadlocks gloo with two buckets). Encoding one bucket overlaps sending another and backward.
-A second thread only waits for what is in flight; no Python ever runs on gloo's own threads, which would abort
-the process if it ended at that moment.
+A second thread only waits for the transfers in flight. No Python runs on gloo's own threads, which would abort the
+process if it ended at that moment.
 """
 
 import logging
@@ -12,29 +12,71 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import AllReduce
+from gravac.collectives import AllReduce, Transfer
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.encode import Encoder
-from gravac_agent.exchange.kinds import norm_sq
-from gravac_agent.exchange.plan import Directive, Plan
-from gravac_agent.exchange.step import Outcome, Sending, Step, Task, Transfer
-from gravac_agent.exchange.survey import Survey
-from gravac_agent.exchange.tick import TickCodec
+from gravac_agent.exchange.compensation import Survey
+from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed, norm_sq
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.step import InFlight, StepRecord, StepResult, SubmittedBucket
+from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
 log = logging.getLogger("gravac.agent")
 
 
+@dataclass(slots=True)
+class Arrived:
+    """A transfer ended on the real network; an emulated link may still hold it back."""
+
+    bucket: InFlight
+
+
+@dataclass(slots=True)
+class Job:
+    """Something else to run on the exchange thread, such as another collective of the agent."""
+
+    run: Callable[[], None]
+
+
+class Due:
+    """The emulated link is done with the oldest transfer."""
+
+
+class Stop:
+    """End the threads."""
+
+
+Message = SubmittedBucket | Arrived | Job | Due | Stop
+"""What the exchange thread acts on."""
+
+_DUE = Due()
+
+
 class Engine:
-    """Owns the thread. ``begin`` a step, ``submit`` its buckets in order, ``outcome`` ends it."""
+    """Owns the exchange thread and the wait thread.
+
+    The training thread calls ``begin_step``, ``submit`` for each bucket in order, and ``wait_step``. The engine calls
+    nothing of the training thread's.
+
+    Args:
+        encoder: encodes and decodes buckets.
+        dense: all-reduces the buckets that are not compressed.
+        metered: the data group, which records how long an aggregation waited inside its rounds.
+        pacer: the emulated link.
+        tick_group: group of the ticks.
+        tick_codec: packs and unpacks ticks.
+        announcement: what this rank announces in each tick.
+        seed: seed of all random numbers.
+    """
 
     def __init__(
         self,
@@ -44,21 +86,19 @@ class Engine:
         metered: Metered,
         pacer: Pacer,
         tick_group: dist.ProcessGroup,
-        codec: TickCodec,
-        announce: Callable[[], tuple[Directive, tuple[int, int, int]]],
-        surveyed: Callable[[int], bool],
+        tick_codec: TickCodec,
+        announcement: Announcement,
         seed: int,
     ) -> None:
-        self._surveyed = surveyed
-        self.encoder = encoder
+        self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._tick_group, self.codec, self._announce = tick_group, codec, announce
-        self._seed, self._rank = seed, codec.rank
-        self._inbox: queue.SimpleQueue[Task | Sending | Callable[[], None] | None] = queue.SimpleQueue()
-        self._flights: deque[Sending] = deque()
-        self._waiting: queue.SimpleQueue[Sending | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[Outcome | Exception] = queue.SimpleQueue()
-        self._step: Step | None = None
+        self._tick_group, self._announcement = tick_group, announcement
+        self._seed, self._rank = seed, tick_codec.rank
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._in_flight: deque[InFlight] = deque()
+        self._to_wait_for: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
+        self._step: StepRecord | None = None
         self._threads = (
             threading.Thread(target=self._run, name="gravac-exchange", daemon=True),
             threading.Thread(target=self._wait, name="gravac-wait", daemon=True),
@@ -66,34 +106,45 @@ class Engine:
         for thread in self._threads:
             thread.start()
 
-    def begin(self, plan: Plan, number: int) -> None:
-        """Fix the plan of the next step. Call after the previous outcome was taken."""
-        self._step = Step(plan, number, survey=Survey(self._surveyed(number)))
+    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+        """Fix the plan of the next step. Call it after ``wait_step`` of the one before.
+
+        Args:
+            plan: the plan.
+            number: the step's number, from 0.
+            surveyed: whether to measure the gain curve.
+        """
+        self._step = StepRecord(plan, number, Survey(surveyed))
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """Queue one bucket; the future holds its mean over ranks, written into ``buffer``."""
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if last and self._step is not None:
             self._step.last_submit_at = time.monotonic()
-        self._inbox.put(Task(bucket, buffer, last, future))
+        self._inbox.put(SubmittedBucket(bucket, buffer, last, future))
         return future
 
-    def outcome(self) -> Outcome:
-        """Wait for the end of the step (its tick). Raises what a collective raised: PeerError when a rank is gone."""
-        result = self._outcomes.get()
+    def wait_step(self) -> StepResult:
+        """Wait for the end of the step, which is its tick.
+
+        Raises:
+            PeerError: a collective failed because a rank is gone.
+            Exception: anything else that a collective raised.
+        """
+        result = self._results.get()
         if isinstance(result, Exception):
             raise result
         return result
 
-    def call(self, job: Callable[[], None]) -> None:
-        """Run ``job`` on the exchange thread, after everything queued so far (for the agent's other collectives)."""
-        self._inbox.put(job)
+    def enqueue(self, job: Callable[[], None]) -> None:
+        """Run ``job`` on the exchange thread after everything queued so far. It must not raise."""
+        self._inbox.put(Job(job))
 
     def run(self, job: Callable[[], object]) -> None:
-        """``call`` it and wait. Raises what it raises."""
+        """Run ``job`` on the exchange thread and wait for it. Raises what it raises."""
         done, failed = threading.Event(), list[Exception]()
 
-        def ask() -> None:
+        def guarded() -> None:
             try:
                 job()
             except Exception as error:
@@ -101,134 +152,147 @@ class Engine:
             finally:
                 done.set()
 
-        self.call(ask)
+        self.enqueue(guarded)
         done.wait()
         if failed:
             raise failed[0]
 
     def close(self) -> None:
-        """End the threads once their queues are done."""
-        self._inbox.put(None)
+        """End the threads once their queues are empty."""
+        self._inbox.put(Stop())
         for thread in self._threads:
             thread.join(timeout=10)
+
+    # -- the wait thread --------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        while (bucket := self._to_wait_for.get()) is not None:
+            try:
+                bucket.transfer.work.wait()
+            except Exception as error:
+                bucket.error = error
+            self._inbox.put(Arrived(bucket))
+
+    # -- the exchange thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
             waiting_since = time.monotonic()
-            item = self._take()
+            message = self._next_message()
             cpu = time.thread_time()
-            if self._flights and self._step is not None:
+            if self._in_flight and self._step is not None:
                 self._step.activity.append(("communicate", waiting_since, time.monotonic()))
-            if isinstance(item, Task):
-                self._start(item)
-            elif isinstance(item, Sending):
-                item.over_at = self._pacer.deadline(time.monotonic(), item.exchange.sent_bytes)
-            elif callable(item):
-                item()
-            elif item is None:
-                self._waiting.put(None)
-                return
-            self._land(cpu)
+            match message:
+                case SubmittedBucket():
+                    self._send(message)
+                case Arrived():  # no name bound: it would keep the payload alive until the next one
+                    sent_bytes = message.bucket.transfer.sent_bytes
+                    message.bucket.ends_at = self._pacer.deadline(time.monotonic(), sent_bytes)
+                case Job():
+                    message.run()
+                case Due():
+                    pass
+                case Stop():
+                    self._to_wait_for.put(None)
+                    return
+            self._decode_ended(cpu)
 
-    def _wait(self) -> None:
-        while (flight := self._waiting.get()) is not None:
-            try:
-                flight.exchange.work.wait()
-            except Exception as error:
-                flight.error = error
-            self._inbox.put(flight)
-
-    def _take(self) -> Task | Sending | Callable[[], None] | str | None:
-        """The next thing to do; ``"land"`` when the oldest paced transfer is over first."""
-        over_at = self._flights[0].over_at if self._flights else None
-        if over_at is None:
+    def _next_message(self) -> Message:
+        """Return the next message; ``Due`` where the oldest paced transfer ends first."""
+        ends_at = self._in_flight[0].ends_at if self._in_flight else None
+        if ends_at is None:
             return self._inbox.get()
         try:
-            return self._inbox.get(timeout=max(0.0, over_at - time.monotonic()))
+            return self._inbox.get(timeout=max(0.0, ends_at - time.monotonic()))
         except queue.Empty:
-            return "land"
+            return _DUE
 
-    def _start(self, task: Task) -> None:
+    def _send(self, submitted: SubmittedBucket) -> None:
         """Encode a bucket and issue its collective; after the last bucket, issue the tick."""
         step = self._step
         assert step is not None
-        begun = time.monotonic()
+        begin = time.monotonic()
         try:
-            key = Key(self._seed, step.number, task.bucket.number, self._rank)
-            raw = self.encoder.passes_through(step.plan, task.bucket)
-            exchange: Transfer | None = self.encoder.start(
-                step.plan, task.bucket, task.buffer, key, step.sums, step.survey
+            key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
+            encoded = self.encoder.encode(
+                step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
             )
-            dense = exchange is None
-            if exchange is None:
-                exchange = self._dense.reduce_in_place(task.buffer)
-            step.payload_bytes += exchange.payload_bytes
-            # Of a sparse gradient plain DDP sends what is there, and so do we.
-            step.dense_bytes += exchange.payload_bytes if dense else task.buffer.nbytes
-            flight = Sending(task, exchange, raw, dense)
-            self._flights.append(flight)
-            self._waiting.put(flight)
-            if task.last:
+            match encoded:
+                case Compressed(transfer):
+                    step.dense_bytes += submitted.buffer.nbytes
+                    in_flight = InFlight(submitted, transfer, in_place=False, raw=False)
+                case Uncompressed(raw):
+                    reduced: Transfer = self._dense.reduce_in_place(submitted.buffer)
+                    # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
+                    step.dense_bytes += reduced.payload_bytes
+                    in_flight = InFlight(submitted, reduced, in_place=True, raw=raw)
+            step.payload_bytes += in_flight.transfer.payload_bytes
+            self._in_flight.append(in_flight)
+            self._to_wait_for.put(in_flight)
+            if submitted.last:
                 figures = self.encoder.aggregator.figures()
-                step.tick = self.codec.pack(step.sums, *self._announce(), figures)
+                announcement = self._announcement
+                step.tick = self.tick_codec.pack(
+                    step.sums, announcement.directive, announcement.fingerprint(), figures
+                )
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
-        except (
-            Exception
-        ) as error:  # a collective could not be issued: the job is broken, say so where DDP waits
-            self._fail(task, error)
-        for wait_begun, wait_ended in self._metered.take():
-            step.activity += [("compress", begun, wait_begun), ("communicate", wait_begun, wait_ended)]
-            begun = wait_ended
-        step.activity.append(("compress", begun, time.monotonic()))
+        except Exception as error:  # a collective could not be issued: report it where DDP waits
+            self._fail(submitted, error)
+        for wait_begin, wait_end in self._metered.take():
+            step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
+            begin = wait_end
+        step.activity.append(("compress", begin, time.monotonic()))
 
-    def _land(self, cpu: float) -> None:
-        """Decode every transfer that is over, oldest first. ``cpu``: thread time up to which all is counted."""
+    def _decode_ended(self, cpu: float) -> None:
+        """Decode every transfer that ended, oldest first. ``cpu``: this thread's CPU time when its work began."""
         step = self._step
-        while self._flights:
-            flight = self._flights[0]
-            if flight.over_at is None or flight.over_at > time.monotonic():
+        while self._in_flight:
+            bucket = self._in_flight[0]
+            if bucket.ends_at is None or bucket.ends_at > time.monotonic():
                 break
-            self._flights.popleft()
-            if flight.error is not None:
-                self._fail(flight.task, flight.error)
+            self._in_flight.popleft()
+            submitted = bucket.submitted
+            if bucket.error is not None:
+                self._fail(submitted, bucket.error)
                 continue
-            begun = time.monotonic()
+            begin = time.monotonic()
             try:
-                self._land_one(flight)
+                self._decode(bucket)
             except Exception as error:
-                self._fail(flight.task, error)
+                self._fail(submitted, error)
                 continue
             assert step is not None
-            step.activity.append(("decompress", begun, time.monotonic()))
-            flight.task.future.set_result(flight.task.buffer)
-            if flight.task.last:
+            step.activity.append(("decompress", begin, time.monotonic()))
+            submitted.future.set_result(submitted.buffer)
+            if submitted.last:
                 step.cpu_seconds += time.thread_time() - cpu
-                self._end(step)
+                self._end_step(step)
                 return
         if step is not None:
             step.cpu_seconds += time.thread_time() - cpu
 
-    def _land_one(self, flight: Sending) -> None:
-        step, task = self._step, flight.task
-        finite = self.encoder.land(task.bucket, flight.exchange.mean_into, task.buffer, flight.dense)
+    def _decode(self, bucket: InFlight) -> None:
+        step, submitted = self._step, bucket.submitted
+        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place)
         if step is not None:
             step.finite &= finite
             if step.mean_sq is not None:
-                step.mean_sq = step.mean_sq + norm_sq(task.buffer) if flight.raw else None
+                step.mean_sq = step.mean_sq + norm_sq(submitted.buffer) if bucket.raw else None
 
-    def _end(self, step: Step) -> None:
+    def _end_step(self, step: StepRecord) -> None:
+        """Wait for the tick and hand the result to the training thread."""
         try:
             assert step.tick is not None
             assert step.tick_work is not None
-            begun = time.monotonic()
+            begin = time.monotonic()
             step.tick_work.wait()
-            step.activity.append(("communicate", begun, time.monotonic()))
-            tick = self.codec.unpack(step.tick)
+            step.activity.append(("communicate", begin, time.monotonic()))
+            tick = self.tick_codec.unpack(step.tick)
         except Exception as error:
-            self._outcomes.put(peer_error(error))
+            self._results.put(peer_error(error))
             return
-        self._outcomes.put(
-            Outcome(
+        self._results.put(
+            StepResult(
                 tick,
                 step.last_submit_at,
                 step.activity,
@@ -241,10 +305,9 @@ class Engine:
             )
         )
 
-    def _fail(self, task: Task, error: Exception) -> None:
-        log.error("collective of bucket %d failed: %s", task.bucket.number, error)
-        self._outcomes.put(
-            peer_error(error)
-        )  # raised by ``outcome``, before any optimizer uses the gradients
+    def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
+        log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
+        # ``wait_step`` raises it, before any optimizer uses the gradients.
+        self._results.put(peer_error(error))
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"), so it gets zeros.
-        task.future.set_result(task.buffer.zero_())
+        submitted.future.set_result(submitted.buffer.zero_())

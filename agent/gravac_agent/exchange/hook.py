@@ -1,8 +1,8 @@
-"""The DDP communication hook: registered once, all change happens behind it.
+"""The DDP communication hook: registered once; everything that changes is behind it.
 
 PyTorch wants a plain function with these parameter names and real annotations, so this module must not postpone
-annotations. A hook can never be taken off a DDP module again; after the agent closes it therefore stays as a plain
-all-reduce that first hands out what is still owed.
+annotations. A hook can never be removed from a DDP module. After the agent closes, it therefore stays as a plain
+all-reduce, which sends the remaining residual with the next gradients.
 """
 
 import math
@@ -17,81 +17,88 @@ from gravac.collectives import AllReduce
 from gravac.kernels import energy
 from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange import fit, kinds
+from gravac_agent.exchange.overflow import clamp_if_larger, largest_summand, update_after_dense
 
 
-class Taker(Protocol):
-    """Whoever handles buckets while the agent is open."""
+class BucketHandler(Protocol):
+    """Handles buckets while the agent is open."""
 
-    def submit(
-        self, bucket: Bucket, buffer: torch.Tensor, last: bool
-    ) -> torch.futures.Future[torch.Tensor]: ...
+    def submit(self, bucket: Bucket, buffer: torch.Tensor, last: bool) -> torch.futures.Future[torch.Tensor]:
+        """Take one bucket; the future holds its mean over ranks, written into ``buffer``."""
 
 
-class HookSlot:
-    """State of the hook on one module: who takes its buckets now."""
+class HookState:
+    """State of the hook on one module.
+
+    ``handler``: takes its buckets; None while no agent is open. ``leftover``: the residual of a closed agent.
+    """
 
     def __init__(self, module: DistributedDataParallel) -> None:
         self.names = {id(parameter): name for name, parameter in module.module.named_parameters()}
         self.dense = AllReduce(module.process_group)
-        self.taker: Taker | None = None
+        self.handler: BucketHandler | None = None
         self.leftover: Memory = NoMemory()
 
     def bucket(self, bucket: dist.GradBucket) -> Bucket:  # type: ignore[name-defined]
-        """Which parameters this flat gradient is made of."""
+        """Return which parameters this flat gradient is made of."""
         parameters = bucket.parameters()
-        shapes = tuple(kinds.real_shape(parameter) for parameter in parameters)
+        shapes = tuple(real_shape(parameter) for parameter in parameters)
         names = tuple(self.names[id(parameter)] for parameter in parameters)
         return Bucket(bucket.index(), names, tuple(math.prod(shape) for shape in shapes), shapes)
 
-    def plain(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Dense mean without an agent; what a closed agent still owes is sent with it, so nothing is lost."""
+    def all_reduce(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """Return the dense mean, without an agent. The residual of a closed agent is sent with it and not lost."""
         if not buffer.is_sparse and self.leftover.has_residual(bucket):
             p = self.leftover.compensate(bucket, buffer, whole=True)
-            most, sq = fit.limit(buffer.dtype, self.dense.world_size), energy(p)
-            part = fit.clamped(p, sq, most) if math.isfinite(sq) else None
-            fit.send_whole(self.leftover, bucket, p, part, buffer.dtype)
-            buffer.copy_(p if part is None else part)
+            limit, sq = largest_summand(buffer.dtype, self.dense.world_size), energy(p)
+            clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
+            update_after_dense(self.leftover, bucket, p, clamped, buffer.dtype)
+            buffer.copy_(p if clamped is None else clamped)
             self.leftover.commit()
-        exchange = self.dense.reduce_in_place(buffer)
-        return exchange.work.get_future().then(lambda _: buffer)
+        transfer = self.dense.reduce_in_place(buffer)
+        return transfer.work.get_future().then(lambda _: buffer)
 
 
 def leftover(memory: Memory) -> Memory:
-    """What a closed agent still owes; only that: a momentum it kept ends with it."""
+    """Return the residual of a closing agent. A momentum in its memory ends with the agent."""
     return convert(memory, ResidualMemory()) if memory.transforms else memory
 
 
 def gravac_hook(
-    state: HookSlot,
+    state: HookState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     """Called by DDP for each bucket, in bucket order, on the thread that runs backward."""
     described = state.bucket(bucket)
-    if state.taker is None:
-        return state.plain(described, bucket.buffer())
-    return state.taker.submit(described, bucket.buffer(), bucket.is_last())
+    if state.handler is None:
+        return state.all_reduce(described, bucket.buffer())
+    return state.handler.submit(described, bucket.buffer(), bucket.is_last())
 
 
-_SLOTS: "weakref.WeakKeyDictionary[DistributedDataParallel, HookSlot]" = weakref.WeakKeyDictionary()
+_STATES: "weakref.WeakKeyDictionary[DistributedDataParallel, HookState]" = weakref.WeakKeyDictionary()
 
 
-def attach(module: DistributedDataParallel) -> HookSlot:
-    """Register the hook on ``module``, or find it there from an earlier, closed agent.
+def real_shape(parameter: torch.Tensor) -> tuple[int, ...]:
+    """Return the shape of a parameter's gradient in a bucket: DDP hands complex numbers to its hook as pairs."""
+    return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
-    Raises SetupError when the module has another hook already.
+
+def attach(module: DistributedDataParallel) -> HookState:
+    """Register the hook on ``module``, or return the one of an earlier, closed agent.
+
+    Raises SetupError when the module has another hook, or an open agent.
     """
-    slot = _SLOTS.get(module)
-    if slot is None:
-        slot = HookSlot(module)
+    state = _STATES.get(module)
+    if state is None:
+        state = HookState(module)
         try:
-            module.register_comm_hook(slot, gravac_hook)
+            module.register_comm_hook(state, gravac_hook)
         except RuntimeError as error:
             raise SetupError(
                 "this DDP module already has a communication hook, and PyTorch allows only one: "
                 f"remove the other register_comm_hook call ({error})"
             ) from error
-        _SLOTS[module] = slot
-    if slot.taker is not None:
+        _STATES[module] = state
+    if state.handler is not None:
         raise SetupError("this DDP module is wrapped by another Agent already; leave that `with` block first")
-    return slot
+    return state

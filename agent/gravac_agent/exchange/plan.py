@@ -9,7 +9,7 @@ from gravac.signals.gain import GainTracker
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """The part of a decision that the ranks obey. Travels from rank 0 to all in the tick."""
+    """The part of a decision that the ranks follow. It travels from rank 0 to all ranks in the tick."""
 
     epoch: int
     phase: Phase
@@ -19,12 +19,13 @@ class Directive:
 
     @classmethod
     def of(cls, decision: Decision) -> "Directive":
+        """Return the directive of a decision."""
         return cls(
             decision.epoch, decision.phase, decision.cf_minimum, decision.cf_candidate, decision.epsilon
         )
 
     def dense(self) -> "Directive":
-        """The same decision with the ranks gone dense by agreement (promise P5)."""
+        """Return the same decision with the ranks gone dense by agreement (promise P5)."""
         return replace(self, phase="fallback", cf_minimum=1.0, cf_candidate=1.0)
 
 
@@ -37,12 +38,12 @@ class Plan:
 
     @property
     def measured(self) -> tuple[float, ...]:
-        """CFs to compress to this step, weakest first: minimum and candidate, one of them in hold, none when dense."""
+        """CFs to compress to in this step, weakest first: minimum and candidate, equal in hold; none when dense."""
         pair = {self.directive.cf_minimum, self.directive.cf_candidate}
         return tuple(sorted(cf for cf in pair if cf > 1.0))
 
     def fingerprint(self, setup: str) -> tuple[int, int, int]:
-        """48 bits in three 16-bit pieces; equal exactly if plan and ``setup`` (codec, sizes, …) are."""
+        """Return 48 bits in three 16-bit pieces, equal exactly if plan and ``setup`` (codec, sizes, …) are."""
         digest = sha256(f"{setup}|{self!r}".encode()).digest()
         return (
             int.from_bytes(digest[0:2], "big"),
@@ -54,7 +55,7 @@ class Plan:
 def next_plan(directive: Directive, tracker: GainTracker) -> Plan:
     """GraVAC's three-way gate (Alg. 1 lines 11-24): candidate, else minimum, else dense, by smoothed gain >= epsilon.
 
-    A gain not measured yet is not a pass: the first step at a new CF sends something weaker.
+    A gain that is not measured yet does not pass: the first step at a new CF sends something weaker.
     """
     for cf in (directive.cf_candidate, directive.cf_minimum):
         gain = tracker.gain(cf)

@@ -1,76 +1,58 @@
-"""What belongs to one step while it is under way: its buckets, what is in flight, and how it ended."""
+"""What belongs to one step: its buckets on their way through the exchange thread, and its result."""
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import Work
+from gravac.collectives import Transfer
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
+from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.plan import Plan
-from gravac_agent.exchange.survey import Survey
 from gravac_agent.exchange.tick import StepSums, Tick
 
 Activity = Literal["compress", "communicate", "decompress"]
 
 
 @dataclass(slots=True)
-class Task:
+class SubmittedBucket:
+    """A bucket that DDP's hook handed over."""
+
     bucket: Bucket
     buffer: Tensor
+    """DDP's own tensor: the gradient, later its mean over ranks."""
     last: bool
+    """Whether it is the last bucket of the step."""
     future: torch.futures.Future[Tensor]
-
-
-class Transfer(Protocol):
-    """What the engine needs of an aggregation or of a dense all-reduce in flight."""
-
-    @property
-    def work(self) -> Work: ...
-    @property
-    def sent_bytes(self) -> int: ...
-    @property
-    def payload_bytes(self) -> int: ...
-    def mean_into(self, out: Tensor) -> None: ...
+    """What DDP waits for."""
 
 
 @dataclass(slots=True)
-class Sending:
-    task: Task
-    exchange: Transfer
-    raw: bool = False  # the mean will be that of the raw gradients
-    dense: bool = False  # the buffer itself is reduced
-    over_at: float | None = None  # monotonic; None: still on the real network
+class InFlight:
+    """A bucket whose collective was issued and whose mean is not in the buffer yet."""
+
+    submitted: SubmittedBucket
+    transfer: Transfer
+    in_place: bool
+    """The buffer itself is all-reduced."""
+    raw: bool
+    """The mean will be that of the raw gradients."""
+    ends_at: float | None = None
+    """Monotonic seconds at which the link, real or emulated, is done; None: still on the real network."""
     error: Exception | None = None
+    """What the collective raised."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What one step did on this rank, and the tick all ranks share."""
+class StepRecord:
+    """The running step on this rank. Only the exchange thread writes to it, except for ``last_submit_at``."""
 
-    tick: Tick
-    last_submit_at: float
-    """Monotonic seconds: when backward handed over its last bucket."""
-    activity: list[tuple[Activity, float, float]]
-    dense_bytes: int
-    payload_bytes: int
-    mean_sq: float | None
-    """‖mean over ranks of the raw gradients‖², where the step was plainly dense; the same on all ranks."""
-    finite: bool
-    """False: the mean left the gradients' format. The same on all ranks, as they all hold the same bits."""
-    curve: Curve | None
-    """Of this rank, where the step was surveyed and finite."""
-    cpu_seconds: float
-    """CPU time of the exchange thread."""
-
-
-@dataclass(slots=True)
-class Step:
     plan: Plan
     number: int
+    survey: Survey
     sums: StepSums = field(default_factory=StepSums)
     last_submit_at: float = 0.0
     activity: list[tuple[Activity, float, float]] = field(default_factory=list)
@@ -78,7 +60,27 @@ class Step:
     payload_bytes: int = 0
     mean_sq: float | None = 0.0
     finite: bool = True
-    survey: Survey = field(default_factory=Survey)
     cpu_seconds: float = 0.0
     tick: Tensor | None = None
     tick_work: dist.Work | None = None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step did on this rank, and the tick that all ranks share."""
+
+    tick: Tick
+    last_submit_at: float
+    """Monotonic seconds: when backward handed over its last bucket."""
+    activity: list[tuple[Activity, float, float]]
+    """What the exchange thread did: activity, begin and end in monotonic seconds."""
+    dense_bytes: int
+    payload_bytes: int
+    mean_sq: float | None
+    """‖mean over ranks of the raw gradients‖², the same on all ranks. None unless every bucket was sent raw."""
+    finite: bool
+    """False: the mean overflowed the gradients' format. The same on all ranks, since all hold the same bits."""
+    curve: Curve | None
+    """This rank's gain curve, where the step was surveyed and finite."""
+    cpu_seconds: float
+    """CPU time of the exchange thread."""

@@ -1,25 +1,26 @@
-"""The tick: one small all-reduce a step that makes every rank know the same things.
+"""The tick: one small all-reduce at the end of each step, after which all ranks know the same numbers.
 
 A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
-fingerprint of the plan for the *next* step, so that a disagreement is seen before it is acted on.
+fingerprint of the plan for the *next* step, so that a disagreement is found before any rank acts on it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from gravac.protocol import Phase
-from gravac_agent.exchange.plan import Directive
+from gravac_agent.exchange.plan import Directive, Plan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(slots=True)
 class StepSums:
-    """One rank's sums over the buckets of one step; after the tick, over ranks. Energies of bad steps are left out."""
+    """One rank's sums over the buckets of one step; after the tick, over ranks. Energies of non-finite steps are left
+    out."""
 
     gradient_sq: float = 0.0
     compensated_sq: float = 0.0
@@ -32,11 +33,11 @@ class StepSums:
     failed: float = 0.0  # ranks whose compression failed
 
     def values(self) -> tuple[float, ...]:
-        """All of them, in order. (``dataclasses.astuple`` copies deeply, which costs more than a tick should.)"""
+        """Return all of them, in order. (``dataclasses.astuple`` copies deeply, which is too slow here.)"""
         return tuple(getattr(self, name) for name in NAMES)
 
     def flagged(self) -> "StepSums":
-        """Flags only: what a rank contributes when its energies mean nothing."""
+        """Return the flags only: what a rank contributes when its energies mean nothing."""
         return StepSums(nonfinite=self.nonfinite, failed=self.failed)
 
 
@@ -52,12 +53,47 @@ class Tick:
     agreed: bool
     """Whether every rank announced the same plan for the next step."""
     means: tuple[float, ...] = ()
-    """Of the aggregator's figures, over ranks."""
+    """Means over ranks of the aggregator's figures."""
+
+
+class DirectiveSource(Protocol):
+    """Where rank 0 gets its directive: its reporter."""
+
+    directive: Directive
+
+
+class Announcement:
+    """What this rank announces in each tick: rank 0's directive, and the fingerprint of the next step's plan.
+
+    The training thread changes it between steps and the exchange thread reads it at the end of each, so neither calls
+    the other for it.
+
+    Args:
+        setup: what was agreed on at the start, as text; part of each fingerprint.
+        following: plan of the step after the running one.
+        source: rank 0's reporter; None on the other ranks, whose directive is ignored.
+    """
+
+    def __init__(self, setup: str, following: Plan, source: DirectiveSource | None) -> None:
+        self._setup, self.following, self._source = setup, following, source
+
+    @property
+    def directive(self) -> Directive:
+        """What the ranks should do next, as far as this rank knows."""
+        return self.following.directive if self._source is None else self._source.directive
+
+    def fingerprint(self) -> tuple[int, int, int]:
+        """Return the fingerprint of the next step's plan."""
+        return self.following.fingerprint(self._setup)
+
+    def add(self, text: str) -> None:
+        """Add something that must be the same on all ranks: where it is not, they disagree on the next plan."""
+        self._setup += f"|{text}"
 
 
 @dataclass(slots=True)
 class TickCodec:
-    """Packs and unpacks ticks. ``rank`` 0 speaks for the controller."""
+    """Packs and unpacks ticks. Only the directive of ``rank`` 0 is sent."""
 
     rank: int
     world_size: int
@@ -70,7 +106,14 @@ class TickCodec:
         fingerprint: tuple[int, int, int],
         figures: Sequence[float] = (),
     ) -> Tensor:
-        """``figures``: the aggregator's, as many on all ranks; they come after the ``size`` numbers of every tick."""
+        """Return this rank's vector, float64 of shape ``(size + len(figures),)``.
+
+        Args:
+            sums: this rank's sums of the step.
+            directive: rank 0's directive; other ranks send zeros for it.
+            fingerprint: of the next step's plan.
+            figures: the aggregator's numbers, as many on all ranks.
+        """
         if self.rank == 0:
             words = (
                 directive.epoch,
@@ -85,8 +128,9 @@ class TickCodec:
         clean = sums.flagged() if sums.nonfinite else sums
         return torch.tensor([*clean.values(), *words, *fingerprint, *squares, *figures], dtype=torch.float64)
 
-    def pack_verdict(self, sums: StepSums, figures: int) -> Tensor:
-        """A vector of the same size that is no step's: its fingerprint is of no plan (those have 16 bits a piece)."""
+    def pack_status(self, sums: StepSums, figures: int) -> Tensor:
+        """Return a vector of the same size for use outside a step. No plan has its fingerprint: those have 16 bits a
+        piece."""
         pieces = (1 << 16,) * 3
         numbers = [
             *sums.values(),
@@ -98,6 +142,7 @@ class TickCodec:
         return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:
+        """Read the sum over ranks of what they packed."""
         values = vector.tolist()
         count = len(NAMES)
         epoch, phase, minimum, candidate, epsilon = values[count : count + 5]

@@ -1,4 +1,4 @@
-"""Starting a controller beside rank 0, as a process: it may die without touching the training."""
+"""Starts a controller beside rank 0 as a process of its own, which can die without harm to the training."""
 
 import contextlib
 import json
@@ -23,13 +23,14 @@ MAX_LOG_TAIL_BYTES = 2000
 class ControllerProcess:
     """``python -m gravac_controller serve`` for one job's folder.
 
-    The token travels in its environment, never on a command line. It ends when this process does: its standard input
-    closes.
+    The token is passed in its environment, never on a command line. The controller ends when this process does,
+    because its standard input closes.
 
     Args:
         data_dir: folder of the journals; the controller's log is in it.
-        job: the one job that it serves.
-        port: where it listens; 0: any free port. A port that is taken is replaced by a free one.
+        job: the only job that it serves.
+        port: where it listens; 0: any free port. Where the port is taken, it uses a free one.
+        owner_may_steer: allow the owner to override decisions.
     """
 
     def __init__(self, data_dir: Path, job: str, port: int, owner_may_steer: bool = False) -> None:
@@ -50,10 +51,13 @@ class ControllerProcess:
         return process is not None and process.poll() is None
 
     def start(self, seconds: float = 30.0) -> str:
-        """Start it, wait until it says where it listens, and return that address.
+        """Start it and wait until it listens.
 
-        After a restart it listens where it did before, so that open pages come back; where another program has that
-        port by now, on a free one.
+        After a restart it uses the same port, so that open pages reconnect, or a free one where another program has
+        taken that port.
+
+        Returns:
+            Its address.
 
         Raises:
             OSError: it did not start within ``seconds``; the message has the last line of its log.
@@ -68,18 +72,18 @@ class ControllerProcess:
             taken = self.port  # another program took it just now
             self.url = self._start(0, time.monotonic() + seconds)
         if taken:
-            log.warning("port %d is taken; the live page is at %s now", taken, self.url)
+            log.warning("port %d is taken; the live page is at %s", taken, self.url)
         self.port = int(self.url.rsplit(":", 1)[1])
         return self.url
 
     def close(self) -> None:
-        """End it for good: a start that is under way in another thread fails."""
+        """End it for good. A start in progress in another thread fails."""
         with self._lock:
             self._closed = True
         self.stop()
 
     def stop(self, seconds: float = 2.0) -> None:
-        """Ask it to end (its standard input closes), then insist. All that it acknowledged is on disk."""
+        """Close its standard input, which ends it; kill it after ``seconds``. What it acknowledged is on disk."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -94,7 +98,7 @@ class ControllerProcess:
             process.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         process = self._process
         if process is not None:
             process.kill()
@@ -115,7 +119,7 @@ class ControllerProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "GRAVAC_TOKEN": self.token, **self._steering},
-                start_new_session=True,  # Ctrl-C reaches the trainer, which then ends the controller in order
+                start_new_session=True,  # Ctrl-C reaches only the trainer, which then ends the controller
             )
         try:
             return str(json.loads(_first_line(process, until))["url"])
@@ -125,7 +129,7 @@ class ControllerProcess:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether another program listens there. On a busy machine a controller takes long to find that out."""
+    """Whether another program listens there. A controller on a busy machine takes long to find that out."""
     try:
         with socket.create_server(("127.0.0.1", port)):
             return False
@@ -146,7 +150,7 @@ def _first_line(process: subprocess.Popen[bytes], until: float) -> bytes:
 
 
 def _tail(path: Path, begin: int) -> str:
-    """The last line that this start wrote into its log, safe to print."""
+    """Return the last line of the log since ``begin``, safe to print."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -154,5 +158,5 @@ def _tail(path: Path, begin: int) -> str:
             lines = file.read().decode(errors="replace").strip().splitlines()
     except OSError as error:
         return f"its log cannot be read: {error}"
-    last = lines[-1] if lines else "it wrote nothing"
+    last = lines[-1] if lines else "its log is empty"
     return f"{printable(last, 400)} (log: {path})"

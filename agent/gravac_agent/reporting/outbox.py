@@ -1,25 +1,37 @@
-"""The records that the controller has not acknowledged yet, oldest first, in a bounded amount of memory."""
+"""The queue of records that the controller has not acknowledged, and the pauses between attempts to deliver them."""
 
+import logging
+import random
 from collections import deque
 
 from gravac.protocol import End, Event, WindowReport
 
+log = logging.getLogger("gravac.agent")
+
 OutboxRecord = WindowReport | Event | End
 
 MAX_WINDOWS = 1024
-"""Windows kept while there is no controller; beyond it the oldest is dropped, and the journal shows the gap."""
+"""Windows queued while there is no controller. Beyond it the oldest is dropped, and the journal shows the gap."""
 MAX_EVENTS = 1024
+FIRST_PAUSE_SECONDS = 1.0
+"""After the first failure; doubled after each. An attempt is three requests at most until the first invalid answer
+(proof, registration, record), so that no server can make an agent send more than 5 requests a second."""
+MAX_PAUSE_SECONDS = 5.0
+MAX_START_PAUSE_SECONDS = 60.0
+"""Between attempts to start a controller, each of which takes a second of CPU from the training."""
+MAX_REASONS = 8
+"""Reasons logged in one outage: a server that answers with new reasons all the time must not fill the log."""
 
 
 class Outbox:
-    """Not thread-safe: the owner locks. A record leaves by identity, never one that equals it."""
+    """Records, oldest first, in bounded memory. Not thread-safe: the owner locks. Records are removed by identity."""
 
     def __init__(self, max_windows: int = MAX_WINDOWS, max_events: int = MAX_EVENTS) -> None:
         self._records: deque[OutboxRecord] = deque()
         self._max_windows, self._max_events = max_windows, max_events
         self._in_flight: OutboxRecord | None = None
         self.windows = 0
-        """How many of the records are windows."""
+        """Queued records that are windows."""
         self.dropped_windows = 0
         self.dropped_events = 0
         """Events, and the end where it was dropped."""
@@ -28,7 +40,7 @@ class Outbox:
         return len(self._records)
 
     def add(self, record: OutboxRecord) -> None:
-        """Append a record. Where that is one too many of its kind, the oldest one that is not in flight is dropped."""
+        """Append a record. Beyond the limit of its kind, the oldest record that is not in flight is dropped."""
         self._records.append(record)
         if isinstance(record, WindowReport):
             self.windows += 1
@@ -41,27 +53,27 @@ class Outbox:
                 self.dropped_events += 1
 
     def next(self) -> OutboxRecord | None:
-        """Return the oldest record, which is in flight from now on until it is removed or ``next`` is called again."""
+        """Return the oldest record. It is in flight until it is removed or ``next`` is called again."""
         self._in_flight = self._records[0] if self._records else None
         return self._in_flight
 
     def first_window(self) -> int | None:
         """Return the number of the oldest window."""
-        return next((one.window for one in self._records if isinstance(one, WindowReport)), None)
+        return next((queued.window for queued in self._records if isinstance(queued, WindowReport)), None)
 
     def remove(self, record: OutboxRecord) -> bool:
-        """Remove exactly this record; False when it is not here any more."""
+        """Remove exactly this record. Returns False when it is not in the queue any more."""
         if record is self._in_flight:
             self._in_flight = None
-        for place, one in enumerate(self._records):
-            if one is record:
+        for place, queued in enumerate(self._records):
+            if queued is record:
                 del self._records[place]
                 self.windows -= isinstance(record, WindowReport)
                 return True
         return False
 
     def drop(self, record: OutboxRecord) -> None:
-        """Remove exactly this record and count it as lost."""
+        """Remove exactly this record and count it as dropped."""
         if self.remove(record):
             if isinstance(record, WindowReport):
                 self.dropped_windows += 1
@@ -69,7 +81,7 @@ class Outbox:
                 self.dropped_events += 1
 
     def losses(self) -> str | None:
-        """Say what is lost when nothing more can be delivered; None when nothing is."""
+        """Return, as text, what is lost when nothing more can be delivered; None when nothing is."""
         others = len(self._records) - self.windows
         counts = {
             "windows that were never acknowledged": self.windows,
@@ -79,15 +91,47 @@ class Outbox:
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or None
 
     def _drop_oldest(self, kind: type[OutboxRecord]) -> bool:
-        for place, one in enumerate(self._records):
-            if isinstance(one, kind) and one is not self._in_flight:
+        for place, queued in enumerate(self._records):
+            if isinstance(queued, kind) and queued is not self._in_flight:
                 del self._records[place]
                 return True
         return False
 
 
-def name_of(record: OutboxRecord) -> str:
-    """Name a record for a log line."""
+class RetryPauses:
+    """Pauses between attempts, which grow with each failure in a row. Logs each reason once in an outage."""
+
+    def __init__(self) -> None:
+        self._seconds = FIRST_PAUSE_SECONDS
+        self._reasons: set[str] = set()
+
+    def failed(self, reason: str, retry_after: float = 0.0, starting: bool = False) -> float:
+        """Record a failure.
+
+        Args:
+            reason: for the log, after "no valid answer from the controller".
+            retry_after: least seconds that the controller requested.
+            starting: whether a controller of the agent's own did not start.
+
+        Returns:
+            Seconds to wait before the next attempt.
+        """
+        if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
+            self._reasons.add(reason)
+            log.warning("no valid answer from the controller%s; training goes on, reports are queued", reason)
+        seconds = max(self._seconds * random.uniform(1.0, 1.5), retry_after)
+        self._seconds = min(2 * self._seconds, MAX_START_PAUSE_SECONDS if starting else MAX_PAUSE_SECONDS)
+        return seconds
+
+    def succeeded(self, delivered: bool) -> None:
+        """Record an attempt without a failure. ``delivered``: a record went out; a registration alone proves little."""
+        self._reasons.clear()
+        if delivered:
+            self._seconds = FIRST_PAUSE_SECONDS
+
+
+def label(record: OutboxRecord) -> str:
+    """Return the name of a record for a log line."""
     return (
         f"window {record.window}"
         if isinstance(record, WindowReport)

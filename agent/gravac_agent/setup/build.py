@@ -16,27 +16,27 @@ from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agree import new_group, same_everywhere, together
-from gravac_agent.exchange.encode import Encoder
+from gravac_agent.exchange.agreement import check_equal, fail_together, new_group
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
-from gravac_agent.exchange.hook import HookSlot
-from gravac_agent.exchange.plan import Directive
-from gravac_agent.exchange.tick import TickCodec
+from gravac_agent.exchange.hook import HookState
+from gravac_agent.exchange.plan import Directive, next_plan
+from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.wire import Wire
-from gravac_agent.reporting.desk import Desk, LocalDesk
-from gravac_agent.reporting.joblock import JobLock
+from gravac_agent.reporting.http_reporter import HttpReporter
+from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
-from gravac_agent.reporting.remote import RemoteDesk
+from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.describe import environment, job_name, model_shape
-from gravac_agent.windows.loop import StepLoop
+from gravac_agent.windows.step_loop import StepLoop
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything a running agent owns on one rank. ``desk`` is None on all ranks but 0."""
+    """Everything a running agent owns on one rank. ``reporter`` is None on all ranks but 0."""
 
     job: str
     incarnation: str
@@ -45,7 +45,7 @@ class Parts:
     encoder: Encoder
     loop: StepLoop
     engine: Engine
-    desk: Desk | None
+    reporter: Reporter | None
     tick_group: dist.ProcessGroup
     metered: Metered
     wire: Wire
@@ -58,20 +58,20 @@ class Parts:
 def assemble(
     module: DistributedDataParallel,
     settings: AgentSettings,
-    slot: HookSlot,
+    slot: HookState,
     policy: Policy | None,
     link: links.Link | None,
 ) -> Parts:
     """Agree with the other ranks on the setup and start this rank's threads. Raises SetupError or AgreementError."""
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
-    with together(module.process_group, settings.agreement_seconds):
+    with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, policy)
     wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
     wire.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
-    setup = same_everywhere(
+    setup = check_equal(
         {
             "compressor": settings.compressor,
             "memory": settings.memory,
@@ -94,7 +94,7 @@ def assemble(
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     memory.world_size = world_size
-    with together(tick_group):
+    with fail_together(tick_group):
         if slot.leftover.nbytes():
             memory.load_state_dict(
                 slot.leftover.state_dict()
@@ -106,9 +106,9 @@ def assemble(
     job = settings.job or job_name()
     if settings.job is None and world_size < dist.get_world_size():
         job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
-    desk: Desk | None = None
+    reporter: Reporter | None = None
     start = Directive.of(rule.start().decision)
-    with together(tick_group):
+    with fail_together(tick_group):
         if rank == 0:
             spec = JobSpec(
                 job=job,
@@ -123,36 +123,39 @@ def assemble(
                 link=None if wire.link is None else wire.link.spec(),
                 settings=settings.described(),
             )
-            desk = _desk(spec, settings, policy, _job_lock(job, settings))
-    loop = StepLoop(
-        group=tick_group,
-        rank=rank,
-        encoder=encoder,
-        tracker=tracker,
-        setup=f"{setup}|{wire}",
-        window_steps=settings.window,
-        settle_steps=settings.settle_steps,
-        desk=desk,
-        directive=start,
-        job=job,
-        incarnation=incarnation,
-        unstable=partial(_unstable, encoder),
-        rank_rows=settings.rank_rows,
-        step_rows=settings.step_rows,
-    )
+            reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
+    announcement = Announcement(f"{setup}|{wire}", next_plan(start, tracker), reporter)
     engine = Engine(
         encoder=encoder,
         dense=AllReduce(data_group),
         metered=metered,
         pacer=links.Pacer(wire.link),
         tick_group=tick_group,
-        codec=TickCodec(rank, world_size),
-        announce=loop.announce,
-        surveyed=loop.surveyed,
+        tick_codec=TickCodec(rank, world_size),
+        announcement=announcement,
         seed=settings.seed,
     )
-    engine.begin(loop.plan, 0)
-    return Parts(job, incarnation, rank, world_size, encoder, loop, engine, desk, tick_group, metered, wire)
+    loop = StepLoop(
+        engine=engine,
+        announcement=announcement,
+        group=tick_group,
+        rank=rank,
+        encoder=encoder,
+        tracker=tracker,
+        plan=announcement.following,
+        window_steps=settings.window,
+        settle_steps=settings.settle_steps,
+        reporter=reporter,
+        job=job,
+        incarnation=incarnation,
+        stability_warning=partial(_unstable, encoder),
+        rank_rows=settings.rank_rows,
+        step_rows=settings.step_rows,
+    )
+    loop.begin_step()
+    return Parts(
+        job, incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, wire
+    )
 
 
 def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
@@ -182,12 +185,14 @@ def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:
     return JobLock.acquire(settings.data_dir, job) if writes else None
 
 
-def _desk(spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: JobLock | None) -> Desk:
+def _reporter(
+    spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: JobLock | None
+) -> Reporter:
     if settings.controller == "none":
-        return LocalDesk(spec, settings.data_dir, policy, lock)
+        return LocalReporter(spec, settings.data_dir, policy, lock)
     own = settings.controller == "auto"
     steerable = settings.steering == "owner"
-    return RemoteDesk(
+    return HttpReporter(
         spec,
         process=ControllerProcess(settings.data_dir, spec.job, settings.page_port, steerable)
         if own

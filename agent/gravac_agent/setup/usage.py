@@ -1,6 +1,7 @@
 """What an agent can be used on: clear errors for what it cannot, before anything starts."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.kinds import sparse_parameters
 
 log = logging.getLogger("gravac.agent")
 
@@ -99,6 +99,13 @@ def check_memory(memory: str, module: DistributedDataParallel, optimizer: torch.
             f"memory={memory!r} has the momentum, and the sparse gradients of {sparse!r} do not pass through it: use "
             "memory='residual' with the optimizer's own momentum, or sparse=False"
         )
+
+
+def sparse_parameters(module: nn.Module) -> Iterator[str]:
+    """Yield the names of the trainable parameters that get sparse gradients, by the test that DDP makes."""
+    for prefix, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse and part.weight.requires_grad:
+            yield f"{prefix}.weight" if prefix else "weight"
 
 
 def check_join(module: DistributedDataParallel) -> None:

@@ -13,8 +13,8 @@ from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
 from gravac.memories.states import TAG, VELOCITY
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agree import verdict
-from gravac_agent.exchange.kinds import real_shape
+from gravac_agent.exchange.agreement import raise_together
+from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.setup.build import Parts
 from gravac_agent.state.rates import Rates
@@ -39,7 +39,7 @@ def save(
         "plan": _plain(loop.plan),
         "following": _plain(loop.following),
         "gain_averages": {str(cf): list(pair) for cf, pair in loop.tracker.averages.items()},
-        "policy_state": None if parts.desk is None else parts.desk.policy_state,
+        "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
         "rates": rates.state(),
@@ -91,7 +91,7 @@ def load(
     first, loop, encoder = states[0], parts.loop, parts.encoder
     encoder.memory.load_state_dict(residual)
     if first["compressor"] == encoder.compressor:
-        loop.restore_learnt(dict(first["learnt"]))
+        loop.restore_aggregator(dict(first["learnt"]))
     elif first["learnt"]:
         log.warning(
             "what %s had learnt is not for %s, which starts anew", first["compressor"], encoder.compressor
@@ -100,16 +100,16 @@ def load(
         _use(parts, Network(**first["network"]))
     loop.restore(_plan(first["plan"]), _plan(first["following"]), first["step"], first["window"])
     loop.tracker.averages = {float(cf): (pair[0], pair[1]) for cf, pair in first["gain_averages"].items()}
-    parts.engine.begin(loop.plan, loop.step)
+    loop.begin_step()
     rates.restore(list(first["rates"]))
-    if parts.desk is not None and first["policy_state"] is not None:
-        parts.desk.resume(first["policy_state"], loop.window.number)
+    if parts.reporter is not None and first["policy_state"] is not None:
+        parts.reporter.resume(first["policy_state"], loop.window.number)
     return regrouper(first["buckets"], module)
 
 
 def _verdict(problem: str | None, parts: Parts) -> None:
     figures = len(parts.encoder.aggregator.figures())
-    verdict(problem, "load_state_dict", parts.engine.codec, figures, parts.tick_group)
+    raise_together(problem, "load_state_dict", parts.engine.tick_codec, figures, parts.tick_group)
 
 
 def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
@@ -158,7 +158,7 @@ def _use(parts: Parts, network: Network) -> None:
     """Choose collectives as the earlier run did, whatever this one measured: a resumed run shall be the same run."""
     parts.wire.network = network
     parts.wire.settle(parts.encoder.aggregator, parts.metered)
-    parts.loop.agree_on(str(parts.wire))
+    parts.loop.announcement.add(str(parts.wire))
 
 
 def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:

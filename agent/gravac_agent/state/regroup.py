@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.kinds import real_shape
+from gravac_agent.exchange.hook import real_shape
 
 Submit = Callable[[Bucket, Tensor, bool], torch.futures.Future[Tensor]]
 

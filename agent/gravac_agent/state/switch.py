@@ -8,7 +8,7 @@ from gravac import memories
 from gravac.aggregators import Aggregator, OneShot
 from gravac.memories import convert
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agree import same_everywhere
+from gravac_agent.exchange.agreement import check_equal
 from gravac_agent.settings import spelled
 from gravac_agent.setup.build import Parts
 
@@ -27,7 +27,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
     except ValueError as error:
         raise SetupError(str(error)) from None
     asked: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
-    parts.engine.run(lambda: same_everywhere(asked | {"step": loop.step}, parts.tick_group))
+    parts.engine.run(lambda: check_equal(asked | {"step": loop.step}, parts.tick_group))
     said = []
     if owed is not None:
         owed.world_size = parts.world_size
@@ -46,10 +46,10 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
             said.append(f"collective {parts.wire.collective} -> {collective}")
         encoder.aggregator, encoder.compressor = aggregator, compressor or encoder.compressor
         parts.wire.collective, parts.wire.network = wire.collective, wire.network
-        loop.agree_on(str(wire))
-    encoder.failing.forget()
+        loop.announcement.add(str(wire))
+    encoder.failing.clear()
     loop.forget_gains(f"Step {loop.step}: {', '.join(said)}. Gains are measured anew.")
-    parts.engine.begin(loop.plan, loop.step)
+    loop.begin_step()
 
 
 def _of_codec(aggregator: Aggregator) -> dict[str, Tensor]:

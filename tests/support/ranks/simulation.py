@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gravac.aggregators import Aggregator, build
 from gravac.collectives import Communicator
-from gravac.compressors import Key
+from gravac.compressors import Dense, Key
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
 from tests.support.maths.simulated import SimulatedWorld
@@ -75,7 +75,7 @@ def _rank(
                     aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
                 total = p * (1.0 / communicator.size)
                 communicator.sum(total).wait()
-                owed.update(bucket, None, None)  # type: ignore[arg-type]
+                owed.update(bucket, Dense(), None)
                 mean.copy_(total)
             else:
                 flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)

@@ -67,9 +67,9 @@ def switching(
         parts.engine.submit = counting  # type: ignore[method-assign]
 
         def switch(step: int) -> None:
-            if step % every == 0 and parts.desk is not None:
+            if step % every == 0 and parts.reporter is not None:
                 cf = cfs[(step // every) % len(cfs)]
-                parts.desk.directive = Directive(step // every, "explore", min(cf, 10.0), cf, 0.0)
+                parts.reporter.directive = Directive(step // every, "explore", min(cf, 10.0), cf, 0.0)
             if delays.random() < 0.1:
                 time.sleep(delays.random() * 0.01)
             sent.add(agent.state.cf if agent.state else None)

@@ -21,17 +21,17 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
         ) as agent:
             parts = agent._parts
             assert parts is not None
-            begin = parts.engine.begin
+            begin_step = parts.engine.begin_step
 
-            def note(plan: Plan, number: int) -> None:
+            def note(plan: Plan, number: int, surveyed: bool) -> None:
                 issued.append(plan.cf)
-                begin(plan, number)
+                begin_step(plan, number, surveyed)
 
-            parts.engine.begin = note  # type: ignore[method-assign]
+            parts.engine.begin_step = note  # type: ignore[method-assign]
 
             def spoil(step: int) -> None:
                 if step == 20 and rank == 1:
-                    parts.loop.following = Plan(parts.loop.following.directive, 20.0)
+                    parts.loop.announcement.following = Plan(parts.loop.following.directive, 20.0)
 
             for step in range(40):
                 spoil(step)

@@ -51,8 +51,8 @@ def narrow(
         parts = agent._parts
         assert parts is not None
         for step in range(steps):
-            if step == dense_at and parts.desk is not None:
-                parts.desk.directive = Directive(7, "hold", 1.0, 1.0, 0.0)
+            if step == dense_at and parts.reporter is not None:
+                parts.reporter.directive = Directive(7, "hold", 1.0, 1.0, 0.0)
             for one in range(world):
                 for total, g in zip(came, slopes(module, one, step, size), strict=True):
                     total += g.double() / world

@@ -83,9 +83,9 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
         optimizer = torch.optim.SGD(other.parameters(), lr=0.05)
     if what == "hook" and rank == 1:
         module.register_comm_hook(None, allreduce_hook)
-    desk = build._desk
-    if what == "desk" and rank == 0:
-        build._desk = _no_desk
+    reporter = build._reporter
+    if what == "reporter" and rank == 0:
+        build._reporter = _no_reporter
     error, before = "", time.monotonic()
     try:
         agent = Agent(module, optimizer, data_dir=folder, job="second", **options)
@@ -96,12 +96,12 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
     except Exception as caught:
         error = f"{type(caught).__name__}: {caught}"
     finally:
-        build._desk = desk
+        build._reporter = reporter
     return {"error": error, "seconds": time.monotonic() - before}
 
 
-def _no_desk(*_: Any) -> Any:
-    raise OSError("no desk on this host")
+def _no_reporter(*_: Any) -> Any:
+    raise OSError("no reporter on this host")
 
 
 def peer_dies(rank: int, world: int, folder: str, cf: float) -> dict[str, Any]:

@@ -75,10 +75,10 @@ def controller_dies(
     ) as agent:
         ready = agent.wait_ready(60)
         dist.barrier()
-        desk = agent._parts.desk if agent._parts else None
+        reporter = agent._parts.reporter if agent._parts else None
         for step in range(steps):
-            if step in kills and desk is not None:
-                pid = desk._process.pid  # type: ignore[attr-defined]
+            if step in kills and reporter is not None:
+                pid = reporter._process.pid  # type: ignore[attr-defined]
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
             begun = time.monotonic()
@@ -86,12 +86,12 @@ def controller_dies(
             agent.log(loss=1.0 + step)
             longest = max(longest, time.monotonic() - begun)
             time.sleep(0.01)
-        if desk is not None:
+        if reporter is not None:
             until = time.monotonic() + 60
-            while desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
+            while reporter._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                 time.sleep(0.05)
         dist.barrier()
-        last = desk._process.pid if desk is not None else None  # type: ignore[attr-defined]
+        last = reporter._process.pid if reporter is not None else None  # type: ignore[attr-defined]
         url = agent.url
     return {
         "parameters": fingerprint(module),
@@ -172,7 +172,7 @@ def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """A checkpoint of one policy, loaded under another: by a desk in process, and by one that asks a controller."""
+    """A checkpoint of one policy, loaded under another: by a reporter in process, and by one that asks a controller."""
 
     def agent(policy: str, **options: Any) -> tuple[Agent, DistributedDataParallel, torch.optim.Optimizer]:
         module = wrapped(buckets=4)
@@ -231,13 +231,13 @@ def steered(
     with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
         assert agent.wait_ready(60)
         dist.barrier()
-        desk = agent._parts.desk if agent._parts else None
+        reporter = agent._parts.reporter if agent._parts else None
         for step in range(steps):
-            if desk is not None and str(step) in orders:
+            if reporter is not None and str(step) in orders:
                 _order(agent.url or "", token, orders[str(step)])
             if step % 10 == 5:  # the decision on the last window is there before this one is over
                 until = time.monotonic() + 60
-                while desk is not None and desk._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
+                while reporter is not None and reporter._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                     time.sleep(0.01)
                 dist.barrier()
             train(module, optimizer, rank, range(step, step + 1))

@@ -1,4 +1,7 @@
-"""What a valid answer of a controller is: it parses, fits the job, and its decision stays within the job's bounds."""
+"""The requests of an agent to a controller, and the checks of its answers.
+
+A valid answer parses and fits the job, and its decision stays within the job's bounds. Anything else raises NoAnswer.
+"""
 
 import json
 from typing import TypeVar
@@ -6,25 +9,52 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from gravac.policies.base import Policy, PolicyState
-from gravac.protocol import Decision, JobAnswer, JobSpec, Record, WindowAnswer
+from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
 from gravac.wording import first_problem, printable
-from gravac_agent.reporting.client import NoAnswer
+from gravac_agent.reporting.connection import Connection, NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
-"""As ``JobSpec.policy_state`` allows: a state that is too long could not be brought back."""
+"""The limit of ``JobSpec.policy_state``: a longer state could not be registered again."""
 MAX_NEXT_WINDOW = MAX_EPOCH = 2**48
-"""Far above any job, and far enough below the largest number that a record holds."""
+"""Far above any job, and far below the largest integer that a record holds."""
 
 Answer = TypeVar("Answer", JobAnswer, WindowAnswer)
 
 
-class Checker:
-    """Checks decisions, and the policy's state that comes with each, before the ranks obey the one and keep the other.
+def resumed(spec: JobSpec, policy_state: str | None, first_window: int | None) -> JobSpec:
+    """Return the spec with the agent's policy state, so that a controller that lost its folder continues from there."""
+    if policy_state is None:
+        return spec
+    window = spec.first_window if first_window is None else first_window
+    return spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+
+
+def register(connection: Connection, spec: JobSpec) -> JobAnswer:
+    """Begin or resume the job. Returns the decision in force and the number of the next window."""
+    answer = read_answer(JobAnswer, connection.post("/v1/jobs", spec.model_dump_json()))
+    check_registration(answer, spec)
+    return answer
+
+
+def send_record(connection: Connection, job: str, record: WindowReport | Event | End) -> WindowAnswer | None:
+    """Deliver a record, which is on disk when this returns. Returns the answer to a window; None for other records."""
+    path = f"/v1/jobs/{job}/"
+    if isinstance(record, WindowReport):
+        return read_answer(WindowAnswer, connection.post(path + "windows", record.model_dump_json()))
+    if isinstance(record, Event):
+        check_echo(connection.post(path + "events", record.model_dump_json()), "event", record)
+    else:
+        check_echo(connection.post(path + "end", record.model_dump_json()), "job", job)
+    return None
+
+
+class DecisionChecker:
+    """Checks each decision and the policy state that comes with it, before the ranks follow the decision.
 
     Args:
-        policy: the job's policy. No decision may go beyond the largest CF that it can choose.
+        policy: the job's policy. No decision may exceed the largest CF that it can choose.
         pinned_cf: largest CF (elements in / elements kept) that an operator may pin.
-        latest: decision of the checkpoint that the job goes on from; None for a fresh start.
+        latest: decision of the checkpoint that the job continues from; None for a fresh start.
     """
 
     def __init__(self, policy: Policy, pinned_cf: float, latest: Decision | None = None) -> None:
@@ -35,29 +65,29 @@ class Checker:
             self.resume(latest)
 
     def resume(self, decision: Decision) -> None:
-        """Go on from a decision of the user's own checkpoint, whose CF is within bounds then."""
+        """Continue from the decision of the user's own checkpoint, which extends the bounds to its CF."""
         self._latest = decision
         self._policy_cf = max(self._policy_cf, decision.cf_candidate)
 
     def accept(self, decision: Decision, policy_state: str, decided: int | None) -> None:
-        """Check a decision that a controller wants in force.
+        """Check a decision from a controller.
 
-        A decision's ``window`` is not compared with anything: after a checkpoint it is in the count of the job that
-        saved it, which may be another one.
+        The decision's ``window`` is not checked: after a checkpoint it is the number in the job that saved it, which
+        may be another one.
 
         Args:
-            decision: epochs never go back, and grow by at most one a window.
-            policy_state: JSON of the policy's state, which goes into checkpoints.
+            decision: its epoch may not decrease, and may grow by at most one for each window.
+            policy_state: the policy's state as JSON, which goes into checkpoints.
             decided: the most windows that can have been decided since the last accepted decision; None where nothing is
                 known of the job, so that any epoch up to ``MAX_EPOCH`` is valid.
 
         Raises:
-            NoAnswer: naming the field, its value and what is allowed.
+            NoAnswer: the decision is not valid; the message names the field, its value and the bound.
         """
         if decision.phase == "fallback":
             raise NoAnswer("a decision of phase 'fallback', which only agents enter")
         if decision.epoch > MAX_EPOCH:
-            raise NoAnswer(f"a decision of epoch {decision.epoch}, {MAX_EPOCH} at most")
+            raise NoAnswer(f"a decision of epoch {decision.epoch}; the most is {MAX_EPOCH}")
         before = 0 if self._latest is None else self._latest.epoch
         grown = decision.epoch - before
         if grown < 0 or (decided is not None and grown > decided):
@@ -74,7 +104,7 @@ class Checker:
 
 
 def read_answer(model: type[Answer], body: bytes) -> Answer:
-    """Parse an answer. Raises NoAnswer naming what is wrong."""
+    """Parse an answer. Raises NoAnswer, which names what is wrong."""
     try:
         return model.model_validate_json(body)
     except ValueError as error:
@@ -82,7 +112,7 @@ def read_answer(model: type[Answer], body: bytes) -> Answer:
 
 
 def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
-    """Check that the answer is about this job. Raises NoAnswer."""
+    """Check that the answer is about this job. Raises NoAnswer if it is not."""
     if answer.job != spec.job:
         raise NoAnswer(f"the answer is about job {answer.job!r}, not {spec.job!r}")
     if not spec.first_window <= answer.next_window <= MAX_NEXT_WINDOW:
@@ -92,9 +122,11 @@ def check_registration(answer: JobAnswer, spec: JobSpec) -> None:
 
 
 def read_state(policy: Policy, policy_state: str) -> PolicyState:
-    """Parse a policy's state. Raises NoAnswer when it is not one of this policy."""
+    """Parse a policy's state. Raises NoAnswer if it is not one of this policy."""
     if len(policy_state) > MAX_STATE_CHARACTERS:
-        raise NoAnswer(f"a policy_state of {len(policy_state)} characters, {MAX_STATE_CHARACTERS} at most")
+        raise NoAnswer(
+            f"a policy_state of {len(policy_state)} characters; the most is {MAX_STATE_CHARACTERS}"
+        )
     try:
         return policy.State.model_validate_json(policy_state)
     except ValueError as error:
@@ -102,7 +134,7 @@ def read_state(policy: Policy, policy_state: str) -> PolicyState:
 
 
 def check_echo(body: bytes, field: str, sent: Record | str) -> None:
-    """Check that the answer to an event or an end repeats the event or the job's name. Raises NoAnswer."""
+    """Check that an answer repeats the event, or the job's name for an end. Raises NoAnswer if it does not."""
     expected = sent if isinstance(sent, str) else sent.model_dump(mode="json")
     if json.loads(body).get(field) != expected:
         raise NoAnswer(f"the answer does not repeat the {field} that was sent")

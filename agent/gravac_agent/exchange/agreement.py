@@ -1,4 +1,4 @@
-"""What ranks settle before the first step: that all can start, the same settings, and a group of the agent's own."""
+"""Agreement outside a step: all ranks can start and have the same settings, on process groups of the agent's own."""
 
 import json
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ import torch.distributed as dist
 from gravac_agent.errors import AgreementError, SetupError, peer_error
 from gravac_agent.exchange.tick import StepSums, TickCodec
 
-_ROOM = 16384
-"""Bytes a rank's setup may take; plain text, so no pickle crosses a wire."""
+_MAX_TEXT_BYTES = 16384
+"""Longest text of a rank. Plain text, so that no pickle crosses the network."""
 
 
 def new_group(members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
-    """A group of the agent's own. Its members must all call it, and nobody else.
+    """Make a process group for the agent alone. All its members must call it, and no other rank.
 
     DDP uses its group from the training thread (buffers, unused parameters); ours is used from the exchange thread.
-    On one group the two orders would mix, and differently on each rank. ``seconds`` None: the backend's time-out.
+    On one group the two orders would mix, differently on each rank. ``seconds`` None: the backend's timeout.
     """
     timeout = None if seconds is None else timedelta(seconds=seconds)
     group: dist.ProcessGroup | None = dist.new_group(
@@ -29,15 +29,15 @@ def new_group(members: list[int], seconds: float | None, backend: str) -> dist.P
     return group
 
 
-def texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
-    """Every rank's text, in rank order. All ranks call it. ``seconds`` None: the group's own time-out.
+def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
+    """Return every rank's text, in rank order. All ranks call it. ``seconds`` None: the group's own timeout.
 
     Raises PeerError when a rank is gone.
     """
     if group.size() == 1:
         return [mine]
-    raw = mine.encode()[:_ROOM]
-    message = torch.zeros(_ROOM, dtype=torch.uint8)
+    raw = mine.encode()[:_MAX_TEXT_BYTES]
+    message = torch.zeros(_MAX_TEXT_BYTES, dtype=torch.uint8)
     message[: len(raw)] = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)[: len(raw)]
     everyone = [torch.empty_like(message) for _ in range(group.size())]
     try:
@@ -49,50 +49,54 @@ def texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> 
 
 
 @contextmanager
-def together(group: dist.ProcessGroup, seconds: float | None = None) -> Iterator[None]:
-    """A part of the setup that may fail on one rank alone: then it fails on all, and none waits for the others.
+def fail_together(group: dist.ProcessGroup, seconds: float | None = None) -> Iterator[None]:
+    """Wrap a part of the setup that may fail on one rank alone: then it fails on all, and no rank waits for the others.
 
-    No collectives inside. The rank that failed raises its own error, the others a SetupError with its message.
+    Call no collectives inside. The rank that failed raises its own error, the others a SetupError with its message.
     """
     failed: Exception | None = None
     try:
         yield
     except Exception as error:
         failed = error
-    found = texts("" if failed is None else str(failed) or type(failed).__name__, group, seconds)
+    found = gather_texts("" if failed is None else str(failed) or type(failed).__name__, group, seconds)
     if failed is not None:
         raise failed
     _raise_for(found)
 
 
-def verdict(problem: str | None, call: str, codec: TickCodec, figures: int, group: dist.ProcessGroup) -> None:
+def raise_together(
+    problem: str | None, call: str, codec: TickCodec, figures: int, group: dist.ProcessGroup
+) -> None:
     """Raise SetupError on all ranks when one has a ``problem``, or did not make this ``call``.
 
-    A rank that did not is in its first step. So this looks like a tick, whose fingerprint is that of no plan: that
-    rank, too, learns that ranks disagree, in place of a collective of another size.
+    A rank that did not call is in its first step. So this exchange has the form of a tick, with a fingerprint that no
+    plan has: that rank, too, finds that ranks disagree, instead of issuing a collective of another size.
     """
     sums = StepSums(failed=float(problem is not None))
-    words = codec.pack_verdict(sums, figures)
+    words = codec.pack_status(sums, figures)
     dist.all_reduce(words, group=group)
     tick = codec.unpack(words)
     if not tick.agreed:
         raise SetupError(f"{call} was not called on all ranks; every rank calls it, before the first step")
     if tick.sums.failed:
-        found = texts(problem or "", group)
+        found = gather_texts(problem or "", group)
         if problem:
             raise SetupError(problem)
         _raise_for(found)
 
 
-def same_everywhere(setup: dict[str, object], group: dist.ProcessGroup) -> str:
-    """Check that all ranks have the same ``setup``; returns it as text.
+def check_equal(setup: dict[str, object], group: dist.ProcessGroup) -> str:
+    """Check that all ranks have the same ``setup``, and return it as text. All ranks call it.
 
     Raises AgreementError on every rank, naming the fields that differ and each rank's values.
     """
     text = json.dumps(setup, sort_keys=True, default=str)
-    if len(text.encode()) > _ROOM:
-        raise AgreementError(f"the agent's setup takes {len(text.encode())} bytes, {_ROOM} at most")
-    found = texts(text, group)
+    if len(text.encode()) > _MAX_TEXT_BYTES:
+        raise AgreementError(
+            f"the agent's setup takes {len(text.encode())} bytes; the most is {_MAX_TEXT_BYTES}"
+        )
+    found = gather_texts(text, group)
     if len(set(found)) > 1:
         setups = [json.loads(one) for one in found]
         fields = sorted({name for one in setups for name in one if one[name] != setups[0].get(name)})

@@ -1,15 +1,15 @@
-"""Answers that are not valid ones of a controller, by kind. Each gets the request's handler and its body."""
+"""Invalid answers to an agent, by kind. Each is called with the request's handler and its body."""
 
 import contextlib
 import json
 import time
 from typing import Any
 
-from tests.support.peer import Handler, Lie
+from tests.support.peer import Handler, InvalidAnswer
 
 
 def _changed(handler: Handler, body: bytes, **changes: Any) -> None:
-    """The truth of a controller that does not take the record, with fields of its decision changed."""
+    """A controller's answer with fields of its decision changed; the record is not accepted."""
     fold = handler.server.fold
     answer = json.loads(
         (fold.job_answer() if handler.path == "/v1/jobs" else fold.answer()).model_dump_json()
@@ -52,9 +52,9 @@ def _silent(handler: Handler, body: bytes) -> None:
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-LIES: dict[str, Lie] = {
+INVALID_ANSWERS: dict[str, InvalidAnswer] = {
     "200 with HTML": lambda handler, body: handler.answer("<html>log in</html>", kind="text/html"),
-    "200 with JSON said to be HTML": lambda handler, body: handler.answer("{}", kind="text/html"),
+    "200 with JSON declared as HTML": lambda handler, body: handler.answer("{}", kind="text/html"),
     "200 and empty": lambda handler, body: handler.answer(""),
     "200 with another object": lambda handler, body: handler.answer('{"ok":true}'),
     "200 with a list": lambda handler, body: handler.answer("[]"),

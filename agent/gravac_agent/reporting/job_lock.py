@@ -1,4 +1,4 @@
-"""One run at a time under a job's name: a file lock that the kernel drops when its holder dies."""
+"""A file lock that allows one run at a time under a job's name. The kernel drops it when its holder dies."""
 
 import contextlib
 import fcntl
@@ -15,24 +15,27 @@ LOCK_NAME = ".agent.lock"
 
 
 class JobLock:
-    """Holds ``<data_dir>/<job>/.agent.lock`` from the start of an agent on rank 0 to its end.
+    """Lock on ``<data_dir>/<job>/.agent.lock``, held from the start of an agent on rank 0 to its end.
 
-    A record lock, not flock: a data loader's worker, forked from the trainer, must not keep it after the trainer died.
+    It is a record lock, not flock: a data loader's worker, forked from the trainer, must not hold it after the trainer
+    died.
     """
 
-    _held: ClassVar[set[Path]] = (
-        set()
-    )  # a record lock is its process's: it does not keep our own threads apart
+    _held: ClassVar[set[Path]] = set()
+    """Locks of this process, since record locks do not exclude threads of one process."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self._path, self._fd = path, fd
 
     @classmethod
     def acquire(cls, data_dir: Path, job: str) -> "JobLock | None":
-        """Take the lock. None where the folder cannot be written or has no locks: then there is no journal either.
+        """Take the lock.
+
+        Returns:
+            None where the folder cannot be written or has no locks; then there is no journal either.
 
         Raises:
-            SetupError: naming the run that has this job's name.
+            SetupError: another run has this job's name; the message names it.
         """
         path = data_dir.absolute() / job / LOCK_NAME
         if path in cls._held:
@@ -51,26 +54,26 @@ class JobLock:
             if holder is None:
                 return None
             raise SetupError(
-                f"job={job!r} is the name of a run that goes on now ({holder}): give this run another job name, "
-                "or stop that one first"
+                f"job={job!r} is already running ({holder}): give this run another job name, "
+                "or stop the other run first"
             ) from None
         except OSError:
             if fd >= 0:
                 os.close(fd)
             return None
         with contextlib.suppress(OSError):
-            note = {
+            holder_note = {
                 "pid": os.getpid(),
                 "host": socket.gethostname(),
                 "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(note).encode(), 0)
+            os.pwrite(fd, json.dumps(holder_note).encode(), 0)
         cls._held.add(path)
         return cls(path, fd)
 
     def release(self) -> None:
-        """Give the name back; safe to repeat. The file stays, since removing it would race with the next run."""
+        """Release the lock; safe to repeat. The file stays, since removing it would race with the next run."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

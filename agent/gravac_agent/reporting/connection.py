@@ -1,4 +1,4 @@
-"""HTTP to a controller with the standard library: one connection that proves itself first, and no surprises.
+"""HTTP to a controller with the standard library, over one connection on which the controller first proves itself.
 
 Everything that is not a valid answer of a gravac controller counts as no answer, whatever its status.
 """
@@ -18,22 +18,22 @@ from gravac.wording import printable
 
 MAX_ANSWER_BYTES = 4_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
+"""Longest pause that a controller can request."""
 MAX_MESSAGE_CHARACTERS = 500
-"""Longest pause that a controller can ask for."""
 
 
 class NoAnswer(Exception):
-    """No valid answer: nothing came in time, or something that a gravac controller does not say. Try again later."""
+    """No valid answer: none in time, or something that no gravac controller sends. Try again later."""
 
     retry_after = 0.0
-    """Seconds to wait at least before the next attempt."""
+    """Least seconds to wait before the next attempt."""
 
 
 class Refused(NoAnswer):
     """The controller answered with an error in its own form (application/problem+json)."""
 
     def __init__(self, message: str, status: int, reason: str, retry_after: float = 0.0) -> None:
-        """``reason``: the controller's word for what is wrong, such as ``ended`` or ``job_is_live``."""
+        """``reason``: the controller's code for the error, such as ``ended`` or ``job_is_live``."""
         super().__init__(message)
         self.status, self.reason, self.retry_after = status, reason, retry_after
 
@@ -41,14 +41,15 @@ class Refused(NoAnswer):
 class Connection:
     """One TCP connection to a controller, for a few requests in a row.
 
-    Where there is a token, entering the context first makes the other side prove that it knows it. A connection that
-    breaks is never opened again, since another program may answer by then.
+    With a token, entering the context first makes the server prove that it knows the token. A connection that breaks
+    is never opened again, since another program may listen there by then.
 
     Args:
         url: address of the controller, ``http://host:port``.
-        seconds: total deadline of each request. A timeout of each read would not be one: a server that sends a byte
-            now and then would hold us forever.
-        token: secret that the controller must know, sent with every request after its proof. None: neither.
+        seconds: total deadline of each request. A timeout of each read is not enough: a server that sends a byte now
+            and then would never reach it.
+        token: secret that the controller must know; it is sent with every request after the proof. None: no proof and
+            no token.
     """
 
     def __init__(self, url: str, *, seconds: float, token: str | None) -> None:
@@ -58,7 +59,7 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        """Connect. Raises NoAnswer when nobody is there or the proof is missing."""
+        """Connect. Raises NoAnswer when no server listens there or it does not prove itself."""
         try:
             self._http.connect()
         except (OSError, ValueError) as error:
@@ -67,7 +68,7 @@ class Connection:
         self._socket = self._http.sock
         try:
             if self._token is not None:
-                self._ask_for_proof(self._token)
+                self._request_proof(self._token)
         except BaseException:
             self.close()
             raise
@@ -80,7 +81,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether the other side closed the connection in order, after its last answer."""
+        """Whether the server closed the connection properly, after its last answer."""
         return self._http.sock is None
 
     def close(self) -> None:
@@ -93,14 +94,14 @@ class Connection:
         """POST JSON and return the answer's bytes, a JSON object. Raises NoAnswer, or Refused for an error."""
         return self._request("POST", path, body.encode())[0]
 
-    def _ask_for_proof(self, token: str) -> None:
+    def _request_proof(self, token: str) -> None:
         challenge = proof.new_challenge()
         _, answer = self._request("GET", f"{proof.PATH}?challenge={challenge}", None, with_token=False)
         proofs = answer.get("proofs")
-        strings = [one for one in proofs if isinstance(one, str)] if isinstance(proofs, list) else []
+        strings = [each for each in proofs if isinstance(each, str)] if isinstance(proofs, list) else []
         if not proof.proves(token, challenge, strings):
             raise NoAnswer(
-                "it does not prove that it knows the token, so nothing was sent to it: another program has this "
+                "it does not prove that it knows the token, so nothing was sent to it: another program listens at this "
                 "address, or the controller was started with another GRAVAC_TOKEN"
             )
 
@@ -117,8 +118,8 @@ class Connection:
                     answer = response.read(MAX_ANSWER_BYTES)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise NoAnswer(_why(error)) from None
-        if response.length:  # http.client says nothing when a body ends early
-            raise NoAnswer(f"the answer broke off, or is larger than {MAX_ANSWER_BYTES} bytes")
+        if response.length:  # http.client raises nothing when a body ends early
+            raise NoAnswer(f"the answer is incomplete, or larger than {MAX_ANSWER_BYTES} bytes")
         kind = (response.getheader("Content-Type") or "no content type").partition(";")[0].strip().lower()
         if response.status == 200 and kind == "application/json":
             found = _json_object(answer)
@@ -134,7 +135,7 @@ class Connection:
                 raise Refused(message, response.status, str(problem.get("reason")), wait)
         raise NoAnswer(
             printable(
-                f"it answered {response.status} with {kind}, which no gravac controller does",
+                f"it answered {response.status} with {kind}, which no gravac controller sends",
                 MAX_MESSAGE_CHARACTERS,
             )
         )
@@ -164,8 +165,8 @@ def _json_object(body: bytes) -> dict[str, Any] | None:
 
 def _detail(problem: dict[str, Any]) -> str:
     errors = problem.get("errors")
-    faults = [one for one in errors if isinstance(one, dict)] if isinstance(errors, list) else []
-    more = "; ".join(f"{one.get('field')}: {one.get('message')}" for one in faults)
+    faults = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    more = "; ".join(f"{fault.get('field')}: {fault.get('message')}" for fault in faults)
     return f"{problem.get('detail', 'no detail')} {more}".strip()
 
 
@@ -178,7 +179,7 @@ def _seconds(header: str | None) -> float:
 
 
 def _why(error: Exception) -> str:
-    """Name a failure of the network, or of HTTP: the other side may have sent anything."""
+    """Return the reason of a network or HTTP error as printable text."""
     if isinstance(error, http.client.HTTPException) and not isinstance(error, ConnectionError):
-        return printable(f"what came is no HTTP answer, {type(error).__name__}: {error}", 200)
+        return printable(f"the answer is not HTTP, {type(error).__name__}: {error}", 200)
     return printable(str(error) or type(error).__name__, MAX_MESSAGE_CHARACTERS)

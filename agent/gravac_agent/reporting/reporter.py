@@ -1,4 +1,4 @@
-"""Where rank 0 takes its window reports, and gets decisions from. Other ranks have none: they hear it in the tick."""
+"""Rank 0's reporter: takes window reports and returns decisions. The other ranks get decisions from the tick."""
 
 import logging
 import time
@@ -13,42 +13,52 @@ from gravac.traces import Line, TraceWriter
 from gravac.traces.follow import Follower
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
-from gravac_agent.reporting.joblock import JobLock
+from gravac_agent.reporting.job_lock import JobLock
 
 log = logging.getLogger("gravac.agent")
 
 
-class Desk(Protocol):
-    """Rank 0's decision maker. Nothing here may wait for a network or raise into training."""
+class Reporter(Protocol):
+    """Reports windows and events of a job, and holds the decision in force.
+
+    No method may raise into the training, and none but ``wait_ready`` and ``close`` may wait for a network.
+    """
 
     directive: Directive
-    """What the ranks should do now; read once a step."""
+    """What the ranks should do now. The exchange thread reads it once a step."""
     url: str | None
     """Address of the live page, once known."""
     trace_path: Path | None
+    """The job's journal, where it is on this machine."""
     policy_state: str | None
+    """State of the policy as JSON, for checkpoints."""
 
-    def put(self, report: WindowReport) -> None:
-        """Hand in a window, in order, once."""
+    def report_window(self, report: WindowReport) -> None:
+        """Report a window. Windows come in order, each once."""
         ...
 
-    def note(self, event: Event) -> None:
-        """Hand in something that happened."""
+    def report_event(self, event: Event) -> None:
+        """Report an event."""
         ...
 
     def resume(self, policy_state: str, window: int) -> None:
-        """Go on from a checkpoint: the policy's state then, and the number of the next window.
+        """Continue from a checkpoint.
 
-        Raises SetupError, with nothing changed, when the state is not one of the job's policy.
+        Args:
+            policy_state: the policy's state when it was saved, as JSON.
+            window: number of the next window.
+
+        Raises:
+            SetupError: the state is not one of the job's policy; nothing changed.
         """
         ...
 
     def wait_ready(self, seconds: float) -> bool:
-        """Wait until decisions can be had; False when the time is up."""
+        """Wait until decisions can be made. Returns False after ``seconds``."""
         ...
 
     def close(self, end: End) -> None:
-        """The job is over: hand in what is left, within a bounded time."""
+        """End the job: deliver what is left, within a bounded time."""
         ...
 
 
@@ -56,20 +66,26 @@ Numbered = TypeVar("Numbered", WindowReport, Event, WindowReport | Event | End)
 
 
 def renumbered(record: Numbered, offset: int) -> Numbered:
-    """Return the record in the job's own count of windows: a trainer started again counts from 0, its job goes on.
+    """Return the record with the job's window number: a restarted trainer counts from 0, and its job continues.
 
-    An end stays as it is: who journals it counts the whole job.
+    An end stays as it is: the journal's writer counts the whole job.
     """
     if isinstance(record, End) or not offset or record.window is None:
         return record
     return record.model_copy(update={"window": record.window + offset})
 
 
-class LocalDesk:
+class LocalReporter:
     """Decides in process, at once and so at a fixed step: for tests, notebooks, and policies that are not registered.
 
-    The journal is written to ``data_dir`` all the same, and one that is there already is taken up; a disk that fails
-    costs the journal, not the training.
+    It writes a journal too, and continues one that exists. When the disk fails, the journal ends and the training goes
+    on.
+
+    Args:
+        spec: the job.
+        data_dir: folder of the journals.
+        policy: the decision rule; None: the registered one of ``spec``.
+        lock: held until ``close``.
     """
 
     def __init__(
@@ -84,7 +100,7 @@ class LocalDesk:
         try:
             self._open(self.trace_path, spec)
         except Exception as error:
-            self._lose(error)
+            self._stop_journal(error)
         self.directive = Directive.of(self._fold.decision)
         self.policy_state: str | None = self._fold.policy_state
 
@@ -97,15 +113,15 @@ class LocalDesk:
                 self._steps += figures.steps(line.record)
 
         self._writer = TraceWriter(path, now=time.time, visit=visit)
-        # The run before may have died between a window and its decision.
+        # The previous run may have died between a window and its decision.
         self._write(*(follower.missing_head if follower.missing is None else (follower.missing,)))
-        if follower.fold is not None:  # the same job name again: its windows and epochs go on
+        if follower.fold is not None:  # the job was run before: its windows and epochs continue
             follower.fold.resume(spec)
             self._fold = follower.fold
             self._offset = self._fold.next_window - spec.first_window
         self._write(spec, self._fold.decision)
 
-    def put(self, report: WindowReport) -> None:
+    def report_window(self, report: WindowReport) -> None:
         report = renumbered(report, self._offset)
         decision = self._fold.decide(report)
         self._steps += figures.steps(report)
@@ -113,7 +129,7 @@ class LocalDesk:
         self.directive = Directive.of(decision)
         self._write(report, decision)
 
-    def note(self, event: Event) -> None:
+    def report_event(self, event: Event) -> None:
         self._write(renumbered(event, self._offset))
 
     def resume(self, policy_state: str, window: int) -> None:
@@ -123,7 +139,7 @@ class LocalDesk:
         except ValueError as error:
             raise SetupError(
                 f"the checkpoint does not fit policy={spec.policy.name!r}: {error}. Resume with the policy that it was "
-                "saved with, or start afresh without loading it"
+                "saved with, or start without loading it"
             ) from None
         self._offset = self._fold.next_window - window
         self.policy_state = self._fold.policy_state
@@ -147,8 +163,8 @@ class LocalDesk:
         try:
             self._writer.append(*records)  # type: ignore[arg-type]
         except Exception as error:
-            self._lose(error)
+            self._stop_journal(error)
 
-    def _lose(self, error: Exception) -> None:
-        log.warning("no journal from here on: %s: %s", self.trace_path, error)
+    def _stop_journal(self, error: Exception) -> None:
+        log.warning("the journal %s ends here, because writing it failed: %s", self.trace_path, error)
         self._writer, self.trace_path = None, None

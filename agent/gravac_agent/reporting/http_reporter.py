@@ -1,4 +1,4 @@
-"""The desk that asks a controller process: a background thread, so that a step never waits for HTTP (promise P1)."""
+"""Reports to a controller over HTTP, from a background thread, so that no step waits for the network (promise P1)."""
 
 import logging
 import threading
@@ -9,40 +9,39 @@ from gravac.policies import build
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
-from gravac_agent.reporting import calls
-from gravac_agent.reporting.answers import Checker, read_state
-from gravac_agent.reporting.backoff import FIRST_SECONDS, Backoff
-from gravac_agent.reporting.client import Connection, NoAnswer, Refused
-from gravac_agent.reporting.desk import renumbered
-from gravac_agent.reporting.joblock import JobLock
+from gravac_agent.reporting import controller_api
+from gravac_agent.reporting.connection import Connection, NoAnswer, Refused
+from gravac_agent.reporting.controller_api import DecisionChecker, read_state
+from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
-from gravac_agent.reporting.outbox import Outbox, OutboxRecord, name_of
+from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
+from gravac_agent.reporting.reporter import renumbered
 
 log = logging.getLogger("gravac.agent")
 
 IDLE_SECONDS = 1.0
-"""How often an idle desk looks whether its own controller still runs."""
+"""How often an idle reporter checks whether its own controller still runs."""
 MAX_REFUSALS = 8
-"""A record refused so many times in a row (over half a minute) is dropped, so that those behind it can go."""
+"""A record refused this many times in a row (over half a minute) is dropped, so that later ones can be delivered."""
 START_SECONDS = 30.0
-"""Longest that a controller of its own may take to answer after its start."""
-BACK = "The controller is back: its decision holds again."
+"""Longest time for a controller of the agent's own to start."""
 CLOSING_START_SECONDS = 15.0
-"""Time to start a controller of its own again where it died before the last windows were delivered."""
+"""Longest time to start it again at the end, where it died before the last windows were delivered."""
+RECOVERED = "The controller is back: its decision holds again."
 
 
-class RemoteDesk:
-    """Reports in order, each until it is acknowledged; restarts a controller of its own when that died.
+class HttpReporter:
+    """Delivers records in order, each until it is acknowledged, and restarts a controller of the agent's own that died.
 
-    What is not a valid answer counts as none: the record is kept, and sent again after a growing pause. After
-    ``fallback_windows`` windows without an answer the directive is dense (P5), and the decision's again as soon as the
-    controller has caught up.
+    Anything but a valid answer counts as none: the record stays queued and is sent again after a growing pause. After
+    ``fallback_windows`` windows without an answer the directive is dense (promise P5). As soon as the controller has
+    answered all windows, the directive is that of its decision again.
 
     Args:
         spec: the job.
         process: a controller of the agent's own; None where ``url`` names another one.
         url: address of a controller that runs already.
-        token: its secret; None where it has none. A controller of the agent's own has one of its own.
+        token: the secret of the controller at ``url``; None where it has none.
         request_seconds: total deadline of one request.
         fallback_windows: windows without an answer before all ranks go dense.
         pinned_cf: largest CF that an operator may pin.
@@ -73,33 +72,35 @@ class RemoteDesk:
         start = self._policy.start().decision
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
-        self._checker = Checker(self._policy, pinned_cf, None if spec.policy_state is None else start)
+        self._checker = DecisionChecker(self._policy, pinned_cf, None if spec.policy_state is None else start)
         self._decided = self.directive = Directive.of(start)
-        self._dense = False  # by agreement, as nobody answers
+        self._dense = False  # by agreement, because the controller does not answer
         self._outbox = Outbox()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ready = threading.Event()
         self._registered = False
         self._offset: int | None = None  # known after the first registration
-        self._handed_in = spec.first_window  # number after the newest window handed in, as the trainer counts
+        self._next_reported = (
+            spec.first_window
+        )  # number after the newest reported window, as the trainer counts
         self._next_window = 0  # number after the newest window that was decided, as the job counts
         self._refusals = 0  # of the record in flight, in a row
-        self._backoff = Backoff()
+        self._pauses = RetryPauses()
         self._hung = False
         self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
-        self._thread = threading.Thread(target=self._run, name="gravac-desk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
         self._thread.start()
 
-    # -- what the training calls ------------------------------------------------------------------------------
+    # -- called by the training ------------------------------------------------------------------------------
 
-    def put(self, report: WindowReport) -> None:
+    def report_window(self, report: WindowReport) -> None:
         with self._lock:
             dropped = self._outbox.dropped_windows
             self._outbox.add(report)
-            self._handed_in = report.window + 1
-            unanswered = self._outbox.windows - 1  # the one just handed in cannot have been answered yet
+            self._next_reported = report.window + 1
+            unanswered = self._outbox.windows - 1  # the newest cannot have been answered yet
             fall_back = unanswered >= self._fallback_windows and not self._dense
             if fall_back:
                 self._dense, self.directive = True, self._decided.dense()
@@ -109,10 +110,12 @@ class RemoteDesk:
         if fall_back:
             log.warning(message)
         if dropping:
-            log.error("no controller for so long that windows are dropped, the oldest first")
+            log.error(
+                "no controller for %d windows: from now on the oldest are dropped", self._outbox.windows
+            )
         self._wake.set()
 
-    def note(self, event: Event) -> None:
+    def report_event(self, event: Event) -> None:
         with self._lock:
             self._outbox.add(event)
         self._wake.set()
@@ -123,21 +126,21 @@ class RemoteDesk:
         except NoAnswer as error:
             raise SetupError(
                 f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
-                "it was saved with, or start afresh without loading it"
+                "it was saved with, or start without loading it"
             ) from None
         with self._lock:
             self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
             self.policy_state = policy_state
             self._decided = self.directive = Directive.of(state.decision)
             self._checker.resume(state.decision)
-            self._registered, self._offset, self._handed_in = False, None, window
+            self._registered, self._offset, self._next_reported = False, None, window
         self._wake.set()
 
     def wait_ready(self, seconds: float) -> bool:
         return self._ready.wait(seconds)
 
     def close(self, end: End) -> None:
-        """Deliver what is left, with a new controller of its own if need be, and end that. Logs what is lost."""
+        """Deliver what is left, with a new controller if the agent's own died, and end that. Logs what is lost."""
         with self._lock:
             self._outbox.add(end)
         seconds = 2 * self._request_seconds
@@ -156,7 +159,7 @@ class RemoteDesk:
         if self._job_lock is not None:
             self._job_lock.release()
 
-    # -- the thread -------------------------------------------------------------------------------------------
+    # -- the reporter thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -170,14 +173,14 @@ class RemoteDesk:
                     return
                 continue
             try:
-                self._backoff.succeeded(self._deliver())
+                self._pauses.succeeded(self._deliver())
             except NoAnswer as error:
                 starting = self._process is not None and not self._process.alive()
                 where = "" if self.url is None else f" at {self.url}"
-                pause = self._backoff.failed(f"{where}: {error}", error.retry_after, starting)
-            except Exception as error:  # a fault of ours must not end the thread, nor lose a record
+                pause = self._pauses.failed(f"{where}: {error}", error.retry_after, starting)
+            except Exception as error:  # a bug of ours must neither end the thread nor lose a record
                 log.exception("reporting to the controller failed; training goes on")
-                pause = self._backoff.failed(f": {error!r}")
+                pause = self._pauses.failed(f": {error!r}")
             else:
                 if self._outbox or self._closing.is_set():
                     self._wake.set()
@@ -188,8 +191,8 @@ class RemoteDesk:
             self._wake.set()
 
     def _deliver(self) -> bool:
-        """Send everything there is on one connection; False when there was nothing but a registration to send."""
-        self._look_after_process()
+        """Send all records on one connection. Returns False when there was only a registration to send."""
+        self._ensure_process()
         if self.url is None:
             raise NoAnswer("no controller yet")
         delivered = False
@@ -197,29 +200,31 @@ class RemoteDesk:
             with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
                 if not self._registered:
                     self._register(connection)
-                while self._registered and not connection.closed and (record := self._next()) is not None:
+                while (
+                    self._registered and not connection.closed and (record := self._next_record()) is not None
+                ):
                     self._send(connection, record)
                     delivered = True
         except NoAnswer as error:
             if (
                 isinstance(error, Refused)
                 and error.reason == "ended"
-                and isinstance(end := self._next(), End)
+                and isinstance(end := self._next_record(), End)
             ):
-                self._acknowledged(end)  # it was taken, the answer was lost
+                self._acknowledged(end)  # it was accepted, and the answer was lost
                 return True
             self._hung = not isinstance(error, Refused)
-            self._registered = False  # it may have forgotten us; to register again changes nothing otherwise
+            self._registered = False  # it may have lost the job; registering again is harmless otherwise
             raise
         self._hung = False
         return delivered
 
-    def _next(self) -> OutboxRecord | None:
+    def _next_record(self) -> OutboxRecord | None:
         with self._lock:
             return self._outbox.next()
 
-    def _look_after_process(self) -> None:
-        """Start the controller of this agent where it does not run; the end of the training waits for no hung one."""
+    def _ensure_process(self) -> None:
+        """Start the agent's own controller if it does not run. At the end of the training, replace one that hangs."""
         process = self._process
         if process is None:
             return
@@ -238,18 +243,18 @@ class RemoteDesk:
         with self._lock:
             base, first, offset = self._spec, self._outbox.first_window(), self._offset
             state = self.policy_state
-        spec = calls.resumed(base, state, None if first is None else first + (offset or 0))
-        answer = calls.register(connection, spec)
+        spec = controller_api.resumed(base, state, None if first is None else first + (offset or 0))
+        answer = controller_api.register(connection, spec)
         with self._lock:
             if self._spec is not base:
-                return  # a checkpoint was loaded in the meantime: register again
+                return  # a checkpoint was loaded meanwhile: register again
             decided = self._decided_before(answer.next_window)
             self._adopt(answer.decision, answer.policy_state, decided)
             self._next_window = answer.next_window
             if offset is None:
                 self._offset = answer.next_window - spec.first_window
             elif first is not None and answer.next_window > first + offset + 1:
-                # Another run of this name reported meanwhile: ours were never taken, so they are numbered after those.
+                # Another run of this name reported meanwhile: ours were never accepted, so they are numbered after its.
                 self._offset = answer.next_window - first
             self._registered = True
         self._ready.set()
@@ -259,11 +264,11 @@ class RemoteDesk:
         """Return the most windows that can have been decided since the last accepted decision; None: any number.
 
         The caller locks. The first registration cannot know how far the job went before. A later one can: no decision
-        follows a window that was not handed in, whatever ``next_window`` says. Where another run of this name reported
-        meanwhile, its epochs count as soon as that many windows were handed in.
+        follows a window that was not reported, whatever ``next_window`` says. Where another run of this name reported
+        meanwhile, its epochs become valid as soon as that many windows were reported.
         """
         if self._offset is not None:
-            return max(0, min(next_window, self._handed_in + self._offset) - self._next_window)
+            return max(0, min(next_window, self._next_reported + self._offset) - self._next_window)
         if self._spec.policy_state is None:
             return None
         return max(0, next_window - self._spec.first_window)
@@ -271,7 +276,7 @@ class RemoteDesk:
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
             numbered = renumbered(record, self._offset or 0)
-            answer = calls.report(connection, self._spec.job, numbered)
+            answer = controller_api.send_record(connection, self._spec.job, numbered)
             if answer is not None and isinstance(numbered, WindowReport):
                 with self._lock:
                     self._adopt(answer.decision, answer.policy_state, decided=1)
@@ -281,13 +286,14 @@ class RemoteDesk:
                 self._refusals += 1
                 if self._refusals >= MAX_REFUSALS:
                     log.error(
-                        "%s is dropped, as the controller keeps refusing it: %s", name_of(record), refused
+                        "%s is dropped because the controller keeps refusing it: %s", label(record), refused
                     )
                     self._acknowledged(record, dropped=True)
             raise
         self._acknowledged(record)
 
     def _acknowledged(self, record: OutboxRecord, dropped: bool = False) -> None:
+        """Remove a record from the queue, and end the fallback when all windows are answered."""
         self._refusals = 0
         back = False
         with self._lock:
@@ -298,12 +304,12 @@ class RemoteDesk:
             if self._dense and self._outbox.windows == 0 and not dropped:
                 self._dense, self.directive, back = False, self._decided, True
                 window = record.window if isinstance(record, WindowReport) else None
-                self._outbox.add(Event(kind="recovered", window=window, message=BACK))
+                self._outbox.add(Event(kind="recovered", window=window, message=RECOVERED))
         if back:
-            log.warning(BACK)
+            log.warning(RECOVERED)
 
     def _adopt(self, decision: Decision, policy_state: str, decided: int | None) -> None:
-        """Put a checked decision in force. The caller locks. Raises NoAnswer for one that must not be obeyed."""
+        """Check a decision and put it in force. The caller locks. Raises NoAnswer for one that is not valid."""
         self._checker.accept(decision, policy_state, decided)
         self.policy_state = policy_state
         self._decided = Directive.of(decision)
@@ -311,9 +317,9 @@ class RemoteDesk:
             self.directive = self._decided
 
     def _pause(self, seconds: float) -> None:
-        """Wait, whatever is handed in meanwhile. At the end of the training pauses are short, but never none."""
+        """Wait, even if records arrive. At the end of the training the pause is short, but never zero."""
         if self._closing.is_set() and self._hung and self._process is not None:
             return  # it is replaced next
         began = time.monotonic()
         if self._closing.wait(seconds):
-            time.sleep(max(0.0, began + FIRST_SECONDS - time.monotonic()))
+            time.sleep(max(0.0, began + FIRST_PAUSE_SECONDS - time.monotonic()))

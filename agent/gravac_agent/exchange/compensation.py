@@ -1,0 +1,139 @@
+"""Gradient + residual of one bucket: added up, measured and counted in as few passes as possible.
+
+In a surveyed step the histograms give the whole curve of gain against CF: what Top-k would keep at each CF. A few such
+steps in a window are enough, since the curve moves slowly, and counting costs a pass over the gradient.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import SelectionHint, Sifter, Tally, energy, inner, tally
+from gravac.memories import Bucket, Memory
+from gravac.signals.spectrum import Curve, Spectrum
+
+log = logging.getLogger("gravac.agent")
+
+SURVEYED_STEPS = 3
+"""Steps of a window that are surveyed."""
+
+
+@dataclass(slots=True)
+class CompensatedGradient:
+    """p = gradient + the share of the residual that is sent with it. Norms are infinite or NaN where an element is."""
+
+    p: Tensor
+    """Shape ``(n,)``. It may be the gradient itself, where there is no memory."""
+    gradient_sq: float
+    sq: float
+    """‖p‖²."""
+    histogram: Tally | None
+    """Histogram of p's magnitudes; None: not counted."""
+    magnitudes: SelectionHint | None
+    """What a codec can use instead of counting p: the histogram, or candidates for its largest elements."""
+    full_residual: bool
+    """The whole residual was added, so the next residual is p - sent."""
+    _dot: float | None = None
+
+    def dot(self, gradient: Tensor) -> float:
+        """Return ⟨p, g⟩. Call it before p changes."""
+        return inner(self.p, gradient) if self._dot is None else self._dot
+
+
+def compensate(
+    memory: Memory,
+    bucket: Bucket,
+    gradient: Tensor,
+    *,
+    whole: bool,
+    count: bool,
+    sifter: Sifter | None = None,
+) -> CompensatedGradient:
+    """Add the residual to a gradient, and measure the sum in the same pass where a kernel can.
+
+    Args:
+        memory: the error memory. Its draft of this step begins here.
+        bucket: which parameters the gradient is made of.
+        gradient: shape ``(n,)``; not changed.
+        whole: add all of the residual, for a dense step.
+        count: make a histogram of p.
+        sifter: finds candidates for the largest elements, which a codec takes instead of a histogram.
+    """
+    terms = memory.terms(bucket, gradient, whole=whole)
+    if terms is None:
+        p = memory.compensate(bucket, gradient, whole=whole)
+        histogram = tally(p) if count or sifter is not None else None
+        sq = energy(p) if histogram is None else histogram.energy
+        return CompensatedGradient(p, energy(gradient), sq, histogram, histogram, False)
+    residual, share, out = terms
+    if sifter is not None and not count and sifter.takes(gradient):
+        sifted = sifter.sift(gradient, residual, out, share)
+        memory.added(bucket, whole=whole)
+        dot = sifted.gradient_sq + share * sifted.residual_dot_gradient
+        magnitudes: SelectionHint = sifted
+        if sifted.places is None and math.isfinite(sifted.energy):  # the guess was off: count after all
+            magnitudes = tally(out)
+            sifter.learn(magnitudes)
+        return CompensatedGradient(
+            out, sifted.gradient_sq, sifted.energy, None, magnitudes, share == 1.0, dot
+        )
+    if count or sifter is not None:
+        histogram = tally(gradient, residual, share=share, out=out, sums=True)
+        memory.added(bucket, whole=whole)
+        if sifter is not None:
+            sifter.learn(histogram)
+        gradient_sq = _requested(histogram.gradient_sq)
+        dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
+        return CompensatedGradient(
+            out, gradient_sq, histogram.energy, histogram, histogram, share == 1.0, dot
+        )
+    if residual is None:
+        out.copy_(gradient)
+    else:
+        torch.add(gradient, residual, alpha=share, out=out)
+    memory.added(bucket, whole=whole)
+    gradient_sq = energy(gradient)
+    sq = gradient_sq if residual is None or not math.isfinite(gradient_sq) else energy(out)
+    return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
+
+
+def _requested(value: float | None) -> float:
+    assert value is not None  # ``sums=True`` computes it
+    return value
+
+
+@dataclass(slots=True)
+class Survey:
+    """The gain curve of one step on one rank, summed over its buckets."""
+
+    wanted: bool = False
+    curve: Curve | None = None
+
+    def add(self, histogram: Tally | None) -> None:
+        """Add a bucket's histogram, which must be finite. Never raises: a missing curve must not stop the training."""
+        if not self.wanted or histogram is None:
+            return
+        try:
+            curve = Spectrum.of(histogram).curve()
+            self.curve = curve if self.curve is None else self.curve + curve
+        except Exception:
+            log.exception("the gain curve of this step is left out")
+            self.wanted, self.curve = False, None
+
+
+NO_SURVEY = Survey()
+
+
+def is_surveyed(step_of_window: int, window_steps: int) -> bool:
+    """Whether a step is surveyed: ``SURVEYED_STEPS`` evenly spread ones are, the last of the window always.
+
+    Args:
+        step_of_window: 0 to ``window_steps - 1``.
+        window_steps: steps of a window.
+    """
+    every = max(1, window_steps // SURVEYED_STEPS)
+    first = window_steps - every * SURVEYED_STEPS
+    return (window_steps - 1 - step_of_window) % every == 0 and step_of_window >= first

@@ -1,0 +1,307 @@
+"""One bucket of one step on one rank: add the residual, compress, send, update the memory, and sum the energies."""
+
+import logging
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gravac import kernels
+from gravac.aggregators import Aggregator, Draft
+from gravac.collectives import Exchange, Transfer
+from gravac.compressors import Key
+from gravac.compressors.base import kept_count
+from gravac.kernels import LEAST_CF, Sifter
+from gravac.memories import Bucket, Memory
+from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
+from gravac_agent.exchange.failing_buckets import FailingBuckets
+from gravac_agent.exchange.overflow import (
+    Float16Means,
+    clamp_if_larger,
+    is_finite,
+    largest_summand,
+    update_after_dense,
+)
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.tick import StepSums
+
+log = logging.getLogger("gravac.agent")
+
+
+@dataclass(slots=True)
+class Compressed:
+    """The bucket's payload was sent. The gradient is unchanged."""
+
+    transfer: Exchange
+
+
+@dataclass(slots=True)
+class Uncompressed:
+    """Nothing was sent: the gradient's buffer now holds all there is to send, and the caller all-reduces it."""
+
+    raw: bool
+    """Whether the buffer holds the raw gradient."""
+
+
+EncodedBucket = Compressed | Uncompressed
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Encodes and decodes buckets with one aggregator and one error memory."""
+
+    compressor: str
+    """Text that ``aggregator`` was built from."""
+    aggregator: Aggregator
+    memory: Memory
+    failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
+    _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
+    """By bucket, for the k of the running step's smallest CF."""
+    _means: Float16Means = field(default_factory=Float16Means, init=False)
+    _noted: set[str] = field(default_factory=set, init=False)
+    _notes: list[str] = field(default_factory=list, init=False)
+
+    def encode(
+        self,
+        plan: Plan,
+        bucket: Bucket,
+        gradient: Tensor,
+        key: Key,
+        sums: StepSums,
+        survey: Survey = NO_SURVEY,
+    ) -> EncodedBucket:
+        """Compress a bucket and issue its collective, or prepare its buffer for a dense all-reduce.
+
+        Whatever fails before sending, this rank issues the collectives that the other ranks expect: a failure sends
+        zeros and keeps everything in the memory; a non-finite bucket sends NaN, so that every rank (and a GradScaler)
+        sees it. May wait for other ranks.
+
+        Args:
+            plan: the plan of the step.
+            bucket: which parameters the gradient is made of.
+            gradient: DDP's own buffer, shape ``(n,)``, or a sparse gradient. Changed only if the result is
+                ``Uncompressed``.
+            key: seed of the random numbers of this step, bucket and rank.
+            sums: energies and flags of the step, added to.
+            survey: gain curve of the step, added to where it is wanted.
+
+        Raises:
+            Exception: only what a collective raised.
+        """
+        raw = self.passes_through(plan, bucket)
+        if gradient.is_sparse:
+            self._count_sparse(bucket, gradient, sums)
+            return Uncompressed(raw)
+        plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
+        sums.failed = 0
+        transfer = self._send(plan, bucket, gradient, key, sums, survey)
+        self.failing.record(bucket, failed=sums.failed > 0)
+        sums.failed = max(failed_before, sums.failed)
+        return Uncompressed(raw) if transfer is None else Compressed(transfer)
+
+    def decode(self, bucket: Bucket, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
+        """Write the mean into DDP's ``buffer``, and what its format cannot hold into the memory.
+
+        Args:
+            bucket: which parameters the buffer is made of.
+            transfer: the finished transfer.
+            buffer: DDP's own, shape ``(n,)``.
+            in_place: the buffer itself was all-reduced.
+
+        Returns:
+            False when the mean is not finite although every rank's part was. Only float16 can overflow so; other
+            formats are not checked.
+        """
+        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+            transfer.mean_into(buffer)
+            return True
+        if in_place:
+            return is_finite(buffer)
+        finite, excess = self._means.write(transfer, buffer)
+        if excess is not None:
+            self.memory.hold_back(bucket, excess)
+            self._note_overflow(buffer)
+        return finite
+
+    def note(self, sentence: str) -> None:
+        """Put a sentence into log and journal, once in a job."""
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            self._notes.append(sentence)
+
+    def pop_notes(self) -> list[str]:
+        """Return the sentences noted since the last call. Call it between steps."""
+        if not self._notes:
+            return []
+        notes, self._notes = self._notes, []
+        return notes
+
+    def commit(self) -> None:
+        """Make the step's residuals and learned state permanent."""
+        self.memory.commit()
+        self.aggregator.commit()
+
+    def rollback(self) -> None:
+        """Drop the step's residuals and learned state."""
+        self.memory.rollback()
+        self.aggregator.rollback()
+
+    def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
+        """Whether this step sends the raw gradient: dense, nothing measured, no residual."""
+        idle = plan.cf == 1.0 and not plan.measured and not self.memory.transforms
+        return idle and not self.memory.has_residual(bucket)
+
+    def _send(
+        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+    ) -> Exchange | None:
+        """Prepare and send a draft, then update the memory. None: the buffer is to be all-reduced."""
+        compensated, finite = None, True
+        try:
+            compensated, draft = self._prepare(plan, bucket, gradient, key, sums, survey)
+            finite = compensated is not None
+        except Exception:
+            log.exception(
+                "compressing bucket %d failed; this rank sends zeros for it in this step", bucket.number
+            )
+            sums.failed = 1
+            draft = None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, 0.0)
+        if draft is None:
+            return None
+        transfer = draft.send(plan.cf)
+        if finite:
+            try:
+                self._update_memory(bucket, gradient, transfer, compensated, sums)
+            except Exception:  # the residual stays as it was
+                log.exception("the error memory failed on bucket %d", bucket.number)
+                sums.failed = 1
+        return transfer
+
+    def _prepare(
+        self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, sums: StepSums, survey: Survey
+    ) -> tuple[CompensatedGradient | None, Draft | None]:
+        """Return gradient + residual, None when it is not finite; and the draft to send, None when the buffer is to be
+        all-reduced and holds all there is to send."""
+        if self.passes_through(plan, bucket):
+            histogram = kernels.tally(gradient) if survey.wanted else None
+            sq = kernels.energy(gradient) if histogram is None else histogram.energy
+            if math.isfinite(sq):
+                survey.add(histogram)
+            else:
+                sums.nonfinite = 1
+            _add_energies(sums, sq, sq, sq, sq)
+            sums.sent_sq += sq
+            return None, None
+        ranked = bool(plan.measured) and self.aggregator.uses_histogram(gradient)
+        sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
+        count = survey.wanted or (ranked and sifter is None)
+        compensated = compensate(
+            self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter
+        )
+        if not (math.isfinite(compensated.gradient_sq) and math.isfinite(compensated.sq)):
+            sums.nonfinite = 1
+        if not math.isfinite(compensated.sq):
+            # Dense: the gradient is non-finite itself, or about to be summed with those that are.
+            return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
+        survey.add(compensated.histogram)
+        draft, energies = None, [compensated.sq]
+        clamped = self._clamped(gradient, compensated)
+        if plan.measured:
+            x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
+            draft = self.aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
+            energies = [draft.kept_energy(cf) for cf in plan.measured]
+        _add_energies(sums, compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
+        if plan.cf > 1.0:
+            return compensated, draft
+        sums.sent_sq += compensated.sq if clamped is None else kernels.energy(clamped)
+        residual = update_after_dense(self.memory, bucket, compensated.p, clamped, gradient.dtype)
+        if residual is not None:
+            self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
+        gradient.copy_(compensated.p if clamped is None else clamped)
+        return compensated, None
+
+    def _clamped(self, gradient: Tensor, compensated: CompensatedGradient) -> Tensor | None:
+        """Return the part of gradient + residual that fits the gradient's format; None when all of it does."""
+        if compensated.p is gradient:  # no memory: what is not sent would be lost
+            return None
+        limit = largest_summand(gradient.dtype, self.aggregator.communicator.size)
+        clamped = clamp_if_larger(compensated.p, compensated.sq, limit)
+        if clamped is not None:
+            self._note_overflow(gradient)
+        return clamped
+
+    def _count_sparse(self, bucket: Bucket, gradient: Tensor, sums: StepSums) -> None:
+        """Count a sparse gradient, which is sent as plain DDP sends it."""
+        sq = norm_sq(gradient)
+        if not math.isfinite(sq):
+            sums.nonfinite = 1
+        _add_energies(sums, sq, sq, sq, sq)
+        sums.sent_sq += sq
+        self.note(f"Gradients of {bucket.names[0]} are sparse: they are not compressed.")
+
+    def _note_overflow(self, gradient: Tensor) -> None:
+        self.note(
+            f"Gradient + residual leaves {gradient.dtype}, which ends at {torch.finfo(gradient.dtype).max:,.0f}: what "
+            "does not fit stays in the error memory. A smaller loss scale or compression factor avoids it."
+        )
+
+    def _sifter(self, bucket: Bucket, numel: int, cf: float) -> Sifter | None:
+        if cf < LEAST_CF:
+            return None
+        k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
+        if sifter is None or (sifter.k, sifter.numel) != (k, numel):
+            sifter = self._sifters[bucket.number] = Sifter(k, numel)
+        return sifter
+
+    def _update_memory(
+        self,
+        bucket: Bucket,
+        gradient: Tensor,
+        transfer: Exchange,
+        compensated: CompensatedGradient | None,
+        sums: StepSums,
+    ) -> None:
+        """Remove what this rank sent from its residual, while the transfer goes on.
+
+        ``compensated``: None when preparing failed.
+        """
+        codec, payload = transfer.codec, transfer.payload
+        sent_sq = codec.energy(payload)
+        sums.sent_sq += sent_sq
+        if compensated is None or not compensated.full_residual or payload.support is None:
+            residual = self.memory.update(bucket, codec, payload)
+            if residual is not None:
+                self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
+            return
+        # With e = p - s: ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖², ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩; s has few elements.
+        residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
+        residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
+        if self.memory.update(bucket, codec, payload) is not None:
+            self._add_residual(max(0.0, residual_sq), residual_dot, sums)
+
+    def _add_residual(self, sq: float, dot_gradient: float, sums: StepSums) -> None:
+        share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
+        sums.residual_sq += sq * share**2
+        sums.residual_dot_gradient += dot_gradient * share
+
+    def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
+        return self.aggregator.blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
+
+
+def norm_sq(gradient: Tensor) -> float:
+    """Return the squared L2 norm of a flat or a sparse gradient."""
+    return kernels.energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
+
+
+def bucket_label(names: tuple[str, ...]) -> str:
+    """Return a bucket's parameters as text for a message."""
+    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
+
+
+def _add_energies(
+    sums: StepSums, gradient: float, compensated: float, minimum: float, candidate: float
+) -> None:
+    sums.gradient_sq += gradient
+    sums.compensated_sq += compensated
+    sums.minimum_sq += minimum
+    sums.candidate_sq += candidate

@@ -1,0 +1,72 @@
+"""Buckets that keep failing to encode: after a few such steps in a row all ranks agree to send them densely."""
+
+import torch
+import torch.distributed as dist
+
+from gravac.memories import Bucket
+from gravac_agent.exchange.plan import Plan
+
+FAILED_STEPS = 3
+"""Steps in a row that a bucket must fail in. A single failure costs one rank one step."""
+_PLACES = 4096
+"""Buckets in the exchanged message; numbers beyond it share a place, so at worst one more bucket goes dense."""
+
+
+class FailingBuckets:
+    """This rank's failures by bucket, and what the ranks agreed on.
+
+    Used on the exchange thread, except for ``count_step``.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._streaks: dict[tuple[str, ...], int] = {}
+        self._dense: set[tuple[str, ...]] = set()
+        self._bad_steps = 0
+
+    def plan_for(self, bucket: Bucket, plan: Plan) -> Plan:
+        """Return the plan for this bucket: a dense one if the ranks agreed on that."""
+        self._names[bucket.number] = bucket.names
+        return Plan(plan.directive.dense(), 1.0) if self._dense and bucket.names in self._dense else plan
+
+    def record(self, bucket: Bucket, *, failed: bool) -> None:
+        """Record whether encoding this bucket failed in this step."""
+        if failed:
+            self._streaks[bucket.names] = self._streaks.get(bucket.names, 0) + 1
+        elif self._streaks:
+            self._streaks.pop(bucket.names, None)
+
+    def count_step(self, failed: bool) -> bool:
+        """Count a step. Returns whether all ranks must call ``agree`` now.
+
+        Args:
+            failed: whether any rank failed, which all ranks know from the tick.
+        """
+        self._bad_steps = self._bad_steps + 1 if failed else 0
+        if self._bad_steps < FAILED_STEPS:
+            return False
+        self._bad_steps = 0
+        return True
+
+    def agree(self, group: dist.ProcessGroup) -> list[tuple[str, ...]]:
+        """Exchange which buckets keep failing on any rank. All ranks call it.
+
+        Returns the parameter names of the buckets that are sent densely from now on.
+        """
+        failing = torch.zeros(_PLACES, dtype=torch.uint8)
+        for number, names in self._names.items():
+            if self._streaks.get(names, 0) >= FAILED_STEPS:
+                failing[number % _PLACES] = 1
+        dist.all_reduce(failing, dist.ReduceOp.MAX, group=group)
+        new = [
+            names
+            for number, names in sorted(self._names.items())
+            if failing[number % _PLACES] and names not in self._dense
+        ]
+        self._dense.update(new)
+        return new
+
+    def clear(self) -> None:
+        """Try all buckets again, after a change of codec or memory."""
+        self._streaks.clear()
+        self._dense.clear()

@@ -1,0 +1,80 @@
+"""Gradients in float16: what does not fit the format stays in the error memory.
+
+float16 ends at 65,504. Gradient + residual exceeds that long before the gradients of a plain run do, and so can what a
+codec decodes to (a bfloat16 payload reaches 3e38). float32 and bfloat16 have room for all that a memory may hold.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gravac.collectives import Transfer
+from gravac.compressors import Dense
+from gravac.memories import LARGEST, Bucket, Memory
+
+_DENSE = Dense()
+
+
+def largest_summand(dtype: torch.dtype, ranks: int) -> float:
+    """Return the largest magnitude that each of ``ranks`` ranks may add to a mean that is summed in ``dtype``.
+
+    Each addition rounds by a factor of at most 1 + ε/2, and the last sum must stay below the largest number. Infinite
+    where the format has room for all that a memory holds.
+    """
+    info = torch.finfo(dtype)
+    return math.inf if info.max > LARGEST else float(info.max / (1.0 + info.eps) ** ranks)
+
+
+def clamp_if_larger(p: Tensor, sq: float, limit: float) -> Tensor | None:
+    """Return a copy of ``p`` within ±``limit``; None when ``p`` is within it. ``sq``: the squared norm of ``p``."""
+    if sq <= limit * limit or float(torch.linalg.vector_norm(p, math.inf)) <= limit:
+        return None
+    return p.clamp(-limit, limit)
+
+
+def update_after_dense(
+    memory: Memory, bucket: Bucket, p: Tensor, clamped: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """Update the memory after a dense step, which sends ``p``, or ``clamped`` where that is not all of it.
+
+    Returns the residual, None when it is zero.
+    """
+    residual = memory.update(bucket, _DENSE, None)
+    if clamped is None:
+        return residual
+    rest = p - clamped.to(dtype)
+    memory.hold_back(bucket, rest)
+    return rest if residual is None else residual + rest
+
+
+class Float16Means:
+    """Writes means into float16 buffers by way of one float32 work space."""
+
+    def __init__(self) -> None:
+        self._space = torch.empty(0)
+
+    def write(self, transfer: Transfer, buffer: Tensor) -> tuple[bool, Tensor | None]:
+        """Write the mean into ``buffer``.
+
+        Returns whether all of the mean is finite, and the part that did not fit: None where all did. That part has the
+        same bits on all ranks, as the mean has.
+        """
+        if self._space.numel() < buffer.numel() or self._space.device != buffer.device:
+            self._space = torch.empty(buffer.numel(), device=buffer.device)
+        mean = self._space[: buffer.numel()]
+        transfer.mean_into(mean)
+        largest, limit = float(torch.linalg.vector_norm(mean, math.inf)), torch.finfo(buffer.dtype).max
+        if largest <= limit:
+            buffer.copy_(mean)
+            return True, None
+        if not math.isfinite(largest):
+            buffer.copy_(mean)
+            return False, None
+        buffer.copy_(mean.clamp(-limit, limit))
+        return True, mean.sub_(buffer)
+
+
+def is_finite(buffer: Tensor) -> bool:
+    """Whether every element is finite."""
+    return math.isfinite(float(torch.linalg.vector_norm(buffer, math.inf)))

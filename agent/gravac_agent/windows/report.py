@@ -1,0 +1,183 @@
+"""Rank 0's report of a window: the totals of all ranks as a record of the protocol."""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from gravac.protocol import (
+    GainCurve,
+    GainSums,
+    LevelSums,
+    PhaseSeconds,
+    RankRow,
+    SmoothedGain,
+    Spread,
+    StepDetail,
+    WindowReport,
+    quantiles,
+)
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.tick import StepSums
+from gravac_agent.windows.meters import StepTimes
+from gravac_agent.windows.totals import LevelTotals, RankTotals, WindowTotals
+
+log = logging.getLogger("gravac.agent")
+
+_ENERGIES = ("gradient_sq", "compensated_sq", "sent_sq", "candidate_sq", "residual_sq")
+_TIMES = ("seconds", "data_wait", "compute", "compress", "communicate", "decompress")
+
+
+def build_report(
+    window: WindowTotals,
+    ranks: Sequence[RankTotals],
+    gains: dict[float, float],
+    curve: GainCurve | None,
+    job: str,
+    incarnation: str,
+    listed: int,
+    steps: StepDetail | None = None,
+) -> WindowReport:
+    """Return rank 0's report of a window with at least one step.
+
+    Args:
+        window: rank 0's totals; its energies are over ranks already.
+        ranks: every rank's totals.
+        gains: smoothed gain by CF.
+        curve: gain curve over ranks.
+        job: the job's name.
+        incarnation: which run of the job this is.
+        listed: how many ranks are listed one by one.
+        steps: the steps that are listed one by one.
+    """
+    plan = window.last_plan
+    assert plan is not None
+    losses = sum(rank.loss_count for rank in ranks)
+    total = RankTotals(*(sum(column) for column in zip(*(rank.values() for rank in ranks), strict=True)))
+    own = ranks[0]
+    return WindowReport(
+        job=job,
+        incarnation=incarnation,
+        window=window.number,
+        first_step=window.first_step,
+        last_step=window.first_step + int(own.steps) - 1,
+        epoch=plan.directive.epoch,
+        phase=plan.directive.phase,
+        cf=plan.cf,
+        seconds=own.seconds,
+        samples=int(total.samples),
+        dense_bytes=int(total.dense_bytes),
+        payload_bytes=int(total.payload_bytes),
+        loss=sum(rank.loss_sum for rank in ranks) / losses if losses else None,
+        nonfinite_steps=int(own.nonfinite),
+        failed_steps=int(own.failed),
+        levels=tuple(_level(epoch, cf, level, len(ranks)) for (epoch, cf), level in window.levels.items()),
+        gains=tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items()),
+        phases=_phases(total, 1 / len(ranks)),
+        spread=_spread(ranks),
+        ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
+        curve=curve,
+        steps=steps,
+    )
+
+
+def _level(epoch: int, cf: float, level: LevelTotals, ranks: int) -> LevelSums:
+    sums = level.sums
+    return LevelSums(
+        epoch=epoch,
+        cf=cf,
+        steps=level.steps,
+        settled_steps=len(level.settled_seconds),
+        step_seconds_median=median(level.settled_seconds) if level.settled_seconds else None,
+        exposed_seconds_median=median(level.settled_exposed) if level.settled_exposed else None,
+        dense_bytes=level.dense_bytes * ranks,  # payload sizes are equal on all ranks by agreement
+        payload_bytes=level.payload_bytes * ranks,
+        sums=GainSums(
+            steps=level.finite_steps,
+            gradient_sq=sums.gradient_sq,
+            compensated_sq=sums.compensated_sq,
+            sent_sq=sums.sent_sq,
+            minimum_sq=sums.minimum_sq,
+            candidate_sq=sums.candidate_sq,
+            residual_sq=sums.residual_sq,
+            residual_dot_gradient=sums.residual_dot_gradient,
+            mean_steps=level.mean_steps,
+            mean_sq=level.mean_sq,
+            mean_gradient_sq=level.mean_gradient_sq,
+        ),
+    )
+
+
+def _phases(totals: RankTotals, share: float = 1.0) -> PhaseSeconds:
+    return PhaseSeconds(
+        data_wait=totals.data_wait * share,
+        compute=totals.compute * share,
+        compress=totals.compress * share,
+        communicate=totals.communicate * share,
+        decompress=totals.decompress * share,
+    )
+
+
+def _spread(ranks: Sequence[RankTotals]) -> Spread:
+    return Spread(
+        step_seconds=quantiles([rank.seconds for rank in ranks]),
+        data_wait=quantiles([rank.data_wait for rank in ranks]),
+        compute=quantiles([rank.compute for rank in ranks]),
+        compress=quantiles([rank.compress for rank in ranks]),
+        communicate=quantiles([rank.communicate for rank in ranks]),
+        decompress=quantiles([rank.decompress for rank in ranks]),
+    )
+
+
+def _rank_row(rank: int, totals: RankTotals) -> RankRow:
+    return RankRow(
+        rank=rank,
+        steps=int(totals.steps),
+        step_seconds=totals.seconds,
+        phases=_phases(totals),
+        samples=int(totals.samples),
+        nonfinite_steps=int(totals.nonfinite),
+        failed_steps=int(totals.failed),
+        memory_bytes=int(totals.memory_bytes),
+        agent_cpu_seconds=totals.agent_cpu,
+    )
+
+
+class StepList:
+    """The newest steps of one window, listed one by one (setting ``step_rows``); on rank 0 only.
+
+    Args:
+        most: steps to list; 0: none.
+        ranks: ranks of the job, whose payloads have the same size.
+    """
+
+    def __init__(self, most: int, ranks: int) -> None:
+        self._ranks = ranks
+        self._steps: deque[tuple[int, Plan, StepSums, StepTimes, int]] = deque(maxlen=most)
+
+    def add(self, step: int, plan: Plan, sums: StepSums, times: StepTimes, payload_bytes: int) -> None:
+        """Add a finished step; ``sums`` are over ranks, ``payload_bytes`` are this rank's."""
+        self._steps.append((step, plan, sums, times, payload_bytes))
+
+    def detail(self) -> StepDetail | None:
+        """Return the steps as a report has them. None when there are none or they cannot be written: the window is
+        reported without them."""
+        if not self._steps:
+            return None
+        steps, plans, sums, times, payloads = zip(*self._steps, strict=True)
+        columns: dict[str, tuple[object, ...]] = {
+            "epoch": tuple(plan.directive.epoch for plan in plans),
+            "cf": tuple(plan.cf for plan in plans),
+            "payload_bytes": tuple(payload * self._ranks for payload in payloads),
+            "nonfinite_ranks": tuple(int(each.nonfinite) for each in sums),
+            "failed_ranks": tuple(int(each.failed) for each in sums),
+        }
+        for name in _ENERGIES:
+            columns[name] = tuple(None if each.nonfinite else getattr(each, name) for each in sums)
+        for name in _TIMES:
+            columns[name] = tuple(round(getattr(each, name), 6) for each in times)
+        try:
+            return StepDetail.model_validate({"first_step": steps[0], **columns})
+        except ValueError:
+            log.exception("the steps of this window could not be listed; its report goes without them")
+            return None

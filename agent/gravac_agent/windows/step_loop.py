@@ -1,0 +1,274 @@
+"""The end of a step on one rank: commit or roll back, plan the next step, close windows."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.protocol import Event
+from gravac.signals.gain import GainTracker
+from gravac_agent.errors import AgreementError
+from gravac_agent.exchange.compensation import is_surveyed
+from gravac_agent.exchange.encoder import Encoder, bucket_label
+from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.tick import Announcement
+from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.windows.meters import StepClock
+from gravac_agent.windows.report import StepList, build_report
+from gravac_agent.windows.totals import WindowTotals, totals_of
+
+log = logging.getLogger("gravac.agent")
+
+
+class StepLoop:
+    """Ends each step, on the training thread, after backward and before the optimizer.
+
+    Plans are made two steps ahead: the tick of step s carries the fingerprint of the plan of step s+1 and the energies
+    from which the plan of step s+2 follows. So a disagreement is known before any collective of step s+1.
+
+    It calls the engine, and the engine never calls it: what the exchange thread needs of it is in ``announcement``.
+
+    Args:
+        engine: runs the exchange.
+        announcement: what this rank announces in each tick.
+        group: group of the ticks, for the agent's other collectives.
+        rank: this rank.
+        encoder: the engine's encoder.
+        tracker: smoothed gains, equal on all ranks.
+        plan: plan of the first two steps.
+        window_steps: steps of a window.
+        settle_steps: steps after a change of CF whose time does not count.
+        reporter: rank 0's; None on the other ranks.
+        job: the job's name.
+        incarnation: which run of the job this is.
+        stability_warning: returns why the error memory may grow without limit at a CF, if it may.
+        rank_rows: ranks that a report lists one by one.
+        step_rows: steps that a report lists one by one.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        announcement: Announcement,
+        group: dist.ProcessGroup,
+        rank: int,
+        encoder: Encoder,
+        tracker: GainTracker,
+        plan: Plan,
+        window_steps: int,
+        settle_steps: int,
+        reporter: Reporter | None,
+        job: str,
+        incarnation: str,
+        stability_warning: Callable[[float], str | None],
+        rank_rows: int,
+        step_rows: int,
+    ) -> None:
+        self._engine, self.announcement = engine, announcement
+        self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
+        self._dropped = 0
+        self._window_steps, self._settle_steps = window_steps, settle_steps
+        self._reporter, self._job, self._incarnation = reporter, job, incarnation
+        self._rank_rows = rank_rows
+        self._step_rows = 0 if reporter is None else step_rows
+        self._step_list = StepList(self._step_rows, group.size())
+        self.clock = StepClock()
+        self.step = 0
+        self.window = WindowTotals(0, 0)
+        self.plan = plan
+        self._stability_warning, self._checked_cfs = stability_warning, {1.0}
+        self._steps_at_level = 0
+        self.steps_at: Counter[float] = Counter()
+        """Steps by the CF that they sent."""
+        self.dense_bytes = 0
+        self.payload_bytes = 0
+        self.nonfinite_steps = self.failed_steps = 0
+
+    @property
+    def following(self) -> Plan:
+        """Plan of the step after the running one."""
+        return self.announcement.following
+
+    @property
+    def window_full(self) -> bool:
+        """Whether the window is over and waits to be closed."""
+        return self.step - self.window.first_step >= self._window_steps
+
+    def begin_step(self) -> None:
+        """Hand the plan of the next step to the engine."""
+        step_of_window = (self.step - self.window.first_step) % self._window_steps
+        self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._window_steps))
+
+    def end_step(self) -> bool:
+        """End the running step and begin the next one. Waits for the step's tick.
+
+        Returns:
+            True when the step counts, False when a rank had a non-finite gradient.
+
+        Raises:
+            AgreementError: the ranks do not agree on the next plan; raised on all of them.
+            PeerError: a collective failed because a rank is gone.
+            Exception: anything else that a collective raised.
+        """
+        result = self._engine.wait_step()
+        tick, sums = result.tick, result.tick.sums
+        overflowed = not result.finite and not sums.nonfinite
+        if overflowed:
+            sums.nonfinite = self._group.size()  # the mean is the same everywhere
+            sums = sums.flagged()
+        counts = sums.nonfinite == 0
+        if counts:
+            if not sums.failed:
+                self._encoder.aggregator.learn(tick.means)
+            self._encoder.commit()
+            for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
+                self.tracker.update(cf, kept_sq, sums.compensated_sq)
+        else:
+            self._encoder.rollback()
+            self._note_dropped_residual()
+            self.nonfinite_steps += 1
+            what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
+            self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
+        for sentence in self._encoder.pop_notes():
+            self._note("note", sentence)
+        if self._encoder.failing.count_step(sums.failed > 0):
+            self._engine.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
+        if sums.failed:
+            self.failed_steps += 1
+            self._note(
+                "failed",
+                f"Step {self.step}: compression failed on {sums.failed:.0f} rank(s); see their logs.",
+            )
+        self._steps_at_level += 1
+        settled = self._steps_at_level > self._settle_steps
+        times = self.clock.end_step(result)
+        self.window.add(self.plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
+        self._step_list.add(self.step, self.plan, sums, times, result.payload_bytes)
+        self.window.add_mean(self.plan, sums, result.mean_sq)
+        self.window.own.agent_cpu += result.cpu_seconds
+        if counts:
+            self.window.add_curve(result.curve)
+        self.steps_at[self.plan.cf] += 1
+        self.dense_bytes += result.dense_bytes
+        self.payload_bytes += result.payload_bytes
+        if not tick.agreed:
+            raise AgreementError(
+                f"step {self.step}: ranks disagree on the next step's plan; rank {self.rank} has {self.following}. "
+                "No gradient was exchanged under it. Ranks must run the same code and load the same checkpoint."
+            )
+        self._advance(tick.directive)
+        self.begin_step()
+        return counts
+
+    def _advance(self, directive: Directive) -> None:
+        before, self.plan = self.plan, self.following
+        if (before.cf, before.directive.epoch) != (self.plan.cf, self.plan.directive.epoch):
+            self._steps_at_level = 0
+            self._warn_if_unstable(self.plan.cf)
+        following = self.announcement.following = next_plan(directive, self.tracker)
+        self.tracker.forget_except(frozenset(self.plan.measured + following.measured))
+        self.step += 1
+
+    def close_window(self, samples: int) -> None:
+        """Begin a new window and report the full one. Every rank calls it at the start of the same step.
+
+        The ranks' totals are gathered on the exchange thread, before any bucket of the new step.
+
+        Args:
+            samples: samples of the window on this rank.
+        """
+        for sentence in self._encoder.aggregator.notes():
+            self._note("note", sentence, logging.INFO)
+        window, self.window = self.window, WindowTotals(self.window.number + 1, self.step)
+        window.own.memory_bytes = self._encoder.memory.nbytes()
+        window.own.samples = samples
+        step_list, self._step_list = self._step_list, StepList(self._step_rows, self._group.size())
+        gains = dict(self.tracker.gains())
+        self._engine.enqueue(lambda: self._gather_and_report(window, gains, step_list))
+
+    def _gather_and_report(
+        self, window: WindowTotals, gains: dict[float, float], step_list: StepList
+    ) -> None:
+        """Gather the totals of all ranks and report the window on rank 0. Runs on the exchange thread."""
+        try:
+            mine = window.vector()
+            vectors = [torch.empty_like(mine) for _ in range(self._group.size())]
+            dist.all_gather(vectors, mine, group=self._group)
+            if self._reporter is not None:
+                curve = window.curve_over_ranks(vectors, own=self._encoder.aggregator.keeps_largest)
+                report = build_report(
+                    window,
+                    [totals_of(vector) for vector in vectors],
+                    gains,
+                    curve,
+                    self._job,
+                    self._incarnation,
+                    self._rank_rows,
+                    step_list.detail(),
+                )
+                self._reporter.report_window(report)
+        except Exception:  # a missing report must not stop the training
+            log.exception("window %d could not be reported", window.number)
+
+    def _agree_on_failing(self) -> None:
+        """Agree on the buckets that are sent densely from now on. Runs on the exchange thread."""
+        try:
+            for names in self._encoder.failing.agree(self._group):
+                self.announcement.add(f"dense {names}")
+                self._encoder.note(
+                    f"Compressing {bucket_label(names)} keeps failing: it is sent densely from now on."
+                )
+        except Exception:  # the next collective fails, too, and is raised where the training sees it
+            log.exception("ranks could not agree on buckets that keep failing")
+
+    def _warn_if_unstable(self, cf: float) -> None:
+        """Warn, once for each CF, when the error memory may grow without limit at it."""
+        if cf not in self._checked_cfs:
+            self._checked_cfs.add(cf)
+            warning = self._stability_warning(cf)
+            if warning is not None:
+                self._note("note", warning)
+
+    def _note_dropped_residual(self) -> None:
+        """Report a residual that overflowed and was dropped (on rank 0; each rank logs its own)."""
+        dropped = self._encoder.memory.dropped
+        if dropped > self._dropped:
+            self._dropped = dropped
+            self._note(
+                "note", f"Step {self.step}: the residual of rank {self.rank} overflowed and was dropped."
+            )
+
+    def _note(self, kind: str, message: str, level: int = logging.WARNING) -> None:
+        log.log(level, message)
+        if self._reporter is not None:
+            self._reporter.report_event(
+                Event.model_validate({"kind": kind, "window": self.window.number, "message": message})
+            )
+
+    def forget_gains(self, why: str) -> None:
+        """Drop all measured gains, because the meaning of what is sent changed. So the next step is dense.
+
+        Args:
+            why: sentence for log and journal.
+        """
+        self.tracker.averages.clear()
+        self._checked_cfs = {1.0}
+        self.plan = self.announcement.following = next_plan(self.following.directive, self.tracker)
+        self._steps_at_level = self._dropped = 0
+        self._note("note", why)
+
+    def restore_aggregator(self, state: dict[str, Tensor]) -> None:
+        """Load the aggregator's state. Ranks that load different ones disagree on the next plan."""
+        aggregator = self._encoder.aggregator
+        aggregator.load_state_dict(state)
+        self.announcement.add(aggregator.state_digest())
+
+    def restore(self, plan: Plan, following: Plan, step: int, window: int) -> None:
+        """Continue where a checkpoint was saved. Call it before the first step."""
+        self.plan, self.announcement.following, self.step = plan, following, step
+        self.window = WindowTotals(window, step)

@@ -1,0 +1,177 @@
+"""What a rank measures over a window, and the report of it on rank 0: times, samples, loss, totals, curve, steps."""
+
+import logging
+import time
+
+import pytest
+import torch
+
+from gravac.kernels import tally
+from gravac.signals.gain import GainTracker
+from gravac.signals.spectrum import LADDER, Spectrum
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.step import StepResult
+from gravac_agent.exchange.tick import StepSums, Tick
+from gravac_agent.windows.meters import StepClock, StepTimes, TrainerInput
+from gravac_agent.windows.report import StepList, build_report
+from gravac_agent.windows.totals import RankTotals, WindowTotals, totals_of
+
+PLAN = Plan(Directive(1, "hold", 10.0, 10.0, 0.1), 10.0)
+
+
+def result(last_submit_at: float, *activity: tuple[str, float, float]) -> StepResult:
+    tick = Tick(StepSums(), PLAN.directive, True)
+    return StepResult(tick, last_submit_at, list(activity), 0, 0, None, True, None, 0.0)  # type: ignore[arg-type]
+
+
+def test_phases_add_up_and_count_only_what_backward_does_not_hide(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = StepClock()
+    clock.optimizer_ended()
+    now[0] = 101.0
+    clock.forward_began()
+    now[0] = 110.0
+    times = clock.end_step(
+        result(
+            105.0,
+            ("compress", 102.0, 104.0),
+            ("compress", 104.5, 105.5),
+            ("communicate", 105.5, 109.0),
+            ("decompress", 109.0, 109.25),
+        )
+    )
+    assert (times.seconds, times.data_wait, times.compress, times.communicate, times.decompress) == (
+        10.0,
+        1.0,
+        0.5,
+        3.5,
+        0.25,
+    )
+    assert (
+        times.data_wait + times.compute + times.compress + times.communicate + times.decompress
+        == times.seconds
+    )
+    now[0] = 112.0
+    assert clock.end_step(result(111.0)).data_wait == 0.0
+
+
+def test_samples_are_counted_or_logged() -> None:
+    trainer = TrainerInput()
+    trainer.forward((torch.ones(16, 3),), {})
+    trainer.forward((), {"x": torch.ones(8)})
+    trainer.end_step()
+    assert trainer.pop_samples() == 24
+    assert trainer.pop_samples() == 0
+    trainer.samples_per_step = 5
+    trainer.forward((torch.ones(16, 3),), {})
+    trainer.end_step()
+    assert trainer.pop_samples() == 5
+
+
+def test_loss_is_read_one_step_late_and_only_if_finite() -> None:
+    trainer = TrainerInput()
+    assert trainer.log_loss(torch.tensor(2.0, requires_grad=True)) is None
+    assert trainer.log_loss(float("nan")) == 2.0
+    assert trainer.log_loss(3.0) is None
+    assert trainer.pop_loss() == 3.0
+    assert trainer.pop_loss() is None
+
+
+def test_report_adds_ranks_and_keeps_levels_apart() -> None:
+    clock = StepClock()
+    window = WindowTotals(4, 200)
+    dense = Plan(Directive(1, "explore", 10.0, 40.0, 0.1), 1.0)
+    for number in range(6):
+        plan = dense if number < 2 else PLAN
+        sums = StepSums(
+            gradient_sq=1.0, compensated_sq=4.0, sent_sq=2.0, nonfinite=1.0 if number == 5 else 0.0
+        )
+        window.add(
+            plan, sums, clock.end_step(result(0.0)), 100, 100 if number < 2 else 20, settled=number > 2
+        )
+    window.own.samples = 96
+    window.add_loss(2.0)
+    other = RankTotals(*window.own.values())
+    other.loss_sum, other.seconds = 4.0, 9.0
+    report = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start", 2)
+    assert (report.window, report.first_step, report.last_step, report.cf, report.epoch) == (
+        4,
+        200,
+        205,
+        10.0,
+        1,
+    )
+    assert (report.samples, report.dense_bytes, report.payload_bytes) == (192, 1200, 2 * (200 + 80))
+    assert report.loss == 3.0
+    assert report.nonfinite_steps == 1
+    first, second = report.levels
+    assert (first.cf, first.steps, first.settled_steps, first.step_seconds_median) == (1.0, 2, 0, None)
+    assert (second.cf, second.steps, second.settled_steps, second.payload_bytes) == (10.0, 4, 3, 160)
+    assert (second.sums.steps, second.sums.compensated_sq, second.sums.sent_sq) == (3, 12.0, 6.0)
+    assert report.ranks[1].step_seconds == 9.0
+    fewer = build_report(window, [window.own, other], {10.0: 0.5}, None, "job", "start", 1)
+    assert fewer == report.model_copy(update={"ranks": report.ranks[:1]})
+    assert report.spread is not None
+    assert report.spread.step_seconds[2:] == (9.0, 9.0)
+    assert report.spread.step_seconds[0] == round(report.ranks[0].step_seconds, 6)
+
+
+def test_the_curve_of_a_window_is_that_of_all_ranks_and_steps() -> None:
+    """Energies are added before they are divided: a rank with little gradient counts little."""
+    mine, theirs = WindowTotals(0, 0), WindowTotals(0, 0)
+    loud, quiet = torch.zeros(100), torch.full((100,), 1e-3)
+    loud[:10] = 5.0  # ten elements hold it all
+    for x in (loud, loud):
+        mine.add_curve(Spectrum.of(tally(x)).curve())
+    theirs.add_curve(Spectrum.of(tally(quiet)).curve())
+    vectors = [window.vector() for window in (mine, theirs)]
+    curve = mine.curve_over_ranks(vectors, own=True)
+    assert curve is not None
+    assert (curve.steps, curve.own, curve.gains[0]) == (2, True, 1.0)
+    gain = curve.gains[LADDER.index(10.0)]
+    assert gain is not None
+    assert 0.999 < gain < 1.0
+    assert curve.gains[-1] == pytest.approx(0.1, abs=1e-5)  # one of ten equal ones
+    assert WindowTotals(0, 0).curve_over_ranks(vectors, own=True) is None
+
+
+def test_a_rank_without_a_curve_adds_nothing_to_it() -> None:
+    window = WindowTotals(0, 0)
+    totals = len(window.own.values())
+    assert len(window.vector()) == totals + len(LADDER) + 1
+    assert float(window.vector()[totals:].abs().sum()) == 0.0
+    assert totals_of(window.vector()) == window.own
+
+
+TIMES = StepTimes(
+    seconds=1.0, data_wait=0.125, compute=0.5, compress=0.0625, communicate=0.25, decompress=0.0625
+)
+UNMEASURED: Plan = next_plan(Directive(3, "hold", 10.0, 10.0, 0.0), GainTracker(0.1))
+
+
+def step_list(most: int, steps: int, **sums: float) -> StepList:
+    found = StepList(most, ranks=4)
+    for step in range(steps):
+        found.add(step, UNMEASURED, StepSums(**sums), TIMES, 100 + step)
+    return found
+
+
+def test_the_newest_steps_are_listed() -> None:
+    found = step_list(3, 10, sent_sq=2.0).detail()
+    assert found is not None
+    assert found.first_step == 7
+    assert found.payload_bytes == (428, 432, 436), "of four ranks"
+    assert (found.epoch, found.cf) == ((3,) * 3, (UNMEASURED.cf,) * 3)
+    assert (found.sent_sq, found.communicate) == ((2.0,) * 3, (0.25,) * 3)
+
+
+def test_no_steps_are_listed_where_none_are_requested() -> None:
+    assert step_list(0, 10).detail() is None
+    assert step_list(5, 0).detail() is None
+
+
+def test_steps_that_cannot_be_written_cost_the_list_only(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "gravac.agent"):
+        assert step_list(3, 3, residual_sq=float("inf")).detail() is None
+    assert "could not be listed" in caplog.text
