@@ -10,7 +10,7 @@ from gravac.fold import JobFold
 from gravac.traces.trace import TraceRecord
 from gravac_controller.api.examples import SPEC, WINDOW
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.metrics import exposition as metrics
+from gravac_controller.metrics.exposition import job_values, render
 from gravac_controller.settings import ControllerSettings
 
 MOST_ROWS = 1024
@@ -48,9 +48,9 @@ def cost(jobs: int, ranks: int) -> Cost:
     found = []
     for _ in range(REPEATS):
         began = time.process_time()
-        pictures = metrics.take(held, settings)
+        values = job_values(held, settings)
         taken = time.process_time()
-        text = metrics.render(metrics.Picture(pictures, None))
+        text = render(values, None)
         found.append((time.process_time() - began, taken - began))
     series = sum(not line.startswith(b"#") for line in text.splitlines())
     return Cost(series, len(text), min(found)[0], min(loop for _, loop in found))

@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
-from gravac_controller.page.bundle import CannotBundle, bundle
-from gravac_controller.page.files import STATIC
+from gravac_controller.page.files import STATIC, CannotBundle, bundle
 from gravac_controller.report.figure import LONGEST_NAME, svg
 from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell

@@ -23,7 +23,7 @@ from gravac_controller.client import (
     running,
 )
 from gravac_controller.client.wire import base_of
-from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
+from gravac_controller.views.models import EndView, Snapshot, WindowDelta
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -129,7 +129,7 @@ def test_steering(controller: Controller, client: Client) -> None:
     after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", seen=seen)
     assert after.view.waiting is not None
     assert after.view.waiting.cf == 25.0
-    with pytest.raises(Refused, match="412 Precondition Failed: this is epoch") as caught:
+    with pytest.raises(Refused, match="412 Precondition Failed: the epoch is now") as caught:
         client.order("gamma", "dense", actor="bob", seen=seen)
     assert caught.value.status == 412
     client.order("gamma", "resume", actor="bob", seen=after)

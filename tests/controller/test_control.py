@@ -119,7 +119,7 @@ def test_an_order_names_the_epoch_it_is_about(steered: InProcess) -> None:
         is_problem(put(steered, seen), 428)
     for seen in (decision.epoch + 1, "nonsense", f"{decision.epoch}+1"):
         response = put(steered, seen)
-        assert "is epoch" in is_problem(response, 412)
+        assert "the epoch is now" in is_problem(response, 412)
         assert response.headers["etag"] == f'"{decision.epoch}"'
     assert put(steered, decision.epoch).status_code == 202
     is_problem(put(steered, decision.epoch), 412)  # somebody else's order came in between

@@ -32,7 +32,7 @@ def register(app: InProcess, **changes: object) -> JobAnswer:
     if (
         known is not None
         and known.begun
-        and known.live.known()[0].incarnation != changes.get("incarnation", "first")
+        and known.live.spec_and_decision()[0].incarnation != changes.get("incarnation", "first")
     ):
         silence(app, str(changes.get("job", "job")))
     return JobAnswer.model_validate_json(post(app, "/v1/jobs", spec(**changes)))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.api.headers import HEADERS
-from gravac_controller.api.rates import BURST_SECONDS, MOST_KEYS, Rates
+from gravac_controller.api.guard import BURST_SECONDS, MOST_KEYS, Rates
+from gravac_controller.api.responses import HEADERS
 from tests.support.sse import Reader
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gravac_controller.jobs import cursor
-from gravac_controller.jobs.cursor import Cursor, cut
+from gravac_controller.jobs import pages
+from gravac_controller.jobs.pages import Cursor, cut
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register
 from tests.controller.test_pages import walk
@@ -82,7 +82,7 @@ def test_windows_and_decisions_by_epoch_and_phase(job: InProcess) -> None:
 def test_one_page_looks_at_a_bounded_part_of_the_journal(
     job: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cursor, "MAX_SCANNED", 50)
+    monkeypatch.setattr(pages, "MAX_SCANNED", 50)
     page = job.client.get("/v1/jobs/job/windows?from_step=4000").json()
     assert page == {"items": [], "next": "49"}
     assert numbers(walk(job, "windows?from_step=4000", 20)) == list(range(80, WINDOWS))

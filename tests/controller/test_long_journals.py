@@ -127,7 +127,7 @@ def test_streams_resume_over_parts(two: tuple[InProcess, InProcess]) -> None:
     many, _ = two
     job = many.services.store.jobs["job"]
     lines = [line for line in read(folder_of(many) / parts.ACTIVE) if line.kind == "window"]
-    moments = job.live.moments_after(lines[-40].number - 1)
+    moments = job.live.changes_after(lines[-40].number - 1)
     assert moments is not None
     told = [moment.window.report.window for moment in moments if moment.window is not None]
     assert told == [line.record.window for line in lines[-40:]]  # type: ignore[union-attr]

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gravac.protocol import Candidate, Decision, GainCurve, SmoothedGain, WindowReport
-from gravac_controller.live.budget import SLACK, Budget
-from gravac_controller.live.recent import Recent, decision_bytes, window_bytes
+from gravac_controller.live.recent import SLACK, Budget, Recent, decision_bytes, window_bytes
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views.records import decision_view, window_view
+from gravac_controller.views.models import DecisionView, WindowView
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register
 from tests.support.direct import run
@@ -52,8 +51,8 @@ def test_what_is_counted_is_what_is_allocated(
     tracemalloc.start()
     for number in range(60):
         report = WindowReport.model_validate_json(reports[number])
-        recent.add_window(window_view(1.0, report, 2))
-        recent.add_decision(decision_view(1.0, Decision.model_validate_json(decisions[number]), None))
+        recent.add_window(WindowView.of(1.0, report, 2))
+        recent.add_decision(DecisionView.of(1.0, Decision.model_validate_json(decisions[number]), None))
     gc.collect()
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -91,10 +90,10 @@ def test_streams_find_out_what_was_forgotten(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 20)
     live = app.services.store.jobs["job"].live
     line = 15  # of the sixth window's decision or so
-    assert live.moments_after(line) is not None
+    assert live.changes_after(line) is not None
     live.recent.forget(1 << 30)
-    assert live.moments_after(line) is None, "so a reader who knows that line gets a snapshot"
-    assert live.moments_after(live.line) == []
+    assert live.changes_after(line) is None, "so a reader who knows that line gets a snapshot"
+    assert live.changes_after(live.line) == []
     assert len(live.decisions) == 1
     assert app.client.get("/v1/jobs/job").status_code == 200
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import derived, risk
 from gravac_controller.live import projection as live
-from gravac_controller.metrics.traffic import Traffic
+from gravac_controller.metrics.service import ServiceMetrics
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import post, register, run
 from tools.harness.builders import Trainer
@@ -216,12 +216,17 @@ def test_requests_are_counted_by_template_and_known_words(app: InProcess) -> Non
 
 
 def test_durations_fall_into_their_buckets() -> None:
-    traffic = Traffic()
+    metrics = ServiceMetrics()
     for seconds in (0.0005, 0.001, 0.0011, 4.0, 60.0):
-        traffic.note("/", "GET", 200, seconds)
-    found = traffic.picture().durations["/", "GET"]
-    assert found.seconds == pytest.approx(64.0026)
-    assert (found.counts[0], found.counts[1], found.counts[-3:]) == (2, 3, (3, 4, 5))
+        metrics.count_request("/", "GET", 200, seconds)
+    name, labels = "gravac_http_request_duration_seconds", {"route": "/", "method": "GET"}
+    value = metrics.registry.get_sample_value
+    assert value(f"{name}_sum", labels) == pytest.approx(64.0026)
+    counts = {
+        bound: value(f"{name}_bucket", labels | {"le": bound})
+        for bound in ("0.001", "0.002", "2.0", "5.0", "+Inf")
+    }
+    assert counts == {"0.001": 2, "0.002": 3, "2.0": 3, "5.0": 4, "+Inf": 5}
 
 
 def test_what_is_silent_for_a_day_leaves(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from gravac.protocol import End, Event
 from gravac.protocol.orders import Order
 from gravac.traces.trace import TraceError
 from gravac_controller.api.services import Services
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.replay.replayed import EVERY, ReplayedJob
+from gravac_controller.replay.job import EVERY, ReplayedJob
 from gravac_controller.replay.server import create_replay_app
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import JobView
@@ -27,7 +27,7 @@ SETTINGS = ControllerSettings.model_construct()
 
 def shown(live: LiveJob) -> dict[str, Any]:
     """What people see of a job but its state, which is the clock's, and what only a running job has."""
-    view = present.job_view(live).model_dump(mode="json")
+    view = job_views.job_view(live).model_dump(mode="json")
     hidden = ("state", "spec", "control_enabled", "override_waiting")
     return {name: value for name, value in view.items() if name not in hidden}
 
@@ -83,16 +83,16 @@ def test_each_window_shows_what_was_shown(told: tuple[Path, dict[int, dict[str, 
     later = differing(job, seen)
     # What happens between two windows belongs to the first of them, and was not there yet when it was shown.
     assert later == [29, 39, 69, 79]
-    assert present.job_view(job.as_of(WINDOWS)).state == "ended"
-    assert present.job_view(job.as_of(WINDOWS - 1)).state == "running"
-    override = present.job_view(job.as_of(45)).override
+    assert job_views.job_view(job.as_of(WINDOWS)).state == "ended"
+    assert job_views.job_view(job.as_of(WINDOWS - 1)).state == "running"
+    override = job_views.job_view(job.as_of(45)).override
     assert override is not None
     assert override.cf == 33.0
-    assert present.job_view(job.as_of(75)).override is None
+    assert job_views.job_view(job.as_of(75)).override is None
 
 
 def test_before_the_first_window(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
-    view = present.job_view(ReplayedJob(told[0], folder, SETTINGS).as_of(-1))
+    view = job_views.job_view(ReplayedJob(told[0], folder, SETTINGS).as_of(-1))
     assert view.latest is None
     assert view.decision.window == -1
     assert [one.event.kind for one in view.events] == ["registered"]
@@ -141,15 +141,15 @@ def test_a_long_trace_is_shown_as_of_what_has_been_read(
     assert (job.windows, job.live.totals.windows) == (20, 20)
     assert 0 < job.share < 0.5
     assert shown(job.live) == seen[19], "with all that was known then"
-    assert present.rank_heat(job.live).columns[-1].last_window == 19
+    assert job_views.rank_heat(job.live).columns[-1].last_window == 19
     assert shown(job.as_of(5)) == seen[5]
-    windows, decisions = job.told()
+    windows, decisions = job.drawn()
     assert [one.number("window") for one in windows] == list(range(20))
     assert [one.decision.window for one in decisions] == list(range(-1, 20))
     job.read_on()
     assert (job.done, job.share, job.problem) == (True, 1.0, "")
     assert job.live.totals.windows == 20, "until it is told anew"
-    windows, decisions = job.told()
+    windows, decisions = job.drawn()
     assert job.live.totals.windows == len(windows) == WINDOWS
     assert differing(job, seen) == [29, 39, 69, 79]
 
@@ -168,7 +168,7 @@ def test_a_line_altered_far_behind_ends_the_trace(
     job.read_on()
     assert "altered after it was written" in job.problem
     assert job.done
-    windows, _ = job.told()
+    windows, _ = job.drawn()
     assert windows[-1].number("window") == 59
     assert shown(job.live) == told[1][59]
 

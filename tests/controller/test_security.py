@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.api.headers import HEADERS
+from gravac_controller.api.responses import HEADERS
 from gravac_controller.hosts import canonical_host, is_loopback
 from tests.controller.conftest import InProcess
 from tools.harness.builders import Trainer, spec

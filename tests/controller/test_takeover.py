@@ -16,7 +16,7 @@ SECOND = spec(incarnation="second")
 
 def window(app: InProcess, trainer: Trainer, seconds: float) -> None:
     """A window of so many seconds of wall time."""
-    decision = app.services.store.jobs["job"].live.known()[1]
+    decision = app.services.store.jobs["job"].live.spec_and_decision()[1]
     post(app, "/v1/jobs/job/windows", trainer.report(decision, seconds=seconds))
 
 
@@ -28,7 +28,7 @@ def test_a_second_run_is_refused_while_the_first_reports(app: InProcess) -> None
     )
     problem = response.json()
     assert (response.status_code, problem["reason"]) == (409, "job_is_live")
-    for words in ("held by run 'first'", "last heard of 0.", "another job= name", "try again in "):
+    for words in ("held by run 'first'", "last reported 0.", "another job= name", "try again in "):
         assert words in problem["detail"]
     assert 1 <= int(response.headers["retry-after"]) <= MOST_SECONDS
     assert journal(app) == lines

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from prometheus_client.core import CounterMetricFamily
-
-from gravac_controller.metrics.rows import Row
-from gravac_controller.metrics.service import DURATIONS, SERVICE
+from gravac_controller.metrics.definitions import JobMetric
+from gravac_controller.metrics.service import SERVICE, ServiceMetric
 from gravac_controller.metrics.table import TABLE
 
 HEAD = """# Metrics
@@ -79,17 +77,14 @@ ABSENT: Mapping[str, str] = {
 def page() -> str:
     """The whole page."""
     absent = "".join(f"- {what}: {why}.\n" for what, why in ABSENT.items())
-    name, about, labels = DURATIONS
-    histogram = f"| `{name}` | histogram | {_code(labels)} | {about} |\n"
-    return HEAD + _table(TABLE) + SERVICE_HEAD + _table(SERVICE) + histogram + PROCESS + absent
+    return HEAD + _table(TABLE) + SERVICE_HEAD + _table(SERVICE) + PROCESS + absent
 
 
-def _table(rows: Iterable[Row]) -> str:  # type: ignore[type-arg]
+def _table(metrics: Iterable[JobMetric | ServiceMetric]) -> str:
     lines = ["| Metric | Kind | Labels | Meaning |", "|---|---|---|---|"]
-    for row in rows:
-        counter = row.kind is CounterMetricFamily
-        name = f"{row.name}_total" if counter else row.name
-        lines.append(f"| `{name}` | {'counter' if counter else 'gauge'} | {_code(row.labels)} | {row.help} |")
+    for metric in metrics:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        lines.append(f"| `{name}` | {metric.type} | {_code(metric.labels)} | {metric.help} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gravac_controller.cli.wording import clock, factor, number, printable, seconds, size
-from gravac_controller.live.present import rank_views
+from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 

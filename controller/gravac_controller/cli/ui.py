@@ -8,7 +8,7 @@ import click
 from gravac.traces.parts import ACTIVE
 from gravac.traces.trace import TraceError
 from gravac_controller.cli.wording import printable
-from gravac_controller.replay.replayed import ReplayedJob
+from gravac_controller.replay.job import ReplayedJob
 from gravac_controller.replay.server import serve_trace
 from gravac_controller.server.listen import ListenError
 
