@@ -28,7 +28,7 @@ from gravac_controller.replay.copy import CopyingReader
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.history import History
 from gravac_controller.views.models import DecisionView, State, WindowView
-from gravac_controller.views.thinning import Kept
+from gravac_controller.views.thinning import ThinnedWindow
 
 EVERY = 50
 """Windows between two checkpoints: at most this many are read again to show an older one."""
@@ -155,7 +155,7 @@ class ReplayedJob(Job):
         self._stopped = True
         self.shown.set()
 
-    def drawn(self) -> tuple[list[Kept], list[DecisionView]]:
+    def drawn(self) -> tuple[list[ThinnedWindow], list[DecisionView]]:
         """Return the windows and decisions to draw, up to the last line read, and update ``live`` to the same line."""
         with self._reading:
             self._stream.sync()
