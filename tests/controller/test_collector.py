@@ -1,4 +1,4 @@
-"""Garbage cycles go, what is in use is looked at once, and nothing that Python does by itself is left changed."""
+"""Garbage cycles are freed, objects in use are searched once, and Python's own collector is restored at the end."""
 
 import asyncio
 import gc
@@ -12,7 +12,7 @@ from gravac_controller.server.collector import Collector
 
 
 class Knot:
-    """An object that only the search for cycles can free."""
+    """An object that only the cycle collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -20,7 +20,7 @@ class Knot:
 
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector that looks often and weighs often."""
+    """A collector with short intervals."""
     monkeypatch.setattr(collector, "LOOK_SECONDS", 0.002)
     monkeypatch.setattr(collector, "WEIGH_SECONDS", 0.002)
     found = Collector()
@@ -29,7 +29,7 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     gc.unfreeze()
 
 
-def test_a_cycle_that_is_garbage_goes(seldom: Collector) -> None:
+def test_a_garbage_cycle_is_freed(seldom: Collector) -> None:
     async def main() -> None:
         seldom.start()
         gone = weakref.ref(Knot())
@@ -39,7 +39,7 @@ def test_a_cycle_that_is_garbage_goes(seldom: Collector) -> None:
     asyncio.run(main())
 
 
-def test_what_is_in_use_is_looked_at_once(seldom: Collector) -> None:
+def test_objects_in_use_are_searched_once(seldom: Collector) -> None:
     async def main() -> None:
         seldom.start()
         history = [Knot() for _ in range(10_000)]
@@ -50,7 +50,7 @@ def test_what_is_in_use_is_looked_at_once(seldom: Collector) -> None:
     asyncio.run(main())
 
 
-def test_a_cycle_that_was_in_use_at_first_goes_when_there_is_twice_as_much(seldom: Collector) -> None:
+def test_a_cycle_that_was_in_use_is_freed_once_the_heap_has_doubled(seldom: Collector) -> None:
     async def main() -> None:
         seldom.start()
         knot = Knot()
@@ -67,7 +67,7 @@ def test_a_cycle_that_was_in_use_at_first_goes_when_there_is_twice_as_much(seldo
     asyncio.run(main())
 
 
-def test_python_goes_on_by_itself_afterwards() -> None:
+def test_pythons_collector_is_restored() -> None:
     async def main() -> None:
         one = Collector()
         one.start()

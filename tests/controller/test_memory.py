@@ -1,4 +1,4 @@
-"""What all jobs together keep in memory is bounded, and what was forgotten is read from the journals."""
+"""The memory of all jobs together is bounded, and what was dropped is read from the journals."""
 
 import gc
 import tracemalloc
@@ -17,11 +17,11 @@ from tools.harness.builders import Trainer
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24
 TOLERANCE = 1.5
-"""Between what is counted and what is allocated: objects differ from one Python to the next."""
+"""Ratio of counted to allocated bytes: objects differ between versions of Python."""
 
 
 def fat(report: WindowReport) -> WindowReport:
-    """As much as a window may tell of two ranks, parsed as from a request: nothing is shared."""
+    """Return a full window of two ranks, parsed as from a request, so that it shares no objects."""
     gains = tuple(SmoothedGain(cf=float(cf + 1), gain=0.5) for cf in range(GAINS))
     curve = GainCurve(steps=3, own=True, gains=tuple(1 / (1 + i) for i in range(61)))
     first = report.levels[0]
@@ -40,7 +40,7 @@ def fat_decision(decision: Decision, window: int) -> Decision:
 
 
 @pytest.mark.parametrize("make", [fat, lambda report: report], ids=["fat", "slim"])
-def test_what_is_counted_is_what_is_allocated(
+def test_counted_bytes_match_allocated_ones(
     app: InProcess, make: Callable[[WindowReport], WindowReport]
 ) -> None:
     decision, trainer = register(app).decision, Trainer()
@@ -60,8 +60,8 @@ def test_what_is_counted_is_what_is_allocated(
     assert allocated / TOLERANCE < recent.bytes < allocated * TOLERANCE
 
 
-def test_many_fat_jobs_stay_within_the_bound(open_app: Callable[..., InProcess]) -> None:
-    """In all, and however many jobs; each list is whole all the same."""
+def test_many_large_jobs_stay_within_the_bound(open_app: Callable[..., InProcess]) -> None:
+    """With any number of jobs; each list is complete all the same."""
     most = 1 << 20
     app = open_app(history_bytes=most, max_changes_per_second=1e6)
     names = [f"job-{number}" for number in range(6)]
@@ -86,19 +86,19 @@ def test_many_fat_jobs_stay_within_the_bound(open_app: Callable[..., InProcess])
     assert held == sorted(held), "and keeps what was heard of last"
 
 
-def test_streams_find_out_what_was_forgotten(app: InProcess) -> None:
+def test_streams_notice_dropped_history(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 20)
     live = app.services.store.jobs["job"].live
     line = 15  # of the sixth window's decision or so
     assert live.changes_after(line) is not None
-    live.recent.forget(1 << 30)
+    live.recent.drop(1 << 30)
     assert live.changes_after(line) is None, "so a reader who knows that line gets a snapshot"
     assert live.changes_after(live.line) == []
     assert len(live.decisions) == 1
     assert app.client.get("/v1/jobs/job").status_code == 200
 
 
-def test_the_quietest_job_forgets_first(app: InProcess) -> None:
+def test_the_job_that_was_silent_longest_drops_first(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 40)
     views, settings = list(app.services.store.jobs["job"].live.recent.windows), ControllerSettings()
     size = window_bytes(views[0])
