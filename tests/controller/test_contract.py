@@ -7,6 +7,8 @@ from typing import Any
 
 from gravac import proof
 from gravac_controller.api import examples
+from gravac_controller.api.problems import STATUSES
+from gravac_controller.errors import Refused
 from gravac_controller.settings import ControllerSettings
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register, run
@@ -158,3 +160,7 @@ def test_settings_have_descriptions() -> None:
         if name.endswith("_seconds"):
             described = ControllerSettings.model_fields[name].description or ""
             assert "second" in described, name
+
+
+def test_every_error_of_the_domain_has_a_status() -> None:
+    assert set(STATUSES) == set(Refused.__subclasses__())

@@ -62,7 +62,8 @@ ABSENT: Mapping[str, str] = {
     "number of fallbacks by reason": "agents report that they fell back, the reason is text: "
     '`gravac_events_total{kind="fallback"}`, `gravac_fallback_active`',
     "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
-    "last report of each rank": "the rows of all ranks come in one report, from rank 0: `gravac_last_report_timestamp_seconds`",
+    "last report of each rank": "the rows of all ranks come in one report, from rank 0: "
+    "`gravac_last_report_timestamp_seconds`",
     "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",
     "dropped records of the trace": "none is dropped: a report that the disk refuses is rejected "
     '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',
