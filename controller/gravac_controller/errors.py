@@ -49,7 +49,7 @@ class Unknown(Refused):
 
 
 class NotServed(Refused):
-    """This controller does not do that, whoever asks."""
+    """This controller does not offer that to any client."""
 
 
 class Conflict(Refused):

@@ -83,7 +83,7 @@ class DataDirLock:
         if not private:
             self._remove_token()
             raise DataDirError(
-                f"{path} cannot be kept from other users on this file system: start without --owner-may-steer and give "
+                f"{path} cannot be made private on this file system: start without --owner-may-steer and give "
                 "a --control-token-file"
             )
 

@@ -19,19 +19,19 @@ class Knot:
 
 
 @pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector with short intervals."""
-    monkeypatch.setattr(collector, "LOOK_SECONDS", 0.002)
-    monkeypatch.setattr(collector, "WEIGH_SECONDS", 0.002)
+    monkeypatch.setattr(collector, "YOUNG_SECONDS", 0.002)
+    monkeypatch.setattr(collector, "COUNT_SECONDS", 0.002)
     found = Collector()
     yield found
     found.stop()
     gc.unfreeze()
 
 
-def test_a_garbage_cycle_is_freed(seldom: Collector) -> None:
+def test_a_garbage_cycle_is_freed(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         gone = weakref.ref(Knot())
         await asyncio.sleep(0.1)
         assert gone() is None
@@ -39,26 +39,26 @@ def test_a_garbage_cycle_is_freed(seldom: Collector) -> None:
     asyncio.run(main())
 
 
-def test_objects_in_use_are_searched_once(seldom: Collector) -> None:
+def test_objects_in_use_are_searched_once(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         history = [Knot() for _ in range(10_000)]
         await asyncio.sleep(0.1)
-        assert sum(isinstance(one, Knot) for one in gc.get_objects()) == 0  # those that a search goes through
+        assert sum(isinstance(one, Knot) for one in gc.get_objects()) == 0  # those that are searched
         assert len(history) == 10_000
 
     asyncio.run(main())
 
 
-def test_a_cycle_that_was_in_use_is_freed_once_the_heap_has_doubled(seldom: Collector) -> None:
+def test_a_cycle_that_was_in_use_is_freed_once_the_heap_has_doubled(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         knot = Knot()
         gone = weakref.ref(knot)
         await asyncio.sleep(0.05)
         del knot
         await asyncio.sleep(0.05)
-        assert gone() is not None  # set aside
+        assert gone() is not None  # frozen
         more = [Knot() for _ in range(gc.get_freeze_count() + 1)]
         await asyncio.sleep(0.5)
         assert gone() is None
@@ -75,10 +75,10 @@ def test_pythons_collector_is_restored() -> None:
         one.stop()
         assert gc.isenabled()
         gc.unfreeze()
-        gc.disable()  # Python's own might find it
+        gc.disable()  # or Python might free it
         gone = weakref.ref(Knot())
-        await asyncio.sleep(2 * collector.LOOK_SECONDS)
+        await asyncio.sleep(2 * collector.YOUNG_SECONDS)
         gc.enable()
-        assert gone() is not None  # no timer of ours is left
+        assert gone() is not None  # no timer is left
 
     asyncio.run(main())

@@ -83,7 +83,7 @@ def test_many_large_jobs_stay_within_the_bound(open_app: Callable[..., InProcess
     again = open_app(history_bytes=most)
     held = [job.live.recent.bytes for job in again.services.store.jobs.values()]
     assert sum(held) <= most, "a restart keeps no more"
-    assert held == sorted(held), "and keeps what was heard of last"
+    assert held == sorted(held), "and holds the latest"
 
 
 def test_streams_notice_dropped_history(app: InProcess) -> None:
@@ -109,7 +109,7 @@ def test_the_job_that_was_silent_longest_drops_first(app: InProcess) -> None:
             recent.add_window(view)
             budget.changed(name, recent)
     assert (len(one.windows), len(two.windows)) == (10, 10)
-    budget.changed("one", one)  # heard of again: now the other one is the quietest
+    budget.changed("one", one)  # it reports again, so the other one has been silent longest
     one.add_window(views[10])
     budget.changed("one", one)
     assert len(one.windows) == 11

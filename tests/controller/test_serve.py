@@ -238,7 +238,7 @@ def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
         connection.getresponse().read()
         took.append(time.monotonic() - began)
     connection.close()
-    # Every answer waits for it but the first ones, which Linux acknowledges at once. A busy machine delays some.
+    # Every answer waits for it but the first ones, which Linux acknowledges immediately. A busy machine delays some.
     assert statistics.quantiles(took[30:])[0] < 0.03
 
 

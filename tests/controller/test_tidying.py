@@ -46,7 +46,7 @@ def test_a_part_that_becomes_full_meanwhile_is_compressed_too(
     first.start()
     assert compressing.wait(PATIENCE_SECONDS)
     fill(tmp_path, 2)
-    one.tidy()  # returns at once: the other is at it
+    one.tidy()  # returns immediately: the other thread is busy with it
     assert len(plain(tmp_path)) == 2
     go_on.set()
     first.join(PATIENCE_SECONDS)

@@ -70,7 +70,7 @@ def test_the_job_continues_over_two_restarts(
     path = copied(turned, tmp_path, cuts(turned)[cut], packed)
     torn = check(path)
     assert torn.ok, torn.differences
-    assert torn.windows == before, "whoever reads it meanwhile sees every window"
+    assert torn.windows == before, "readers see every window meanwhile"
     for restart in range(2):
         app = open_app(journal_part_bytes=SMALL)
         assert app.services.store.unreadable == {}

@@ -62,7 +62,9 @@ class Store:
 
     def close(self) -> None:
         """Close every journal and free the folder."""
-        self._threads.shutdown(cancel_futures=True)  # before the journals: one may still be written
+        self._threads.shutdown(
+            cancel_futures=True
+        )  # waits for writes in progress, before their journals close
         for job in self.jobs.values():
             job.close()
         self._folder_lock.release()
