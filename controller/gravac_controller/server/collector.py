@@ -1,9 +1,9 @@
 """Runs Python's garbage collector so that its pauses do not delay answers.
 
 Nearly everything that a window leaves in memory is history, which lives long and has no cycles. Python's own collector
-would search all of it again and again, and every window waits meanwhile. Measured 2026-11-22, Python 3.11, with history
-at its default bound (256 MiB: 17,000 windows, 622,000 objects): one ``gc.collect()`` takes 0.52 to 0.67 s of CPU. Python
-runs one for every quarter of new objects, so about every 4,000 windows, while an answer takes 2 ms.
+would search all of it again and again, and every window waits meanwhile. Measured 2026-11-22, Python 3.11, with
+history at its default bound (256 MiB: 17,000 windows, 622,000 objects): one ``gc.collect()`` takes 0.52 to 0.67 s of
+CPU. Python runs one for every quarter of new objects, so about every 4,000 windows, while an answer takes 2 ms.
 
 Here each object is searched once, soon after its creation, and frozen (``gc.freeze``) if it is still in use. Frozen
 objects that become cyclic garbage later (a few of some closed connections) are freed by a full collection, which runs
