@@ -116,7 +116,7 @@ def test_a_new_part_does_not_move_the_file_of_another_program(
     path.write_bytes(b"theirs\n")
     fold = app.services.store.jobs["job"]._fold
     assert fold is not None
-    assert held.start_part(spec(), decision, "") == ()
+    assert held.begin_part(spec(), decision, "") == ()
     assert path.read_bytes() == b"theirs\n"
     assert parts.closed(path.parent) == {}
     path.unlink()

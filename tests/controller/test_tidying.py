@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def fill(folder: Path, number: int) -> Path:
-    """Make a full part, as ``start_part`` leaves it."""
+    """Make a full part, as ``begin_part`` leaves it."""
     path = parts.closed_path(folder, number)
     path.write_bytes(b"x" * 1000)
     return path

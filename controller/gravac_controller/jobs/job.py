@@ -161,7 +161,7 @@ class Job:
                 raise refusals.undecidable(fold.spec.policy.name, error) from error
             await self._write(*records, report, decision)
             if self.journal.full:
-                await self._start_part(fold)
+                await self._begin_part(fold)
             return fold.answer()
 
     async def event(self, event: Event) -> EventView:
@@ -285,10 +285,10 @@ class Job:
         self.update_budget()
         self.live.notify()
 
-    async def _start_part(self, fold: JobFold) -> None:
+    async def _begin_part(self, fold: JobFold) -> None:
         """Continue in a new part of the journal. A thread compresses the full one while windows keep coming in."""
         spec, summary = fold.spec_now(), self.live.carried()
-        for line in await anyio.to_thread.run_sync(self.journal.start_part, spec, fold.decision, summary):
+        for line in await anyio.to_thread.run_sync(self.journal.begin_part, spec, fold.decision, summary):
             self.live.apply(line.number, line.time, line.record)
         task = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
         self._tidying.add(task)

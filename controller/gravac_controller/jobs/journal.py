@@ -76,7 +76,7 @@ class Journal:
         """Return whether it is time for a new part."""
         return self._end.size >= self._settings.journal_part_bytes
 
-    def start_part(self, spec: JobSpec, decision: Decision, summary: str) -> tuple[Line, ...]:
+    def begin_part(self, spec: JobSpec, decision: Decision, summary: str) -> tuple[Line, ...]:
         """Continue in a new part that begins with these records. Call it right after a decision.
 
         The slow rest is done by ``tidy``.
