@@ -1,10 +1,10 @@
-"""What looking at a job costs it, how long a window takes to be answered, and what the controller holds in memory.
+"""Load tests: the overhead of readers for a job, the latency of windows, and the memory of the controller.
 
-    python benchmarks/load.py looking     50 scrapes/s, 50 streams, 200 GET/s beside a 2-rank job: its median step
-    python benchmarks/load.py posting     windows of 100 jobs: how long each answer takes
-    python benchmarks/load.py memory      100,000 windows of one job: resident memory along the way
+    python benchmarks/load.py looking     50 scrapes/s, 50 streams, 200 GET/s during a 2-rank job: its median step
+    python benchmarks/load.py posting     windows of 100 jobs: latency of the answers
+    python benchmarks/load.py memory      100,000 windows of one job: resident memory over time
 
-Ranks run on core 0, the controller and the load on core 1. ``--seconds``, ``--windows`` … make it short.
+Ranks run on core 0, the controller and the load on core 1. ``--seconds``, ``--windows`` … make a run shorter.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from load_parts.service import Service
 RANKS_CORE, SERVICE_CORE = 0, 1
 SETTLE_SECONDS = 5.0
 WINDOW_BYTES = 4000
-"""Of a window with its decision in the journal, about."""
+"""Approximate size of a window with its decision in the journal."""
 WATCH_RATE = 20.0
-"""Times a second that another file is synced while windows are posted: a stall of both is the disk's."""
+"""Syncs per second of another file while windows are posted: if both stall, it is the disk."""
 
 
 def looking(folder: Path, *, seconds: float, rounds: int, scrapes: float, gets: float, streams: int) -> None:
-    """Blocks without and with load take turns; each pair is compared."""
+    """Alternate blocks without and with load, and compare each pair."""
     job, out = "looked-at", folder / "steps.json"
     with Service(folder, SERVICE_CORE) as service:
         ranks = _start_ranks(service.url, job, 2 * rounds * seconds + 3 * SETTLE_SECONDS, out)
@@ -72,7 +72,7 @@ def looking(folder: Path, *, seconds: float, rounds: int, scrapes: float, gets: 
 
 
 def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> None:
-    """Each job sends ``per_second`` windows a second, all of them spread evenly: see ``load_parts/posting.py``."""
+    """Post ``per_second`` windows a second for each job, evenly spread: see ``load_parts/posting.py``."""
     os.sched_setaffinity(0, {RANKS_CORE})
     rate = jobs * per_second
     alone = sync_alone(
@@ -118,7 +118,7 @@ def posting(folder: Path, *, seconds: float, jobs: int, per_second: float) -> No
 
 
 def memory(folder: Path, *, windows: int) -> None:
-    """One job as fast as it is answered. The first tenth fills the history that is kept in memory."""
+    """Post windows of one job as fast as they are answered. The first tenth fills the history in memory."""
     os.sched_setaffinity(0, {RANKS_CORE})
     with Service(folder, SERVICE_CORE) as service:
         job, began = SimulatedJob(service, "long"), time.monotonic()
@@ -146,7 +146,7 @@ def _start_ranks(url: str, job: str, seconds: float, out: Path) -> list[subproce
         command = [sys.executable, str(program), url, job, str(seconds), str(out)]
         ranks.append(subprocess.Popen(command, env=environment))
         os.sched_setaffinity(ranks[-1].pid, {RANKS_CORE})
-    os.sched_setaffinity(0, {SERVICE_CORE})  # the load is ours
+    os.sched_setaffinity(0, {SERVICE_CORE})  # this process makes the load
     return ranks
 
 

@@ -1,6 +1,6 @@
-"""What a scrape costs the controller: ``python benchmarks/scrape.py`` prints the table of docs/metrics.md.
+"""Cost of a scrape for the controller: ``python benchmarks/scrape.py`` prints the table of docs/metrics.md.
 
-CPU time of one /metrics, the best of ten, and how much of it is spent on the event loop, where everything else waits.
+It measures the CPU time of one /metrics, the best of ten, and the part of it on the event loop, where requests wait.
 """
 
 import time
@@ -10,17 +10,17 @@ from gravac.fold import JobFold
 from gravac.traces import TraceRecord
 from gravac_controller.api.examples import SPEC, WINDOW
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.metrics import exposition as metrics
+from gravac_controller.metrics.exposition import job_values, render
 from gravac_controller.settings import ControllerSettings
 
 MOST_ROWS = 1024
-"""Rows that a report holds, however many ranks there are."""
+"""Rank rows of a report at most."""
 REPEATS = 10
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One answer: its samples, its size, and CPU time in all and on the event loop."""
+    """One scrape: its samples, its size, and the CPU time in all and on the event loop."""
 
     series: int
     size_bytes: int
@@ -29,7 +29,7 @@ class Cost:
 
 
 def job(number: int, ranks: int, settings: ControllerSettings) -> LiveJob:
-    """A job after its first window."""
+    """Return a job after its first window."""
     name, now = f"job-{number}", time.time()
     spec = SPEC.model_copy(update={"job": name, "world_size": ranks})
     rows = tuple(WINDOW.ranks[0].model_copy(update={"rank": rank}) for rank in range(min(ranks, MOST_ROWS)))
@@ -42,15 +42,15 @@ def job(number: int, ranks: int, settings: ControllerSettings) -> LiveJob:
 
 
 def cost(jobs: int, ranks: int) -> Cost:
-    """Of a scrape of that many jobs of that many ranks each."""
+    """Measure a scrape of this many jobs with this many ranks each."""
     settings = ControllerSettings()
     held = [job(number, ranks, settings) for number in range(jobs)]
     found = []
     for _ in range(REPEATS):
         began = time.process_time()
-        pictures = metrics.take(held, settings)
+        values = job_values(held, settings)
         taken = time.process_time()
-        text = metrics.render(metrics.Picture(pictures, None))
+        text = render(values, None)
         found.append((time.process_time() - began, taken - began))
     series = sum(not line.startswith(b"#") for line in text.splitlines())
     return Cost(series, len(text), min(found)[0], min(loop for _, loop in found))

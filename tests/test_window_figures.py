@@ -1,4 +1,4 @@
-"""What follows from a report, checked against numbers worked out by hand."""
+"""Figures derived from a report, checked against numbers computed by hand."""
 
 import itertools
 import math
@@ -76,7 +76,7 @@ def test_what_overflows_is_none_not_infinite() -> None:
 
 
 def dense(*gradients: tuple[Tensor, ...], samples: int) -> WindowReport:
-    """A window of plainly dense steps: each the raw gradients of all ranks. ``samples``: of a rank's step."""
+    """Return a window of dense steps, each with the raw gradients of all ranks. ``samples``: of a rank's step."""
     steps, ranks = len(gradients), len(gradients[0])
     energies = sums(
         steps=steps,
@@ -103,7 +103,7 @@ def test_equal_gradients_make_larger_batches_useless() -> None:
 def test_orthogonal_gradients_make_the_bound_large() -> None:
     orthogonal = dense(tuple(torch.eye(4)), samples=8)
     assert figures.gradient_diversity(orthogonal, 4) == 1.0
-    assert figures.batch_bound_samples(orthogonal, 4) is None, "no signal at all: larger than can be told"
+    assert figures.batch_bound_samples(orthogonal, 4) is None, "no signal at all: too large to be computed"
     nearly = dense(tuple(torch.eye(4, dtype=torch.float64) + 0.01), samples=8)
     signal_sq = (
         2 * 0.01 + 4 * 0.01**2
@@ -127,7 +127,7 @@ def test_the_bound_is_splits_over_all_levels() -> None:
 
 
 def test_the_bound_of_a_population_is_found_exactly() -> None:
-    """A window of every way in which 2 ranks may draw 2 of 4 samples: sums are divided last, so nothing is off."""
+    """A window of every way in which 2 ranks may draw 2 of 4 samples: sums are divided last, so the result is exact."""
     samples = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
     batches = [samples[list(chosen)].mean(0) for chosen in itertools.product(range(4), repeat=2)]
     window = dense(*itertools.product(batches, repeat=2), samples=2)

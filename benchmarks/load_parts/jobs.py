@@ -1,4 +1,4 @@
-"""Simulated jobs: real reports that follow the decisions they get, without any training."""
+"""Simulated jobs: real reports that follow the decisions, without any training."""
 
 import http.client
 
@@ -24,8 +24,8 @@ PHASES = PhaseSeconds(data_wait=0.5, compute=5.0, compress=1.0, communicate=3.0,
 
 
 class SimulatedJob:
-    """One job of ``ranks`` ranks. ``report`` sends a window on the job's own connection; who sends them in another way
-    takes ``body`` and hands in what was ``answered``."""
+    """One job of ``ranks`` ranks. ``report`` sends a window on the job's connection; other senders use ``body`` and
+    ``answered``."""
 
     def __init__(self, service: Service, name: str, ranks: int = 2) -> None:
         self.name, self.ranks, self.window = name, ranks, 0
@@ -48,15 +48,15 @@ class SimulatedJob:
         self._decision = JobAnswer.model_validate_json(answer).decision
 
     def report(self) -> None:
-        """Send the next window and take the decision on it."""
+        """Send the next window and apply the decision on it."""
         self.answered(send(self._connection, self.path, self.body()))
 
     def body(self) -> bytes:
-        """The next window."""
+        """Return the next window as JSON."""
         return window(self.name, self.window, self.ranks, self._decision).model_dump_json().encode()
 
     def answered(self, body: bytes) -> None:
-        """The window was taken; the one after it follows this decision."""
+        """Apply the answer: the next window follows its decision."""
         self._decision = WindowAnswer.model_validate_json(body).decision
         self.window += 1
 
@@ -65,7 +65,7 @@ class SimulatedJob:
 
 
 def window(job: str, number: int, ranks: int, decision: Decision) -> WindowReport:
-    """A window under ``decision``: 1.1 s a dense step, of which 1 s goes with the CF."""
+    """Return a window under ``decision``: a dense step takes 1.1 s, of which 1 s scales with 1 / CF."""
     cf = decision.cf_candidate
     seconds = 0.1 + 1.0 / cf
     sums = GainSums(

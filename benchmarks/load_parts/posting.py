@@ -1,10 +1,9 @@
-"""Windows of many jobs, spread evenly over time, and how long each waits for its answer.
+"""Posts windows of many jobs, evenly spread over time, and measures the latency of each answer.
 
-Each window is sent as the agent sends it, on a connection of its own. It is due at a fixed moment, whether or not other
-jobs' were answered, so whoever waits behind a pause of the controller counts. Its time runs from just before the
-connection is made until the last byte of the answer; how much later than due that was is our own lateness, which no
-controller can cause here, and is told apart. One thread does it with plain sockets and makes each window ready
-beforehand.
+Each window is sent as the agent sends it, on a new connection. It is due at a fixed time, whether or not other windows
+were answered, so every window that waits for a pause of the controller counts. Its latency runs from just before the
+connection is made to the last byte of the answer. Delays of the sender itself are reported separately. One thread does
+all of it with plain sockets, and prepares each window in advance.
 """
 
 import gc
@@ -32,7 +31,7 @@ class Posted:
 
 
 class _Sender:
-    """A job's windows, one at a time."""
+    """Sends the windows of a job, one at a time."""
 
     def __init__(self, service: Service, job: SimulatedJob) -> None:
         self._address, self._job = (service.host, service.port), job
@@ -53,7 +52,7 @@ class _Sender:
         return self._socket
 
     def answered(self) -> bool:
-        """Read on; whether the answer is whole. Raises RuntimeError for anything but 200."""
+        """Read more; return whether the answer is complete. Raises RuntimeError for anything but 200."""
         piece = self._socket.recv(1 << 16)
         self._answer += piece
         head, _, body = self._answer.partition(b"\r\n\r\n")
@@ -64,14 +63,14 @@ class _Sender:
         return whole
 
     def follow(self) -> None:
-        """Take the decision, and have the next window ready."""
+        """Apply the decision, and prepare the next window."""
         self._socket.close()
         self._job.answered(self._answer.partition(b"\r\n\r\n")[2])
         self._make_ready()
 
 
 def post(service: Service, jobs: list[SimulatedJob], *, seconds: float, per_second: float) -> Posted:
-    """Send windows of ``jobs``, ``per_second`` of each, for so long."""
+    """Send ``per_second`` windows of each job for this long."""
     senders = [_Sender(service, job) for job in jobs]
     found = Posted()
     gc.collect()

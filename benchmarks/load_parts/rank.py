@@ -14,7 +14,7 @@ from gravac_agent import Agent
 
 
 def main(url: str, job: str, seconds: float, out: Path) -> None:
-    """Train for so many seconds; all ranks stop at the same step."""
+    """Train for this many seconds; all ranks stop at the same step."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)

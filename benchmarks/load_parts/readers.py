@@ -1,4 +1,4 @@
-"""Those who look: scrapes and GETs at a rate, and event streams, from threads of this process."""
+"""Readers: scrapes and GETs at a rate, and event streams, from threads of this process."""
 
 import http.client
 import selectors

@@ -1,4 +1,4 @@
-"""A controller on a core of its own, and plain HTTP to it."""
+"""A controller on a separate core, and plain HTTP to it."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ RATES = {
     "GRAVAC_CONTROLLER_MAX_READS_PER_SECOND": "1000000",
     "GRAVAC_CONTROLLER_MAX_CHANGES_PER_SECOND": "1000000",
 }
-"""The limits on rates are not what is measured."""
+"""Rate limits must not bound the measurement."""
 
 
 class Service:
@@ -45,16 +45,16 @@ class Service:
         self.host, self.port = str(parts.hostname), int(parts.port or 0)
 
     def connection(self) -> http.client.HTTPConnection:
-        """A connection that is kept."""
+        """Return a connection that stays open."""
         return http.client.HTTPConnection(self.host, self.port, timeout=60)
 
     def resident_bytes(self) -> int:
-        """Memory of the controller now."""
+        """Return the resident memory of the controller."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self) -> float:
-        """Computing time of the controller so far, all threads."""
+        """Return the CPU time of the controller so far, all threads."""
         ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
@@ -70,9 +70,9 @@ class Service:
 
 
 def send(connection: http.client.HTTPConnection, path: str, record: bytes) -> bytes:
-    """POST a record's JSON; the answer's body. Raises RuntimeError for anything but 200.
+    """POST a record's JSON; return the body of the answer. Raises RuntimeError for anything but 200.
 
-    The controller closes a connection that was silent for some seconds: then a new one is made, once.
+    The controller closes connections that are idle for some seconds: then one new connection is made.
     """
     try:
         answer = _posted(connection, path, record)

@@ -1,4 +1,4 @@
-"""Names and addresses of servers, as names and ``ipaddress`` objects, never as patterns."""
+"""Names and addresses of servers. Addresses are compared by ``ipaddress``, never as text patterns."""
 
 import functools
 import ipaddress
@@ -6,11 +6,11 @@ import socket
 from urllib.parse import urlsplit
 
 REMEMBERED = 64
-"""Host headers whose meaning is remembered: most clients send one and the same."""
+"""Parsed Host headers in the cache: most clients send the same one."""
 
 
 def canonical_host(host: str) -> str:
-    """A host name or address in one form: lower case, no brackets, no final dot, addresses as ipaddress has them."""
+    """Normalize a host: lower case, no brackets, no final dot, addresses as ``ipaddress`` writes them."""
     bare = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
     try:
         return str(ipaddress.ip_address(bare))
@@ -19,7 +19,7 @@ def canonical_host(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether listening on ``host`` reaches only this machine."""
+    """Return whether only this machine reaches a server that listens on ``host``."""
     bare = canonical_host(host)
     try:
         return ipaddress.ip_address(bare).is_loopback
@@ -28,14 +28,14 @@ def is_loopback(host: str) -> bool:
 
 
 def own_name(host: str) -> str:
-    """The name under which a server listening on ``host`` is called: this machine's where it listens everywhere."""
+    """Return the name of a server that listens on ``host``: this machine's name where it listens on all addresses."""
     bare = canonical_host(host)
     return socket.gethostname() if bare in ("0.0.0.0", "::") else bare
 
 
 @functools.lru_cache(REMEMBERED)
 def host_of(header: str) -> str | None:
-    """The host in a Host header, canonical; null for anything that is not host or host:port."""
+    """Return the normalized host in a Host header; None for anything that is not host or host:port."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

@@ -1,4 +1,4 @@
-"""One controller per data folder: a lock that the kernel drops when its holder dies, and a note of where it answers."""
+"""One controller per data folder: a lock that the kernel releases when its holder dies, and a note of its address."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ from typing import Self
 
 LOCK_NAME = ".controller.lock"
 CONTROL_TOKEN_NAME = ".controller.control-token"
-"""Where a controller leaves its control token for the owner of the folder, if it was started so."""
+"""File with the control token for the owner of the folder (``owner_may_steer``)."""
 PRIVATE = 0o600
 
 
@@ -19,7 +19,7 @@ class DataDirError(Exception):
 
 
 class DataDirInUse(DataDirError):
-    """Another controller holds the folder; the message names its process and, once it answers, its address."""
+    """Another controller holds the folder; the message names its process and, if known, its address."""
 
 
 class DataDirLock:
@@ -30,7 +30,7 @@ class DataDirLock:
         self._fd: int | None = None
 
     def acquire(self) -> Self:
-        """Take the lock. Raises DataDirInUse when it is taken, DataDirError when the folder cannot be used."""
+        """Take the lock. Raises DataDirInUse when another process holds it, DataDirError where that fails."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -56,16 +56,16 @@ class DataDirLock:
         return self
 
     def note(self, **facts: str) -> None:
-        """Write down our pid and these facts, for those who look for a running controller."""
+        """Write our pid and these facts into the lock file, for processes that look for a running controller."""
         if self._fd is not None:
             line = json.dumps({"pid": os.getpid(), **facts}) + "\n"
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, line.encode(), 0)
 
     def leave_token(self, token: str) -> None:
-        """Write the control token down for the folder's owner, and nobody else, until ``release``.
+        """Write the control token to a file that only the folder's owner can read, until ``release``.
 
-        Raises DataDirError where the file system does not keep it private.
+        Raises DataDirError where the file system cannot keep it private.
         """
         path = self.path.with_name(CONTROL_TOKEN_NAME)
         self._remove_token()
@@ -83,12 +83,12 @@ class DataDirLock:
         if not private:
             self._remove_token()
             raise DataDirError(
-                f"{path} cannot be kept from other users on this file system: start without --owner-may-steer and give "
+                f"{path} cannot be made private on this file system: start without --owner-may-steer and give "
                 "a --control-token-file"
             )
 
     def release(self) -> None:
-        """Give the folder back; the file stays, since removing it would race with the next controller."""
+        """Release the folder. The lock file stays, because removing it would race with the next controller."""
         if self._fd is not None:
             self._remove_token()
             os.close(self._fd)
@@ -100,9 +100,9 @@ class DataDirLock:
 
 
 def control_token_in(folder: Path) -> str | None:
-    """The control token that the controller of this folder left for its owner; null unless that is us.
+    """Return the control token of this folder's controller; None unless we own the folder.
 
-    The file must be ours and nobody else's to read, or somebody else could have put it there.
+    The file must belong to us and be readable by us alone, or someone else could have put it there.
     """
     try:
         fd = os.open(folder / CONTROL_TOKEN_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -121,7 +121,7 @@ def control_token_in(folder: Path) -> str | None:
 
 
 def being_written(journal: Path) -> bool:
-    """Whether a process has the journal open for writing: a controller, or an agent that decides in process."""
+    """Return whether a process has the journal open for writing: a controller, or an agent that decides in process."""
     try:
         fd = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -138,14 +138,14 @@ def being_written(journal: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """The pid and address in the note; its holder may not have written them yet."""
+    """Return the pid and address in the note, as far as the holder has written them."""
     note = read_note(path) or {}
     pid, url = note.get("pid", "unknown"), note.get("url")
     return f"pid {pid}" + (f" at {url}" if isinstance(url, str) else "")
 
 
 def read_note(path: Path) -> dict[str, object] | None:
-    """What the last holder of a lock wrote down; null for anything else. It may be dead: ask it."""
+    """Return the note of the last holder of a lock, None if it is invalid. The holder may be dead: ask it."""
     try:
         found = json.loads(path.read_bytes()[:4096])
     except (OSError, ValueError):

@@ -1,14 +1,14 @@
-"""Other people's text made safe to show: in a terminal, a log line or JSON.
+"""Makes text from outside safe to show in a terminal, a log line or JSON.
 
-Names of folders, notes of operators and messages of exceptions may hold anything: escape sequences that rewrite a
-terminal, line breaks that forge a log line, lone surrogates that are not JSON.
+Names of folders, notes of operators and messages of exceptions may hold escape sequences that rewrite a terminal, line
+breaks that forge a log line, or lone surrogates, which are not valid JSON.
 """
 
 import logging
 
 
 def escaped(text: str) -> str:
-    """The text with each control character written as its escape (``\\x1b``), nothing left out."""
+    """Write each control character as its escape (``\\x1b``); nothing is lost."""
     if text.isprintable():
         return text
     return "".join(
@@ -17,7 +17,7 @@ def escaped(text: str) -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Writes log records so that no text from outside can move a cursor or begin a line of its own.
+    """Formats log records so that no text from outside can move a cursor or start a new line.
 
     A message is one line. Lines of a traceback are indented, so none of them looks like a record.
     """
@@ -27,13 +27,13 @@ class SafeFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and indented ones for a traceback."""
+        """Return one line, plus indented ones for a traceback."""
         first, *others = super().format(record).split("\n")
         return "\n".join([first, *(f"  {escaped(line)}" for line in others)])
 
 
 def log_safely(level: int) -> None:
-    """Send this process's log to standard error through ``SafeFormatter``; later calls change nothing."""
+    """Log to standard error through ``SafeFormatter``. Later calls do nothing."""
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,6 +1,6 @@
 """Settings of the controller. Each can be set by an environment variable ``GRAVAC_CONTROLLER_<NAME>``.
 
-The agents' token is ``GRAVAC_TOKEN``, shared with them, or a file; tokens are never arguments, so that no process list
+The agents' token is ``GRAVAC_TOKEN``, as for the agents, or a file. Tokens are never arguments, so that no process list
 shows them.
 """
 
@@ -10,9 +10,6 @@ from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from gravac_controller.api.access import Access
-from gravac_controller.hosts import is_loopback
 
 DEFAULT_PORT = 8756
 SNAPSHOT_WINDOWS = 600
@@ -53,22 +50,22 @@ class ControllerSettings(BaseSettings):
     token: SecretStr | None = Field(
         default=None,
         validation_alias="GRAVAC_TOKEN",
-        description="What agents must show to report, and opens everything there is to look at; null: reporting needs "
-        "no token (loopback only).",
+        description="Token that agents need to report; it also allows reading everything. null: reporting needs no "
+        "token (loopback only).",
     )
     control_token: SecretStr | None = Field(
         default=None,
-        description="What operators must show to pin a CF, go dense, pause or resume; null: nothing can be steered "
-        "over HTTP. Another than the agents' token.",
+        description="Token that operators need to pin a CF, go dense, pause or resume. It must differ from the agents' "
+        "token. null: nothing can be steered over HTTP.",
     )
     owner_may_steer: bool = Field(
         default=False,
-        description="Whether the owner of the data folder may steer: the control token (one is made if none was "
-        "given) is left there in a file that only they can read, for `gravac pin` and its like.",
+        description="Whether the owner of the data folder may steer: the control token (generated if none was given) "
+        "is written there to a file that only the owner can read, for `gravac pin` and similar commands.",
     )
     look_needs_token: bool | None = Field(
         default=None,
-        description="Whether looking (page, API, metrics) needs one of the tokens; null: where the address is not "
+        description="Whether reading (page, API, metrics) needs one of the tokens; null: only where the address is not "
         "loopback.",
     )
     max_body_bytes: int = Field(
@@ -79,43 +76,41 @@ class ControllerSettings(BaseSettings):
     request_seconds: float = Field(
         default=20.0,
         gt=0,
-        description="Longest time that the body of a request may take to arrive, in seconds.",
+        description="Timeout for the body of a request, in seconds.",
     )
     head_seconds: float = Field(
         default=10.0,
         gt=0,
-        description="Longest time that the head of a request may take to arrive, in seconds; then the connection is "
-        "closed.",
+        description="Timeout for the head of a request, in seconds; then the connection is closed.",
     )
-    max_jobs: int = Field(default=1000, ge=1, description="Jobs held at once; more are refused with 429.")
+    max_jobs: int = Field(default=1000, ge=1, description="Jobs at most; more are refused with 429.")
     journal_part_bytes: int = Field(
         default=16 << 20,
         ge=1 << 16,
         le=1 << 30,
-        description="A job's journal goes on in a new part when the one being written has so many bytes; the full one "
-        "is compressed.",
+        description="Size in bytes at which a job's journal continues in a new part; the full part is compressed.",
     )
     journal_keep_bytes: int = Field(
         default=8 << 30,
         ge=0,
-        description="Bytes on disk of a job's full parts; beyond it the oldest are deleted. The job goes on, but its "
-        "trace then begins later.",
+        description="Bytes on disk of a job's full parts; beyond that the oldest are deleted. The job continues, but "
+        "its trace then begins later.",
     )
     history_windows: int = Field(
         default=1000,
         ge=SNAPSHOT_WINDOWS,
-        description="Windows per job kept in memory; older ones are read from the journal when asked for.",
+        description="Windows per job in memory; older ones are read from the journal on request.",
     )
     history_bytes: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="About how many bytes of windows and decisions all jobs together keep in memory. Beyond it the job "
-        "not heard of for longest forgets its oldest, which are then read from its journal.",
+        description="Approximate bytes of windows and decisions in memory, all jobs together. Beyond that the job that "
+        "has been silent for longest drops its oldest ones, which are then read from its journal.",
     )
     history_rank_rows: int = Field(
         default=16,
         ge=0,
-        description="Windows in memory keep their rank rows up to this many ranks; beyond it only the latest "
+        description="Windows in memory keep their rank rows up to this many ranks; in larger jobs only the latest "
         "window does. The journal keeps all rows.",
     )
     metrics_max_ranks: int = Field(
@@ -124,61 +119,63 @@ class ControllerSettings(BaseSettings):
     metrics_max_rank_series: int = Field(
         default=4096,
         ge=0,
-        description="Ranks with series of their own in /metrics, all jobs together: the oldest jobs that fit have "
-        "them.",
+        description="Ranks with their own series in /metrics, all jobs together. The oldest jobs that fit have them.",
     )
     metrics_silent_seconds: float = Field(
         default=86_400.0,
         gt=0,
-        description="A job of which nothing was heard for this many seconds leaves /metrics; REST and the page keep "
-        "it.",
+        description="A job that has been silent for this many seconds leaves /metrics; REST and the page keep it.",
     )
     max_connections: int = Field(
         default=512,
         ge=1,
-        description="Requests and event streams at once. More are answered 503; a report or a request with a token "
-        "takes the place of one without that only looks. Of connections without a whole request 64 more are kept; "
-        "beyond, those silent for longest are closed.",
+        description="Requests and event streams at once. More get a 503, but a report or a request with a token "
+        "replaces a reading one without a token. 64 more connections may wait for their next request; beyond that the "
+        "oldest waiting ones are closed.",
     )
     max_streams: int = Field(
         default=256,
         ge=1,
-        description="Event streams at once, which are what an open page costs; more are answered 503, so that agents "
-        "find a free connection.",
+        description="Event streams at once; an open page takes one. More get a 503, so that agents find a free "
+        "connection.",
     )
     max_reads_per_second: float = Field(
         default=1000.0,
         ge=1,
-        description="Requests a second that one client's address may look with, on average over 10 seconds; more are "
-        "answered 429.",
+        description="Reading requests a second from one client address, on average over 10 seconds; more get a 429.",
     )
     max_changes_per_second: float = Field(
         default=100.0,
         ge=1,
-        description="Requests a second that may change one job, on average over 10 seconds; more are answered 429, "
-        "and agents try again later.",
+        description="Changing requests a second for one job, on average over 10 seconds; more get a 429, and agents "
+        "retry later.",
     )
     stream_interval_seconds: float = Field(
         default=0.5,
         ge=0,
         le=60,
-        description="Least time between two deliveries to one event stream, in seconds.",
+        description="Minimum time between two deliveries to one event stream, in seconds.",
     )
     stream_ping_seconds: float = Field(
-        default=15.0, gt=0, le=600, description="An idle event stream gets a comment this often, in seconds."
+        default=15.0,
+        gt=0,
+        le=600,
+        description="Interval of keep-alive comments on an idle event stream, in seconds.",
     )
     stream_stall_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="A stream whose reader takes nothing for this long is closed, in seconds.",
+        description="A stream is closed when its reader accepts no data for this long, in seconds.",
     )
     stale_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="A job is stale without a report for this many seconds or 5 times its last window, if longer.",
+        description="A job is stale after this many seconds without a report, or 5 times its last window if longer.",
     )
     linger_seconds: float = Field(
-        default=0.0, ge=0, description="With --with-parent: seconds to go on after the parent has gone."
+        default=0.0,
+        ge=0,
+        description="With --with-parent: seconds to keep running after the parent has ended.",
     )
 
     @field_validator("token", "control_token")
@@ -197,22 +194,13 @@ class ControllerSettings(BaseSettings):
     @model_validator(mode="after")
     def _two_roles(self) -> Self:
         if self.look_needs_token and self.token is None:
-            raise ValueError("look_needs_token: needs GRAVAC_TOKEN, without which anybody may even report")
+            raise ValueError("look_needs_token: needs GRAVAC_TOKEN, without which anyone may report")
         if self.token is not None and self.token == self.control_token:
-            raise ValueError("control_token: must be another than GRAVAC_TOKEN, which every agent holds")
+            raise ValueError("control_token: must differ from GRAVAC_TOKEN, which every agent holds")
         return self
 
     def with_control_token(self) -> "ControllerSettings":
-        """The same, with a control token made where the owner may steer and none was given."""
+        """Return the settings with a generated control token, where the owner may steer and none was given."""
         if not self.owner_may_steer or self.control_token is not None:
             return self
         return self.model_copy(update={"control_token": SecretStr(secrets.token_urlsafe(32))})
-
-    def access(self) -> Access:
-        """Who may do what, from the tokens and the address."""
-        beyond = not is_loopback(self.host) if self.look_needs_token is None else self.look_needs_token
-        return Access(
-            agent_token=None if self.token is None else self.token.get_secret_value(),
-            control_token=None if self.control_token is None else self.control_token.get_secret_value(),
-            open_to_look=not beyond,
-        )

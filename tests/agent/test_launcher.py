@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gravac.traces.trace import read
 
 from gravac.protocol import End, WindowReport
+from gravac.traces import read
 from gravac.traces.replay import check
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess

@@ -12,13 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gravac_controller.cli import main
-from gravac_controller.page.bundle import CannotBundle, bundle
-from gravac_controller.page.files import STATIC
+from gravac_controller.page.files import STATIC, CannotBundle, bundle
 from gravac_controller.report.figure import LONGEST_NAME, svg
 from gravac_controller.report.lines import Lines
 from gravac_controller.report.told import tell
 from gravac_controller.views.history import MOST_CURVES, plain
-from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
+from gravac_controller.views.thinning import MOST_MARKED, Thinned, ThinnedWindow
 from tools.harness.recorded import Story
 from tools.harness.sinks import Disk
 
@@ -148,9 +147,9 @@ def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: 
 
 def window(
     at: int, *, gain: float = 0.5, owed: float = 0.1, seconds: float = 1.0, marked: bool = False
-) -> Kept:
+) -> ThinnedWindow:
     row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, owed, *[None] * 12)
-    return Kept(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
+    return ThinnedWindow(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
 
 
 def test_what_stands_out_is_kept_however_long_the_trace() -> None:

@@ -44,14 +44,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests' own environment sets nothing."""
+    """Ignore settings in the environment of the tests."""
     for name in list(os.environ):
         if name.startswith("GRAVAC_"):
             monkeypatch.delenv(name)
 
 
 class InProcess:
-    """The application in this process: ``client`` asks it, ``services`` shows its inside."""
+    """The application in this process: ``client`` sends requests, ``services`` holds its state."""
 
     def __init__(self, data_dir: Path, **settings: object) -> None:
         self.services = Services.of(ControllerSettings(data_dir=data_dir, **settings))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Two tokens, three roles: who may look, report, steer. Beyond loopback only /healthz answers without a token."""
+"""Two tokens, three roles: reading, reporting, steering. Beyond loopback only /healthz answers without a token."""
 
 import base64
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def basic(password: str, user: str = "anybody") -> dict[str, str]:
 
 @pytest.fixture
 def beyond(open_app: Callable[..., InProcess]) -> InProcess:
-    """As it is when others can reach it; with a job."""
+    """A controller with a job, as reachable from other machines."""
     app = open_app(host="0.0.0.0", token=AGENT, control_token=OPERATOR)
     assert app.client.post("/v1/jobs", json=SPEC, headers=bearer(AGENT)).status_code == 200
     return app
@@ -54,7 +54,7 @@ def test_beyond_loopback_nothing_but_healthz_answers(beyond: InProcess, method: 
         {"Authorization": f"Digest {AGENT}"}, {"Cookie": f"token={AGENT}"},
     ],
 )  # fmt: skip
-def test_wrong_tokens_open_nothing(beyond: InProcess, headers: dict[str, str]) -> None:
+def test_wrong_tokens_allow_nothing(beyond: InProcess, headers: dict[str, str]) -> None:
     encoded = {name: value.encode("latin-1") for name, value in headers.items()}
     for path in LOOKING:
         assert beyond.client.get(path, headers=encoded).status_code == 401, path  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_wrong_tokens_open_nothing(beyond: InProcess, headers: dict[str, str]) -
 @pytest.mark.parametrize(
     "headers", [bearer(AGENT), bearer(OPERATOR), basic(AGENT), basic(OPERATOR), basic(AGENT, "é")]
 )
-def test_each_token_opens_what_there_is_to_see(beyond: InProcess, headers: dict[str, str]) -> None:
+def test_each_token_allows_reading(beyond: InProcess, headers: dict[str, str]) -> None:
     for path in LOOKING:
         assert beyond.client.get(path, headers=headers).status_code == (404 if path == "/nowhere" else 200), (
             path
@@ -82,7 +82,7 @@ def test_what_a_browser_sends_by_itself_changes_nothing(beyond: InProcess) -> No
         assert beyond.client.post("/v1/jobs", json=SPEC, headers=cross).status_code == 403
 
 
-def test_on_loopback_looking_is_open_unless_told_otherwise(open_app: Callable[..., InProcess]) -> None:
+def test_reading_on_loopback_needs_no_token_by_default(open_app: Callable[..., InProcess]) -> None:
     app = open_app(token=AGENT)
     assert app.client.get("/v1/jobs").status_code == 200
     assert app.client.post("/v1/jobs", json=SPEC).status_code == 401
@@ -92,7 +92,7 @@ def test_on_loopback_looking_is_open_unless_told_otherwise(open_app: Callable[..
     assert app.client.get("/v1/jobs", headers=bearer(AGENT)).status_code == 200
 
 
-def test_looking_may_be_opened_beyond_loopback_by_saying_so(open_app: Callable[..., InProcess]) -> None:
+def test_reading_beyond_loopback_can_be_opened(open_app: Callable[..., InProcess]) -> None:
     app = open_app(host="0.0.0.0", token=AGENT, look_needs_token=False)
     assert app.client.get("/v1/jobs").status_code == 200
     assert app.client.post("/v1/jobs", json=SPEC).status_code == 401
@@ -101,7 +101,7 @@ def test_looking_may_be_opened_beyond_loopback_by_saying_so(open_app: Callable[.
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"token": AGENT, "control_token": AGENT}, "another than GRAVAC_TOKEN"),
+        ({"token": AGENT, "control_token": AGENT}, "must differ from GRAVAC_TOKEN"),
         ({"control_token": "short"}, "at least 16"),
         ({"control_token": "with a space in the middle"}, "without spaces"),
         ({"look_needs_token": True}, "needs GRAVAC_TOKEN"),

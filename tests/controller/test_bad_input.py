@@ -93,7 +93,7 @@ def test_an_unknown_field_and_a_missing_one(app: InProcess, report: dict[str, An
 @pytest.mark.parametrize(
     "body", ["", "null", "[]", '"text"', "17", "{", "{}", "{}{}", "\ufeff{}", "{'a': 1}"]
 )
-def test_not_a_report_at_all(app: InProcess, report: dict[str, Any], body: str) -> None:
+def test_a_body_that_is_not_a_report(app: InProcess, report: dict[str, Any], body: str) -> None:
     refused(app, body)
 
 
@@ -198,7 +198,7 @@ def test_a_policy_that_does_not_exist(app: InProcess) -> None:
     assert "epsilon" in response.json()["detail"]
 
 
-def test_a_policy_state_that_is_none(app: InProcess) -> None:
+def test_an_invalid_policy_state(app: InProcess) -> None:
     wrong = spec(policy_state='{"decision": 1}')
     response = app.client.post("/v1/jobs", content=wrong.model_dump_json(), headers=JSON)
     assert response.status_code == 422
@@ -271,7 +271,7 @@ def test_numbers_at_their_bounds_never_break_an_answer(
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-1e999"])
 @pytest.mark.parametrize("where", ["settings", "policy"])
 def test_settings_hold_only_finite_numbers(app: InProcess, number: str, where: str) -> None:
-    """``JsonValue`` takes any float and writes null for what is no JSON."""
+    """``JsonValue`` accepts any float and writes null for what is not JSON."""
     body = json.loads(spec().model_dump_json())
     place = body if where == "settings" else body["policy"]
     place["settings"] = {"fine": 1.5, "deep": [{"inside": "HERE"}]}
@@ -293,7 +293,7 @@ def test_a_first_window_near_the_largest_number(app: InProcess, first: int) -> N
 def test_a_known_job_keeps_its_windows_when_a_huge_one_is_refused(
     app: InProcess, report: dict[str, Any]
 ) -> None:
-    """Over registration, and over a report of a window far ahead."""
+    """By registration, and by a report of a window far ahead."""
     refused(app, json.dumps(report | {"window": 2**53}))
     body = spec(first_window=2**53).model_dump_json()
     assert app.client.post("/v1/jobs", content=body, headers=JSON).status_code == 422
@@ -329,7 +329,7 @@ def test_a_policy_state_with_huge_counters(app: InProcess, at: str) -> None:
 def test_a_job_that_holds_a_poisoned_state_answers_409(
     app: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a journal of an older controller may: nothing checked the state then."""
+    """A journal of an older controller may hold one: the state was not checked then."""
     monkeypatch.setattr("gravac_controller.jobs.checks.LARGEST_COUNTER", 2**53)
     state = huge(register(app).policy_state, "decision.epoch", 2**53)
     decision = register(app, job="other", policy_state=state, first_window=2**53).decision
@@ -340,8 +340,8 @@ def test_a_job_that_holds_a_poisoned_state_answers_409(
     assert "use another job name" in problem["detail"]
 
 
-def test_an_operators_words_stay_one_line_of_the_log() -> None:
-    """Escape sequences, line breaks and what is no text, in a message and in the text of an exception."""
+def test_an_operators_note_stays_one_line_of_the_log() -> None:
+    """Escape sequences, line breaks and invalid text, in a message and in the text of an exception."""
     words = "\x1b[2J\x1b]0;owned\x07\r\n2026-01-01 ERROR gravac.controller: forged \udcff\u202e"
     formatter = SafeFormatter("%(levelname)s %(name)s: %(message)s")
     record = logging.makeLogRecord(

@@ -1,4 +1,4 @@
-"""Addresses, methods and parameters that there are not: a 4xx with a problem+json, and what is allowed."""
+"""Unknown paths, methods and parameters: a 4xx with a problem+json that says what is allowed."""
 
 import pytest
 
@@ -48,6 +48,6 @@ def test_paths_methods_and_parameters(app: InProcess, method: str, path: str, st
         ("/metrics", "GET, HEAD"),
     ],
 )
-def test_what_a_path_takes_is_told(app: InProcess, path: str, allowed: str) -> None:
+def test_the_allow_header_lists_every_method(app: InProcess, path: str, allowed: str) -> None:
     for method in ("DELETE", "OPTIONS", "TRACE"):
         assert app.client.request(method, path).headers["allow"] == allowed

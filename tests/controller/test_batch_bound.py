@@ -1,4 +1,4 @@
-"""Gradient diversity and the batch bound: last known in the job, right for the ranks that measured them."""
+"""Gradient diversity and the batch bound: the last known values, computed for the ranks that measured them."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ NEW_FIELDS = b',"mean_steps":0,"mean_sq":0.0,"mean_gradient_sq":0.0'
 def dense(
     report: WindowReport, mean_sq: float, mean_gradient_sq: float, steps: int | None = None
 ) -> WindowReport:
-    """``report`` as if ``steps`` of its first level (null: all) had been plainly dense."""
+    """Return ``report`` with ``steps`` of its first level (None: all) dense."""
     level, *others = report.levels
     steps = level.steps if steps is None else steps
     sums = level.sums.model_copy(
@@ -44,7 +44,7 @@ def view(app: InProcess) -> dict[str, Any]:
 
 
 def ours(seen: dict[str, dict[tuple[str, ...], float]]) -> dict[str, dict[tuple[str, ...], float]]:
-    """What is said of the job; requests and the process are the controller's own, which began anew."""
+    """Return the metrics of the job, without those of the controller, which restarted."""
     return {
         name: samples for name, samples in seen.items() if not name.startswith(("gravac_http_", "process_"))
     }
@@ -81,7 +81,7 @@ def test_the_last_known_value_stays_with_its_window(open_app: Callable[..., InPr
     assert ours(scrape(again)) == ours(seen)
 
 
-def test_what_is_unknown_has_no_sample(app: InProcess) -> None:
+def test_unknown_values_have_no_sample(app: InProcess) -> None:
     report = Trainer().report(register(app).decision, samples=0)
     send(app, dense(report, 0.75, 2.0))
     seen = scrape(app)
@@ -112,7 +112,7 @@ def test_a_window_is_read_with_the_ranks_of_its_time(open_app: Callable[..., InP
 
 
 def without_the_new_fields(path: Path) -> None:
-    """Rewrite a journal as a controller of before wrote it, digests and all."""
+    """Rewrite a journal as an older controller wrote it, with its digests."""
     digest, lines = "", []
     for raw in path.read_bytes().splitlines():
         parts = split(raw)
@@ -123,7 +123,7 @@ def without_the_new_fields(path: Path) -> None:
     path.write_bytes(b"".join(lines))
 
 
-def test_a_journal_of_before_still_reads(open_app: Callable[..., InProcess]) -> None:
+def test_an_older_journal_still_reads(open_app: Callable[..., InProcess]) -> None:
     app, trainer = open_app(), Trainer()
     decision = run(app, trainer, register(app).decision, 4)
     before, windows = view(app), app.client.get("/v1/jobs/job/windows").json()
@@ -140,8 +140,8 @@ def test_a_journal_of_before_still_reads(open_app: Callable[..., InProcess]) -> 
     assert view(again)["windows"] == 5
 
 
-def test_a_report_without_the_new_fields_is_taken(app: InProcess) -> None:
-    """An agent of before reports to this controller, and sends the same window again."""
+def test_a_report_without_the_new_fields_is_accepted(app: InProcess) -> None:
+    """An older agent reports to this controller, and sends the same window again."""
     body = Trainer().report(register(app).decision).model_dump_json()
     old = json.dumps(json.loads(body.replace(NEW_FIELDS.decode(), "")))
     assert "mean_s" not in old

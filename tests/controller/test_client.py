@@ -23,7 +23,7 @@ from gravac_controller.client import (
     running,
 )
 from gravac_controller.client.wire import base_of
-from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
+from gravac_controller.views.models import EndView, Snapshot, WindowDelta
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -44,7 +44,7 @@ def feed(controller: Controller, trainer: Trainer, windows: int) -> None:
 
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
-    """Token-guarded, with control; a job that runs and one that ended."""
+    """A controller with tokens and control, a running job and one that ended."""
     env = {
         "GRAVAC_TOKEN": AGENT,
         "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR,
@@ -66,7 +66,7 @@ def client(controller: Controller) -> Iterator[Client]:
         yield opened
 
 
-def test_looking(client: Client, controller: Controller) -> None:
+def test_reading(client: Client, controller: Controller) -> None:
     assert client.health().instance == controller.announced["instance"]
     ours = {"alpha", "beta"}  # other tests have jobs of their own
     assert ours <= {job.job for job in client.jobs()}
@@ -101,7 +101,7 @@ def test_pages_are_joined(client: Client, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls.REMEMBERED > 0
 
 
-def test_what_has_not_changed_is_not_sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_answers_are_not_sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses: list[int] = []
     real = client._wire.ask
 
@@ -115,7 +115,7 @@ def test_what_has_not_changed_is_not_sent_again(client: Client, monkeypatch: pyt
     assert statuses == [200, 304]
 
 
-def test_the_trace_is_saved_whole(client: Client, tmp_path: Path) -> None:
+def test_the_whole_trace_is_saved(client: Client, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     assert client.trace("alpha", file) == file.stat().st_size
     assert check(file).ok
@@ -129,7 +129,7 @@ def test_steering(controller: Controller, client: Client) -> None:
     after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", seen=seen)
     assert after.view.waiting is not None
     assert after.view.waiting.cf == 25.0
-    with pytest.raises(Refused, match="412 Precondition Failed: this is epoch") as caught:
+    with pytest.raises(Refused, match="412 Precondition Failed: the epoch is now") as caught:
         client.order("gamma", "dense", actor="bob", seen=seen)
     assert caught.value.status == 412
     client.order("gamma", "resume", actor="bob", seen=after)
@@ -172,7 +172,7 @@ def test_refusals_say_why(controller: Controller, client: Client) -> None:
         list(stranger.jobs())
 
 
-def test_nobody_there() -> None:
+def test_no_controller() -> None:
     with Client("127.0.0.1:1") as nobody, pytest.raises(NoController, match=r"at http://127.0.0.1:1 \("):
         nobody.health()
 
@@ -193,7 +193,7 @@ class Elsewhere(BaseHTTPRequestHandler):
         pass
 
 
-def test_something_else_there_and_connections_that_close() -> None:
+def test_other_programs_and_closed_connections() -> None:
     with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -223,7 +223,7 @@ def test_addresses(text: str, base: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["ftp://host", "http://", "host:99999", "http://[::1", "host:0"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="URL"):
         base_of(text)
 
@@ -250,7 +250,7 @@ def test_running_controllers_are_found_by_their_folder(
 
 
 class Imitator(BaseHTTPRequestHandler):
-    """Says what a dead controller said, which anybody could read, and keeps what it is sent."""
+    """Answers as a dead controller did, which anyone could read, and records what it is sent."""
 
     protocol_version = "HTTP/1.1"
     instance = ""

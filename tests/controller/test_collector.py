@@ -1,4 +1,4 @@
-"""Garbage cycles go, what is in use is looked at once, and nothing that Python does by itself is left changed."""
+"""Garbage cycles are freed, objects in use are searched once, and Python's own collector is restored at the end."""
 
 import asyncio
 import gc
@@ -12,26 +12,26 @@ from gravac_controller.server.collector import Collector
 
 
 class Knot:
-    """An object that only the search for cycles can free."""
+    """An object that only the cycle collector can free."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
 @pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector that looks often and weighs often."""
-    monkeypatch.setattr(collector, "LOOK_SECONDS", 0.002)
-    monkeypatch.setattr(collector, "WEIGH_SECONDS", 0.002)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    """A collector with short intervals."""
+    monkeypatch.setattr(collector, "YOUNG_SECONDS", 0.002)
+    monkeypatch.setattr(collector, "COUNT_SECONDS", 0.002)
     found = Collector()
     yield found
     found.stop()
     gc.unfreeze()
 
 
-def test_a_cycle_that_is_garbage_goes(seldom: Collector) -> None:
+def test_a_garbage_cycle_is_freed(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         gone = weakref.ref(Knot())
         await asyncio.sleep(0.1)
         assert gone() is None
@@ -39,26 +39,26 @@ def test_a_cycle_that_is_garbage_goes(seldom: Collector) -> None:
     asyncio.run(main())
 
 
-def test_what_is_in_use_is_looked_at_once(seldom: Collector) -> None:
+def test_objects_in_use_are_searched_once(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         history = [Knot() for _ in range(10_000)]
         await asyncio.sleep(0.1)
-        assert sum(isinstance(one, Knot) for one in gc.get_objects()) == 0  # those that a search goes through
+        assert sum(isinstance(one, Knot) for one in gc.get_objects()) == 0  # those that are searched
         assert len(history) == 10_000
 
     asyncio.run(main())
 
 
-def test_a_cycle_that_was_in_use_at_first_goes_when_there_is_twice_as_much(seldom: Collector) -> None:
+def test_a_cycle_that_was_in_use_is_freed_once_the_heap_has_doubled(quick: Collector) -> None:
     async def main() -> None:
-        seldom.start()
+        quick.start()
         knot = Knot()
         gone = weakref.ref(knot)
         await asyncio.sleep(0.05)
         del knot
         await asyncio.sleep(0.05)
-        assert gone() is not None  # set aside
+        assert gone() is not None  # frozen
         more = [Knot() for _ in range(gc.get_freeze_count() + 1)]
         await asyncio.sleep(0.5)
         assert gone() is None
@@ -67,7 +67,7 @@ def test_a_cycle_that_was_in_use_at_first_goes_when_there_is_twice_as_much(seldo
     asyncio.run(main())
 
 
-def test_python_goes_on_by_itself_afterwards() -> None:
+def test_pythons_collector_is_restored() -> None:
     async def main() -> None:
         one = Collector()
         one.start()
@@ -75,10 +75,10 @@ def test_python_goes_on_by_itself_afterwards() -> None:
         one.stop()
         assert gc.isenabled()
         gc.unfreeze()
-        gc.disable()  # Python's own might find it
+        gc.disable()  # or Python might free it
         gone = weakref.ref(Knot())
-        await asyncio.sleep(2 * collector.LOOK_SECONDS)
+        await asyncio.sleep(2 * collector.YOUNG_SECONDS)
         gc.enable()
-        assert gone() is not None  # no timer of ours is left
+        assert gone() is not None  # no timer is left
 
     asyncio.run(main())

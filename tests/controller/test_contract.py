@@ -1,4 +1,4 @@
-"""The OpenAPI document and /docs: whole, true, and offline."""
+"""The OpenAPI document and /docs: complete, correct, and offline."""
 
 import json
 import re
@@ -7,6 +7,8 @@ from typing import Any
 
 from gravac import proof
 from gravac_controller.api import examples
+from gravac_controller.api.problems import STATUSES
+from gravac_controller.errors import Refused
 from gravac_controller.settings import ControllerSettings
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register, run
@@ -88,8 +90,8 @@ def test_the_document_says_which_token_each_route_needs_here(open_app: Callable[
     assert "Needs: token or password." in app.client.get("/docs").text
 
 
-def test_examples_are_true(app: InProcess) -> None:
-    """What the document says goes in is taken, and what it says comes out is what comes out."""
+def test_examples_are_correct(app: InProcess) -> None:
+    """The documented requests are accepted, and their answers are the documented ones."""
     found = dict(operations(document(app)))
     for route in ("POST /v1/jobs", "POST /v1/jobs/{job}/windows", "POST /v1/jobs/{job}/events"):
         content = found[route]["requestBody"]["content"]["application/json"]
@@ -107,14 +109,16 @@ def test_examples_are_true(app: InProcess) -> None:
 
 
 def timeless(node: Any) -> Any:
-    """Without times, and without the event that registering leaves."""
+    """Remove times, and the event of the registration."""
     if isinstance(node, dict):
-        told = ("events", "event_counts")
-        return {key: timeless(value) for key, value in node.items() if "time" not in key and key not in told}
+        counts = ("events", "event_counts")
+        return {
+            key: timeless(value) for key, value in node.items() if "time" not in key and key not in counts
+        }
     return [timeless(one) for one in node] if isinstance(node, list) else node
 
 
-def test_every_reference_leads_somewhere(app: InProcess) -> None:
+def test_every_reference_resolves(app: InProcess) -> None:
     found = document(app)
     schemas = found["components"]["schemas"]
     missing = {one for one in references(found) if one.removeprefix("#/components/schemas/") not in schemas}
@@ -136,7 +140,7 @@ def test_answers_have_the_fields_the_document_names(app: InProcess) -> None:
             assert set(answer) == set(found["components"]["schemas"][name]["properties"]), route
 
 
-def test_the_docs_page_lists_all_and_loads_nothing(app: InProcess) -> None:
+def test_the_docs_page_lists_everything_and_loads_nothing(app: InProcess) -> None:
     answer = app.client.get("/docs")
     assert answer.headers["content-type"].startswith("text/html")
     for route in ROUTES:
@@ -149,10 +153,14 @@ def test_the_docs_page_lists_all_and_loads_nothing(app: InProcess) -> None:
     assert set(re.findall(r'href="#([^"]*)"', answer.text)) <= anchors
 
 
-def test_settings_say_what_they_are() -> None:
+def test_settings_have_descriptions() -> None:
     for name, field in ControllerSettings.model_fields.items():
         assert field.description, name
     for name in json.loads(json.dumps(ControllerSettings.model_json_schema()))["properties"]:
         if name.endswith("_seconds"):
             described = ControllerSettings.model_fields[name].description or ""
             assert "second" in described, name
+
+
+def test_every_error_of_the_domain_has_a_status() -> None:
+    assert set(STATUSES) == set(Refused.__subclasses__())

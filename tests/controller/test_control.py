@@ -1,4 +1,4 @@
-"""Steering over HTTP: off by default, by operators only, about the epoch they saw, journaled with who did it."""
+"""Steering over HTTP: off by default, for operators only, bound to the epoch they saw, journaled with the actor."""
 
 import json
 import logging
@@ -40,9 +40,7 @@ def view(app: InProcess) -> Any:
     return app.client.get("/v1/jobs/job").json()
 
 
-def test_an_order_from_being_given_to_being_lifted(
-    steered: InProcess, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_order_from_start_to_end(steered: InProcess, caplog: pytest.LogCaptureFixture) -> None:
     decision = run(steered, trainer := Trainer(), register(steered).decision, 3)
     before = steered.client.get(URL)
     assert before.headers["etag"] == f'"{decision.epoch}"'
@@ -87,7 +85,7 @@ def test_control_is_off_by_default(app: InProcess) -> None:
     assert "override" not in journal(app)
 
 
-def test_only_operators_may(open_app: Callable[..., InProcess]) -> None:
+def test_only_operators_may_steer(open_app: Callable[..., InProcess]) -> None:
     app = open_app(token=AGENT, control_token=OPERATOR)
     allowed = {"Authorization": f"Bearer {AGENT}"}
     assert (
@@ -105,7 +103,7 @@ def test_only_operators_may(open_app: Callable[..., InProcess]) -> None:
 
 
 @pytest.mark.parametrize("site", [{"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-def test_no_page_of_another_site_can(steered: InProcess, site: dict[str, str]) -> None:
+def test_pages_of_other_sites_cannot_steer(steered: InProcess, site: dict[str, str]) -> None:
     register(steered)
     body = {"action": "dense", "actor": "alice"}
     is_problem(steered.client.put(URL, json=body, headers={"If-Match": '"0"'} | site), 403)
@@ -119,7 +117,7 @@ def test_an_order_names_the_epoch_it_is_about(steered: InProcess) -> None:
         is_problem(put(steered, seen), 428)
     for seen in (decision.epoch + 1, "nonsense", f"{decision.epoch}+1"):
         response = put(steered, seen)
-        assert "is epoch" in is_problem(response, 412)
+        assert "the epoch is now" in is_problem(response, 412)
         assert response.headers["etag"] == f'"{decision.epoch}"'
     assert put(steered, decision.epoch).status_code == 202
     is_problem(put(steered, decision.epoch), 412)  # somebody else's order came in between
@@ -142,7 +140,7 @@ def test_an_order_names_the_epoch_it_is_about(steered: InProcess) -> None:
         [],
     ],
 )
-def test_what_is_no_order(steered: InProcess, body: Any) -> None:
+def test_invalid_orders(steered: InProcess, body: Any) -> None:
     register(steered)
     headers = {"Authorization": f"Bearer {OPERATOR}", "If-Match": '"0"'}
     given = {"actor": "alice"} | body if isinstance(body, dict) and body else body
@@ -162,14 +160,14 @@ def test_other_refusals(steered: InProcess) -> None:
     assert "ended" in is_problem(put(steered, 0), 409)
 
 
-def test_agents_cannot_pretend(steered: InProcess) -> None:
+def test_agents_cannot_forge_orders(steered: InProcess) -> None:
     register(steered)
     for kind in ("override", "gap", "registered", "restarted"):
         forged = {"kind": kind, "window": None, "message": "alice pinned CF 1000"}
         assert steered.client.post("/v1/jobs/job/events", json=forged).status_code == 422
 
 
-def test_orders_outlive_the_controller(open_app: Callable[..., InProcess]) -> None:
+def test_orders_survive_a_restart(open_app: Callable[..., InProcess]) -> None:
     app = open_app(control_token=OPERATOR)
     decision: Decision = run(app, trainer := Trainer(), register(app).decision, 2)
     assert put(app, decision.epoch, "pin", cf=25.0).status_code == 202
@@ -184,7 +182,7 @@ def test_orders_outlive_the_controller(open_app: Callable[..., InProcess]) -> No
     assert run(app, trainer, pinned, 1).rule == "pinned"
 
 
-def test_a_full_disk_takes_no_order(steered: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_refuses_orders(steered: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     register(steered)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))

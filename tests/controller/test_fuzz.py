@@ -8,7 +8,7 @@ from tools.fuzz.api import fuzz
 
 
 @pytest.mark.parametrize("tokens", [False, True])
-def test_generated_requests_get_answers_that_the_document_names(tmp_path: Path, tokens: bool) -> None:
+def test_generated_requests_get_documented_answers(tmp_path: Path, tokens: bool) -> None:
     found = fuzz(tmp_path, tokens=tokens, examples=5, phases="examples,fuzzing", seed=3)
     assert found.passed, found.output
     assert found.cases > 80

@@ -1,4 +1,4 @@
-"""The table of slow ranks: bounded, and nothing slow is averaged away."""
+"""The table of own time by rank: bounded, and slow ranks are never averaged away."""
 
 import itertools
 import time
@@ -11,7 +11,7 @@ from tests.support.policies import window_report
 
 
 def row(rank: int, own: float, steps: int = 10) -> RankRow:
-    """A rank that spends ``own`` seconds a step on its own work, and ten times that waiting in the network."""
+    """Return a rank with ``own`` seconds of own work a step, and ten times that waiting for the network."""
     phases = PhaseSeconds(
         data_wait=0.0, compute=own * steps, compress=0.0, communicate=10 * own * steps, decompress=0.0
     )
@@ -41,7 +41,7 @@ def test_own_time_against_the_median_rank() -> None:
     assert cells(heat) == [[100, 100, 150]]
 
 
-def test_full_columns_are_joined_and_keep_the_worst() -> None:
+def test_full_columns_are_merged_and_hold_the_largest() -> None:
     heat = RankHeat(most_columns=4)
     for number in range(9):
         heat.add(window(number, 0.1, 0.1, 0.3 if number == 2 else 0.1))
@@ -65,7 +65,7 @@ def test_a_lost_window_is_a_gap_between_columns() -> None:
     assert [(one.first, one.last) for one in heat.columns] == [(0, 0), (1, 1), (5, 5)]
 
 
-def test_ranks_without_time_are_unknown_and_none_is_no_column() -> None:
+def test_ranks_without_time_are_unknown() -> None:
     heat = RankHeat()
     heat.add(window_report(window=0, ranks=(row(0, 0.1), row(1, 0.0), row(2, 0.1, steps=0))))
     assert cells(heat) == [[100]]
@@ -86,7 +86,7 @@ def test_size_is_bounded(ranks: int) -> None:
 
 
 def test_a_wide_window_costs_little() -> None:
-    """It is taken in on the loop that serves everybody."""
+    """It is added on the event loop that serves all requests."""
     heat, one = RankHeat(), window(0, *[0.1] * 1024)
     began = time.process_time()
     for number in range(10):

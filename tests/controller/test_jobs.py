@@ -22,17 +22,17 @@ def post(app: InProcess, path: str, record: Record, status: int = 200) -> str:
 
 
 def silence(app: InProcess, job: str = "job", seconds: float = 60.0) -> None:
-    """As if nothing had been heard of the job for so long."""
+    """Make the job look silent for this long."""
     app.services.store.jobs[job].live.decided_time -= seconds
 
 
 def register(app: InProcess, **changes: object) -> JobAnswer:
-    """Register a start of the trainer. One before it counts as dead: it has been silent for a minute."""
+    """Register a start of the trainer. The one before counts as dead: it has been silent for a minute."""
     known = app.services.store.jobs.get(str(changes.get("job", "job")))
     if (
         known is not None
         and known.begun
-        and known.live.known()[0].incarnation != changes.get("incarnation", "first")
+        and known.live.spec_and_decision()[0].incarnation != changes.get("incarnation", "first")
     ):
         silence(app, str(changes.get("job", "job")))
     return JobAnswer.model_validate_json(post(app, "/v1/jobs", spec(**changes)))
@@ -126,7 +126,7 @@ def test_a_gap_is_accepted_and_journaled_before_its_window(app: InProcess) -> No
     assert check(app.services.settings.data_dir / "job" / "journal.jsonl").ok
 
 
-def test_a_zombie_of_an_older_start_is_refused(app: InProcess) -> None:
+def test_a_replaced_start_is_refused(app: InProcess) -> None:
     decision = register(app).decision
     old = Trainer()
     decision = run(app, old, decision, 2)
@@ -170,7 +170,7 @@ def test_the_same_event_twice_is_journaled_once(app: InProcess) -> None:
     assert journal(app) == ["job", "decision", "event", "event"]
 
 
-def test_a_job_that_lost_its_controller_goes_on_elsewhere_from_its_own_state(
+def test_a_job_continues_at_another_controller_from_its_own_state(
     open_app: Callable[..., InProcess], tmp_path: object
 ) -> None:
     first = open_app()
@@ -187,7 +187,7 @@ def test_a_job_that_lost_its_controller_goes_on_elsewhere_from_its_own_state(
     assert check(path).ok
 
 
-def test_a_full_disk_takes_nothing_and_says_so_then_goes_on(
+def test_a_full_disk_refuses_windows_and_then_continues(
     app: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decision = run(app, trainer := Trainer(), register(app).decision, 3)
@@ -213,7 +213,7 @@ def test_a_full_disk_takes_nothing_and_says_so_then_goes_on(
     assert check(app.services.settings.data_dir / "job" / "journal.jsonl").ok
 
 
-def test_one_controller_serves_many_jobs_apart(app: InProcess) -> None:
+def test_jobs_of_one_controller_are_independent(app: InProcess) -> None:
     for name in ("b", "a", "c"):
         run(app, Trainer(job=name), register(app, job=name).decision, 2)
     page = app.client.get("/v1/jobs?limit=2").json()

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments while windows stream in: nothing acknowledged is lost, nothing is doubled."""
+"""SIGKILL at random moments while windows stream in: no acknowledged window is lost or journaled twice."""
 
 import threading
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.killing import Sender, kill_again_and_again, progress
 KILLS = 10
 
 
-def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_kills_lose_and_repeat_no_window(tmp_path: Path) -> None:
     """``python -m tests.support.killing --kills 100`` is the long one."""
     tally = kill_again_and_again(tmp_path / "runs", KILLS)
     assert tally.windows > 3 * KILLS
@@ -19,7 +19,7 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
 
 
 def test_a_sender_that_ends_says_why() -> None:
-    """Of the helper: a thread that ended with an exception looked like a controller that answers nothing for 60 s."""
+    """A thread of the helper that ended with an exception looked like a controller that does not answer."""
 
     class Nonsense:
         def ask(self, *_: object) -> tuple[int, bytes]:

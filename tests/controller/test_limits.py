@@ -1,4 +1,4 @@
-"""Limits on connections, streams, rates and patience: each refusal is a problem+json, and others are unaffected."""
+"""Limits on connections, streams, rates and timeouts: each refusal is a problem+json, and others are unaffected."""
 
 import contextlib
 import socket
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.api.headers import HEADERS
-from gravac_controller.api.rates import BURST_SECONDS, MOST_KEYS, Rates
+from gravac_controller.api.guard import BURST_SECONDS, MOST_KEYS, Rates
+from gravac_controller.api.responses import HEADERS
 from tests.support.sse import Reader
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
@@ -43,13 +43,13 @@ def problem(answer: Answer, status: int) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc"])
-def test_a_client_that_never_says_what_it_wants_is_let_go(small: Controller, said: bytes) -> None:
+def test_a_client_that_sends_nothing_is_closed(small: Controller, said: bytes) -> None:
     with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
         sock.sendall(said)
         assert sock.recv(1) == b""
 
 
-def test_a_second_head_has_its_time_too(small: Controller) -> None:
+def test_a_second_head_has_a_timeout_too(small: Controller) -> None:
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
         sock.sendall(whole)
@@ -58,7 +58,7 @@ def test_a_second_head_has_its_time_too(small: Controller) -> None:
         assert sock.recv(1) == b""
 
 
-def test_a_body_that_does_not_come(small: Controller) -> None:
+def test_a_body_that_does_not_arrive(small: Controller) -> None:
     head = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
     answer = small.raw(head)
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -66,15 +66,15 @@ def test_a_body_that_does_not_come(small: Controller) -> None:
     assert b"within 1.5 s" in answer
 
 
-def test_what_is_not_http_gets_the_same_shape(small: Controller) -> None:
+def test_bytes_that_are_not_http_get_a_problem(small: Controller) -> None:
     answer = small.raw(b"\x00\x01\x02\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert b"application/problem+json" in answer
     assert b"default-src 'self'" in answer
 
 
-def test_noise_after_a_request_does_not_break_into_its_answer(small: Controller) -> None:
-    """A stream is under way, a second request waits for its end, and then comes what is not HTTP."""
+def test_noise_after_a_request_does_not_corrupt_its_answer(small: Controller) -> None:
+    """During a stream a second request waits for its end, and then bytes arrive that are not HTTP."""
     waiting = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection((small.host, small.port), timeout=PATIENCE_SECONDS) as sock:
         sock.sendall(b"GET /v1/jobs/job/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -114,7 +114,7 @@ def test_a_head_without_end(shared: Controller, begin: bytes) -> None:
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer[:200]
 
 
-def test_a_head_that_is_too_long_is_told_so(shared: Controller) -> None:
+def test_a_head_that_is_too_long_gets_431(shared: Controller) -> None:
     with socket.create_connection((shared.host, shared.port), timeout=PATIENCE_SECONDS) as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 60_000)
         time.sleep(0.1)
@@ -138,7 +138,7 @@ def test_streams_leave_room_for_agents(small: Controller) -> None:
 
 
 @pytest.mark.alone
-def test_reading_and_changing_have_their_own_rates(small: Controller) -> None:
+def test_reading_and_changing_have_separate_rates(small: Controller) -> None:
     statuses = [small.ask("GET", "/v1/jobs").status for _ in range(80)]
     assert set(statuses) == {200, 429}
     assert statuses.index(429) >= 4 * BURST_SECONDS - 20  # the tests before this one took some
@@ -155,7 +155,7 @@ def test_reading_and_changing_have_their_own_rates(small: Controller) -> None:
     assert small.ask("POST", "/v1/jobs/other/windows", other).status == 200
 
 
-def test_a_bucket_fills_steadily_and_pays_for_bursts() -> None:
+def test_a_bucket_fills_steadily_and_allows_bursts() -> None:
     clock = [100.0]
     rates = Rates(2.0, lambda: clock[0])
     assert [rates.take("a") for _ in range(20)] == [0.0] * 20

@@ -1,12 +1,12 @@
-"""Lists: cursors that lose and repeat nothing, filters that mean the same in memory and on disk, entity tags."""
+"""Lists: cursors that neither lose nor repeat entries, filters that are equal in memory and on disk, entity tags."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from gravac_controller.jobs import cursor
-from gravac_controller.jobs.cursor import Cursor, cut
+from gravac_controller.jobs import pages
+from gravac_controller.jobs.pages import Cursor, cut
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register
 from tests.controller.test_pages import walk
@@ -36,7 +36,7 @@ def numbers(found: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize("limit", [1000, 7])
-def test_decisions_repeated_at_a_new_start_are_all_there(job: InProcess, limit: int) -> None:
+def test_decisions_repeated_at_a_new_start_are_all_listed(job: InProcess, limit: int) -> None:
     found = [one["decision"]["window"] for one in walk(job, "decisions", limit)]
     # -1 twice: the job's first registration and the first start of its trainer
     assert found == sorted([*range(-1, WINDOWS), -1, 299, 649])
@@ -79,17 +79,17 @@ def test_windows_and_decisions_by_epoch_and_phase(job: InProcess) -> None:
     ]
 
 
-def test_one_page_looks_at_a_bounded_part_of_the_journal(
+def test_one_page_scans_a_bounded_part_of_the_journal(
     job: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cursor, "MAX_SCANNED", 50)
+    monkeypatch.setattr(pages, "MAX_SCANNED", 50)
     page = job.client.get("/v1/jobs/job/windows?from_step=4000").json()
     assert page == {"items": [], "next": "49"}
     assert numbers(walk(job, "windows?from_step=4000", 20)) == list(range(80, WINDOWS))
 
 
 @pytest.mark.parametrize("text", ["", "1.", ".1", "1.0", "-2", "1e3", "+1", "1.1.1", " 1", "9" * 17])
-def test_what_is_no_cursor(job: InProcess, text: str) -> None:
+def test_invalid_cursors(job: InProcess, text: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
         Cursor.parse(text)
     assert job.client.get(f"/v1/jobs/job/windows?after={text}").status_code == 422
@@ -125,7 +125,7 @@ ROUTES = ("", "/windows", "/decisions", "/candidates", "/ranks")
 
 
 @pytest.mark.parametrize("route", ["/v1/jobs", *(f"/v1/jobs/job{route}" for route in ROUTES)])
-def test_what_a_reader_has_is_not_sent_again(open_app: Callable[..., InProcess], route: str) -> None:
+def test_an_unchanged_list_is_not_sent_again(open_app: Callable[..., InProcess], route: str) -> None:
     app = open_app()
     decision = run(app, trainer := Trainer(), register(app).decision, 3)
     first = app.client.get(route)

@@ -1,4 +1,4 @@
-"""Journals that go on in parts: the same answers as from one file, over restarts, retention and a full disk."""
+"""Journals in parts: the same answers as from one file, across restarts, retention and a full disk."""
 
 import asyncio
 import io
@@ -126,10 +126,10 @@ def test_streams_resume_over_parts(two: tuple[InProcess, InProcess]) -> None:
     many, _ = two
     job = many.services.store.jobs["job"]
     lines = [line for line in read_trace(folder_of(many) / parts.ACTIVE) if line.kind == "window"]
-    moments = job.live.moments_after(lines[-40].number - 1)
+    moments = job.live.changes_after(lines[-40].number - 1)
     assert moments is not None
-    told = [moment.window.report.window for moment in moments if moment.window is not None]
-    assert told == [line.record.window for line in lines[-40:]]  # type: ignore[union-attr]
+    windows = [moment.window.report.window for moment in moments if moment.window is not None]
+    assert windows == [line.record.window for line in lines[-40:]]  # type: ignore[union-attr]
 
 
 def test_a_restart_shows_the_same_and_reads_only_what_it_needs(
@@ -158,8 +158,8 @@ def test_a_restart_shows_the_same_and_reads_only_what_it_needs(
     assert check(tmp_path / "runs/job" / parts.ACTIVE).ok
 
 
-def test_a_window_of_a_full_part_sent_again_is_known(open_app: Callable[..., InProcess]) -> None:
-    """The answer was lost, the controller died right after turning to a new part, and that part is all it reads."""
+def test_a_repeated_window_of_a_full_part_is_known(open_app: Callable[..., InProcess]) -> None:
+    """The answer was lost, the controller died right after starting a part, and reads only that part."""
     app = open_app(journal_part_bytes=SMALL)
     trainer, decision = Trainer(), register(app).decision
     while app.services.store.jobs["job"].journal.end.part == 1:
@@ -206,10 +206,10 @@ def test_old_parts_are_deleted_beyond_the_limit(open_app: Callable[..., InProces
     assert "what was before it is not here" in found.notes[0]
 
 
-def test_a_part_that_is_moved_between_two_looks_is_read(
+def test_a_part_that_is_renamed_while_it_is_opened_is_read(
     open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader came while no file had the active part's name: after one rename of a turn and before the other."""
+    """A reader comes between the two renames of a new part, while no file has the active part's name."""
     app = open_app()
     run(app, Trainer(), register(app).decision, 10)
     journal, real = app.services.store.jobs["job"].journal, parts.open_part
@@ -233,7 +233,7 @@ def test_a_finished_job_stays_listed(open_app: Callable[..., InProcess]) -> None
     assert (job["job"], job["windows"], job["steps"]) == ("job", 40, 2000)
 
 
-def test_a_disk_that_refuses_a_new_part_goes_on_in_the_old(
+def test_a_journal_continues_in_its_part_where_the_disk_refuses_a_new_one(
     app: InProcess, open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.close()
@@ -253,7 +253,7 @@ def test_a_disk_that_refuses_a_new_part_goes_on_in_the_old(
     assert check(folder_of(app) / parts.ACTIVE).ok
 
 
-def test_pages_are_right_while_parts_are_turned_and_compressed(tmp_path: Path) -> None:
+def test_pages_are_right_while_parts_are_started_and_compressed(tmp_path: Path) -> None:
     """A reader in another thread always sees every window up to where it began."""
     app = InProcess(tmp_path / "runs", journal_part_bytes=SMALL)
     decision = run(app, trainer := Trainer(), register(app).decision, 60)

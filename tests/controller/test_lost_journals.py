@@ -1,4 +1,4 @@
-"""A journal that is deleted, replaced or changed under a running controller: nothing acknowledged is off the disk."""
+"""A journal that is deleted, replaced or changed while a controller runs: acknowledged windows stay on disk."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from tools.harness.controller import Controller
 
 @pytest.fixture
 def path(app: InProcess) -> Path:
-    """The journal of ``job``, still to be begun."""
+    """Return the journal of ``job``, which does not exist yet."""
     return app.services.settings.data_dir / "job" / parts.ACTIVE
 
 
@@ -34,7 +34,7 @@ def refused(app: InProcess, report: WindowReport) -> str:
 
 
 @pytest.mark.parametrize("how", ["file", "folder", "moved away"])
-def test_a_deleted_journal_is_written_back_whole(
+def test_a_deleted_journal_is_written_back_completely(
     app: InProcess, path: Path, how: str, tmp_path: Path
 ) -> None:
     decision = run(app, trainer := Trainer(), register(app).decision, 5)
@@ -58,7 +58,7 @@ def test_a_deleted_journal_is_written_back_whole(
         assert (tmp_path / "away.jsonl").read_bytes() == before
 
 
-def test_a_replaced_journal_takes_no_window_until_it_is_moved_away(app: InProcess, path: Path) -> None:
+def test_a_replaced_journal_accepts_no_window_until_it_is_moved_away(app: InProcess, path: Path) -> None:
     decision = run(app, trainer := Trainer(), register(app).decision, 5)
     other = b"what somebody put there\n"
     draft = path.with_name("draft")
@@ -77,7 +77,7 @@ def test_a_replaced_journal_takes_no_window_until_it_is_moved_away(app: InProces
 
 
 @pytest.mark.parametrize("how", ["truncated", "emptied", "appended"])
-def test_a_changed_journal_takes_no_window(
+def test_a_changed_journal_accepts_no_window(
     app: InProcess, path: Path, how: str, open_app: Callable[..., InProcess]
 ) -> None:
     decision = run(app, trainer := Trainer(), register(app).decision, 5)
@@ -102,7 +102,7 @@ def test_a_changed_journal_takes_no_window(
     assert on_disk(path)[-2:] == [5, 6]
 
 
-def test_a_turn_to_a_new_part_moves_no_strangers_file(
+def test_a_new_part_does_not_move_the_file_of_another_program(
     app: InProcess, open_app: Callable[..., InProcess]
 ) -> None:
     """The journal is replaced between a window and the new part that its size asks for."""
@@ -115,7 +115,7 @@ def test_a_turn_to_a_new_part_moves_no_strangers_file(
     path.write_bytes(b"theirs\n")
     fold = app.services.store.jobs["job"]._fold
     assert fold is not None
-    assert held.turn(spec(), decision, "") == ()
+    assert held.begin_part(spec(), decision, "") == ()
     assert path.read_bytes() == b"theirs\n"
     assert parts.full_parts(path.parent) == {}
     path.unlink()
@@ -123,8 +123,8 @@ def test_a_turn_to_a_new_part_moves_no_strangers_file(
     assert check(path).ok
 
 
-def test_an_ended_job_whose_journal_was_deleted_begins_anew(app: InProcess, path: Path) -> None:
-    """Nothing is open then: the journal is gone, and the job with it."""
+def test_an_ended_job_whose_journal_was_deleted_starts_over(app: InProcess, path: Path) -> None:
+    """It is closed then, so the job is lost with the journal."""
     decision = run(app, Trainer(), register(app).decision, 3)
     post(app, "/v1/jobs/job/end", End(incarnation="first", windows=3, steps=150, message="done"))
     shutil.rmtree(path.parent)
@@ -138,10 +138,10 @@ def test_an_ended_job_whose_journal_was_deleted_begins_anew(app: InProcess, path
     assert check(path).ok
 
 
-def test_a_controller_of_one_unreadable_job_answers_and_says_why(
+def test_a_controller_of_one_unreadable_job_says_why(
     start: Callable[..., Controller], tmp_path: Path
 ) -> None:
-    """An agent's own controller: it must not look as if it were away."""
+    """An agent's own controller must not look as if it did not answer."""
     first = start("--job", "mine")
     answer = first.ask("POST", "/v1/jobs", spec("mine"))
     decision = JobAnswer.model_validate_json(answer.body).decision

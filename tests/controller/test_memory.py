@@ -1,4 +1,4 @@
-"""What all jobs together keep in memory is bounded, and what was forgotten is read from the journals."""
+"""The memory of all jobs together is bounded, and what was dropped is read from the journals."""
 
 import gc
 import tracemalloc
@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from gravac.protocol import Candidate, Decision, GainCurve, SmoothedGain, WindowReport
-from gravac_controller.live.budget import SLACK, Budget
-from gravac_controller.live.recent import Recent, decision_bytes, window_bytes
+from gravac_controller.live.recent import SLACK, Budget, Recent, decision_bytes, window_bytes
 from gravac_controller.settings import ControllerSettings
-from gravac_controller.views.records import decision_view, window_view
+from gravac_controller.views.models import DecisionView, WindowView
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import register
 from tests.support.direct import run
@@ -18,11 +17,11 @@ from tools.harness.builders import Trainer
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24
 TOLERANCE = 1.5
-"""Between what is counted and what is allocated: objects differ from one Python to the next."""
+"""Ratio of counted to allocated bytes: objects differ between versions of Python."""
 
 
 def fat(report: WindowReport) -> WindowReport:
-    """As much as a window may tell of two ranks, parsed as from a request: nothing is shared."""
+    """Return a full window of two ranks, parsed as from a request, so that it shares no objects."""
     gains = tuple(SmoothedGain(cf=float(cf + 1), gain=0.5) for cf in range(GAINS))
     curve = GainCurve(steps=3, own=True, gains=tuple(1 / (1 + i) for i in range(61)))
     first = report.levels[0]
@@ -41,7 +40,7 @@ def fat_decision(decision: Decision, window: int) -> Decision:
 
 
 @pytest.mark.parametrize("make", [fat, lambda report: report], ids=["fat", "slim"])
-def test_what_is_counted_is_what_is_allocated(
+def test_counted_bytes_match_allocated_ones(
     app: InProcess, make: Callable[[WindowReport], WindowReport]
 ) -> None:
     decision, trainer = register(app).decision, Trainer()
@@ -52,8 +51,8 @@ def test_what_is_counted_is_what_is_allocated(
     tracemalloc.start()
     for number in range(60):
         report = WindowReport.model_validate_json(reports[number])
-        recent.add_window(window_view(1.0, report, 2))
-        recent.add_decision(decision_view(1.0, Decision.model_validate_json(decisions[number]), None))
+        recent.add_window(WindowView.of(1.0, report, 2))
+        recent.add_decision(DecisionView.of(1.0, Decision.model_validate_json(decisions[number]), None))
     gc.collect()
     allocated, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -61,8 +60,8 @@ def test_what_is_counted_is_what_is_allocated(
     assert allocated / TOLERANCE < recent.bytes < allocated * TOLERANCE
 
 
-def test_many_fat_jobs_stay_within_the_bound(open_app: Callable[..., InProcess]) -> None:
-    """In all, and however many jobs; each list is whole all the same."""
+def test_many_large_jobs_stay_within_the_bound(open_app: Callable[..., InProcess]) -> None:
+    """With any number of jobs; each list is complete all the same."""
     most = 1 << 20
     app = open_app(history_bytes=most, max_changes_per_second=1e6)
     names = [f"job-{number}" for number in range(6)]
@@ -84,22 +83,22 @@ def test_many_fat_jobs_stay_within_the_bound(open_app: Callable[..., InProcess])
     again = open_app(history_bytes=most)
     held = [job.live.recent.bytes for job in again.services.store.jobs.values()]
     assert sum(held) <= most, "a restart keeps no more"
-    assert held == sorted(held), "and keeps what was heard of last"
+    assert held == sorted(held), "and holds the latest"
 
 
-def test_streams_find_out_what_was_forgotten(app: InProcess) -> None:
+def test_streams_notice_dropped_history(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 20)
     live = app.services.store.jobs["job"].live
     line = 15  # of the sixth window's decision or so
-    assert live.moments_after(line) is not None
-    live.recent.forget(1 << 30)
-    assert live.moments_after(line) is None, "so a reader who knows that line gets a snapshot"
-    assert live.moments_after(live.line) == []
+    assert live.changes_after(line) is not None
+    live.recent.drop(1 << 30)
+    assert live.changes_after(line) is None, "so a reader who knows that line gets a snapshot"
+    assert live.changes_after(live.line) == []
     assert len(live.decisions) == 1
     assert app.client.get("/v1/jobs/job").status_code == 200
 
 
-def test_the_quietest_job_forgets_first(app: InProcess) -> None:
+def test_the_job_that_was_silent_longest_drops_first(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 40)
     views, settings = list(app.services.store.jobs["job"].live.recent.windows), ControllerSettings()
     size = window_bytes(views[0])
@@ -110,7 +109,7 @@ def test_the_quietest_job_forgets_first(app: InProcess) -> None:
             recent.add_window(view)
             budget.changed(name, recent)
     assert (len(one.windows), len(two.windows)) == (10, 10)
-    budget.changed("one", one)  # heard of again: now the other one is the quietest
+    budget.changed("one", one)  # it reports again, so the other one has been silent longest
     one.add_window(views[10])
     budget.changed("one", one)
     assert len(one.windows) == 11

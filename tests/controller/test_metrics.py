@@ -1,4 +1,4 @@
-"""/metrics: what was posted is what is scraped, and promtool has nothing to say."""
+"""/metrics: scrapes show what was posted, and promtool finds no fault."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
 from gravac_controller.live import projection as live
-from gravac_controller.metrics.traffic import Traffic
+from gravac_controller.metrics.service import ServiceMetrics
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import post, register, run
 from tools.harness.builders import Trainer
@@ -20,7 +20,7 @@ Samples = dict[tuple[str, ...], float]
 
 
 def scrape(app: InProcess, path: str = "/metrics") -> dict[str, Samples]:
-    """Samples by name, keyed by their label values (without the job's name)."""
+    """Return samples by name and label values (without the job's name)."""
     response = app.client.get(path)
     assert response.status_code == 200
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -136,7 +136,7 @@ def test_refusals_are_counted_by_reason(app: InProcess) -> None:
     assert ("unauthorized",) in rejected  # known in advance, so exported as 0
 
 
-def test_fallback_and_silence_show(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_and_silence_are_visible(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     decision = register(app).decision
     report: WindowReport = Trainer().report(decision)
     post(app, "/v1/jobs/job/windows", report.model_copy(update={"phase": "fallback", "seconds": 1.0}))
@@ -148,7 +148,7 @@ def test_fallback_and_silence_show(app: InProcess, monkeypatch: pytest.MonkeyPat
 
 
 def since_report(app: InProcess, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Set the clock to so long after the last report came."""
+    """Set the clock to this long after the last report."""
     last = app.services.store.jobs["job"].live.last_report_time
     assert last is not None
     monkeypatch.setattr(live, "unix_now", lambda: last + seconds)
@@ -184,7 +184,7 @@ def test_the_oldest_jobs_that_fit_have_series_per_rank(open_app: Callable[..., I
     assert named == {"m", "z"}
 
 
-def test_windows_that_never_came_and_what_else_happened_are_counted(app: InProcess) -> None:
+def test_missing_windows_and_events_are_counted(app: InProcess) -> None:
     decision = register(app, link=LinkSpec(bits_per_second=8e6)).decision
     decision = run(app, Trainer(), decision, 1)
     run(app, Trainer(window=4), decision, 1)
@@ -216,15 +216,20 @@ def test_requests_are_counted_by_template_and_known_words(app: InProcess) -> Non
 
 
 def test_durations_fall_into_their_buckets() -> None:
-    traffic = Traffic()
+    metrics = ServiceMetrics()
     for seconds in (0.0005, 0.001, 0.0011, 4.0, 60.0):
-        traffic.note("/", "GET", 200, seconds)
-    found = traffic.picture().durations["/", "GET"]
-    assert found.seconds == pytest.approx(64.0026)
-    assert (found.counts[0], found.counts[1], found.counts[-3:]) == (2, 3, (3, 4, 5))
+        metrics.count_request("/", "GET", 200, seconds)
+    name, labels = "gravac_http_request_duration_seconds", {"route": "/", "method": "GET"}
+    value = metrics.registry.get_sample_value
+    assert value(f"{name}_sum", labels) == pytest.approx(64.0026)
+    counts = {
+        bound: value(f"{name}_bucket", labels | {"le": bound})
+        for bound in ("0.001", "0.002", "2.0", "5.0", "+Inf")
+    }
+    assert counts == {"0.001": 2, "0.002": 3, "2.0": 3, "5.0": 4, "+Inf": 5}
 
 
-def test_what_is_silent_for_a_day_leaves(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_silent_for_a_day_leave(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     run(app, Trainer(), register(app).decision, 1)
     since_report(app, monkeypatch, 86_000)
     assert scrape(app)["gravac_windows_total"] == {(): 1}
@@ -237,7 +242,7 @@ def test_what_is_silent_for_a_day_leaves(app: InProcess, monkeypatch: pytest.Mon
 
 
 def test_a_job_of_4096_ranks_is_rendered_soon(app: InProcess) -> None:
-    """Seconds of CPU, so that a busy machine does not matter; it takes some thousandths."""
+    """In CPU seconds, so that a busy machine does not matter; it takes a few milliseconds."""
     decision = register(app, world_size=4096).decision
     run(app, Trainer(world_size=1024), decision, 1)  # as many rows as a report holds
     began = time.process_time()
@@ -265,13 +270,13 @@ def test_discovery_leads_to_every_metric_once(open_app: Callable[..., InProcess]
 
 
 def series(text: str) -> list[str]:
-    """Names and labels of all samples but those that each answer changes."""
+    """Return names and labels of all samples except those that every request changes."""
     lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     return [line for line in lines if not line.startswith("gravac_http_")]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
-def test_promtool_is_content(app: InProcess) -> None:
+def test_promtool_finds_no_fault(app: InProcess) -> None:
     register(app, job="begun")
     trainer = Trainer()
     report = trainer.report(register(app).decision)

@@ -1,4 +1,4 @@
-"""Folders that are no jobs: each is listed with a reason as plain text, and every list goes on working."""
+"""Folders that are not jobs: each is listed with a printable reason, and every list keeps working."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_every_list_works_beside_odd_folders(open_app: Callable[..., InProcess])
 
 
 @pytest.mark.parametrize("command", ["status", "explain", "top"])
-def test_the_commands_that_look_work_beside_odd_folders(
+def test_reading_commands_work_beside_odd_folders(
     start: Callable[..., Controller], tmp_path: Path, command: str
 ) -> None:
     first = start()

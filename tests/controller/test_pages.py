@@ -82,7 +82,7 @@ def test_a_page_from_disk_equals_the_page_from_memory(open_app: Callable[..., In
     assert from_disk == remembered
 
 
-def test_a_reader_sees_what_was_appended_since(open_app: Callable[..., InProcess]) -> None:
+def test_a_reader_sees_appended_windows(open_app: Callable[..., InProcess]) -> None:
     app = open_app()
     decision: Decision = run(app, trainer := Trainer(), register(app).decision, 150)
     job = app.services.store.jobs["job"]
@@ -99,7 +99,7 @@ def test_memory_keeps_rank_rows_of_the_latest_window_only_where_there_are_many(l
     assert len(old[0]["report"]["ranks"]) == 2
 
 
-def test_the_trace_downloads_whole_and_replays(long_job: InProcess) -> None:
+def test_the_whole_trace_downloads_and_replays(long_job: InProcess) -> None:
     response = long_job.client.get("/v1/jobs/job/trace")
     assert response.headers["content-type"] == "application/x-ndjson"
     assert response.headers["content-disposition"] == 'attachment; filename="job.jsonl"'

@@ -11,7 +11,7 @@ AGENT = "an-agents-token-0123456789abcdef"
 OPERATOR = "an-operators-token-0123456789abc"
 
 
-def test_a_controller_proves_both_tokens_to_anybody_who_asks(tmp_path: Path) -> None:
+def test_a_controller_proves_both_tokens_to_anyone(tmp_path: Path) -> None:
     env = {
         "GRAVAC_TOKEN": AGENT,
         "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR,
@@ -51,5 +51,5 @@ def test_a_controller_without_a_token_proves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("proofs", [[], [""], ["é" * 64], ["0" * 64]])
-def test_what_is_no_proof(proofs: list[str]) -> None:
+def test_invalid_proofs(proofs: list[str]) -> None:
     assert not proof.proves(AGENT, proof.new_challenge(), proofs)

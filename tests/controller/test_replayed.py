@@ -1,4 +1,4 @@
-"""A trace shows, as of each window, what the controller showed then: plain, zipped, in parts, torn, from Windows."""
+"""A replayed trace shows at each window what the controller showed: plain, gzipped, in parts, torn, with CRLF."""
 
 import asyncio
 import gzip
@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from gravac.protocol import End, Event, Order
 from gravac.traces import TraceError
 from gravac_controller.api.services import Services
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.replay.replayed import EVERY, ReplayedJob
+from gravac_controller.replay.job import EVERY, ReplayedJob
 from gravac_controller.replay.server import create_replay_app
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import JobView
@@ -25,16 +25,16 @@ SETTINGS = ControllerSettings.model_construct()
 
 
 def shown(live: LiveJob) -> dict[str, Any]:
-    """What people see of a job but its state, which is the clock's, and what only a running job has."""
-    view = present.job_view(live).model_dump(mode="json")
+    """Return the view of a job without its state, which the clock decides, and what only running jobs have."""
+    view = job_views.job_view(live).model_dump(mode="json")
     hidden = ("state", "spec", "control_enabled", "override_waiting")
     return {name: value for name, value in view.items() if name not in hidden}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, Any]]]:
-    """A journal in several parts, and what was shown after each window: orders, faults, a restart, a lost window."""
-    folder = tmp_path_factory.mktemp("told")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, dict[str, Any]]]:
+    """A journal in several parts with orders, faults, a restart and a lost window, and the view after each window."""
+    folder = tmp_path_factory.mktemp("recorded")
     app = InProcess(
         folder / "runs", control_token="an-operators-token-0123456789abc", journal_part_bytes=1 << 16
     )
@@ -71,27 +71,29 @@ def folder(tmp_path: Path) -> Path:
 
 
 def differing(job: ReplayedJob, seen: dict[int, dict[str, Any]]) -> list[int]:
-    """Windows as of which something else is shown than was."""
+    """Return the windows at which the replayed view differs."""
     return [window for window, was in seen.items() if shown(job.as_of(window)) != was]
 
 
-def test_each_window_shows_what_was_shown(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
-    path, seen = told
+def test_each_window_shows_the_same_as_live(
+    recorded: tuple[Path, dict[int, dict[str, Any]]], folder: Path
+) -> None:
+    path, seen = recorded
     assert len(list(path.parent.iterdir())) > 3, "in parts"
     job = ReplayedJob(path, folder, SETTINGS)
     later = differing(job, seen)
     # What happens between two windows belongs to the first of them, and was not there yet when it was shown.
     assert later == [29, 39, 69, 79]
-    assert present.job_view(job.as_of(WINDOWS)).state == "ended"
-    assert present.job_view(job.as_of(WINDOWS - 1)).state == "running"
-    override = present.job_view(job.as_of(45)).override
+    assert job_views.job_view(job.as_of(WINDOWS)).state == "ended"
+    assert job_views.job_view(job.as_of(WINDOWS - 1)).state == "running"
+    override = job_views.job_view(job.as_of(45)).override
     assert override is not None
     assert override.cf == 33.0
-    assert present.job_view(job.as_of(75)).override is None
+    assert job_views.job_view(job.as_of(75)).override is None
 
 
-def test_before_the_first_window(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
-    view = present.job_view(ReplayedJob(told[0], folder, SETTINGS).as_of(-1))
+def test_before_the_first_window(recorded: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> None:
+    view = job_views.job_view(ReplayedJob(recorded[0], folder, SETTINGS).as_of(-1))
     assert view.latest is None
     assert view.decision.window == -1
     assert [one.event.kind for one in view.events] == ["registered"]
@@ -99,9 +101,9 @@ def test_before_the_first_window(told: tuple[Path, dict[int, dict[str, Any]]], f
 
 @pytest.mark.parametrize("kind", ["gzip", "crlf", "torn", "cut gzip"])
 def test_other_forms_of_the_same_trace(
-    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path, kind: str
+    recorded: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path, kind: str
 ) -> None:
-    path, seen = told
+    path, seen = recorded
     whole = b"".join(
         gzip.decompress(part.read_bytes()) if part.suffix == ".gz" else part.read_bytes()
         for part in [*sorted(path.parent.glob("journal.0*")), path]
@@ -122,43 +124,43 @@ def test_other_forms_of_the_same_trace(
     assert differing(job, few) == []
 
 
-def test_a_trace_that_was_altered_is_not_shown(
-    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
+def test_an_altered_trace_is_not_shown(
+    recorded: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
 ) -> None:
     other = tmp_path / "altered.jsonl"
-    other.write_bytes(told[0].read_bytes().replace(b'"samples":', b'"samples":1', 1))
+    other.write_bytes(recorded[0].read_bytes().replace(b'"samples":', b'"samples":1', 1))
     with pytest.raises(TraceError, match="altered after it was written"):
         ReplayedJob(other, folder, SETTINGS)
 
 
-def test_a_long_trace_is_shown_as_of_what_has_been_read(
-    told: tuple[Path, dict[int, dict[str, Any]]], folder: Path
+def test_a_long_trace_is_shown_while_it_is_read(
+    recorded: tuple[Path, dict[int, dict[str, Any]]], folder: Path
 ) -> None:
-    path, seen = told
+    path, seen = recorded
     job = ReplayedJob(path, folder, SETTINGS, at_once=20)
     assert not job.done
     assert (job.windows, job.live.totals.windows) == (20, 20)
     assert 0 < job.share < 0.5
     assert shown(job.live) == seen[19], "with all that was known then"
-    assert present.rank_heat(job.live).columns[-1].last_window == 19
+    assert job_views.rank_heat(job.live).columns[-1].last_window == 19
     assert shown(job.as_of(5)) == seen[5]
-    windows, decisions = job.told()
+    windows, decisions = job.drawn()
     assert [one.number("window") for one in windows] == list(range(20))
     assert [one.decision.window for one in decisions] == list(range(-1, 20))
     job.read_on()
     assert (job.done, job.share, job.problem) == (True, 1.0, "")
-    assert job.live.totals.windows == 20, "until it is told anew"
-    windows, decisions = job.told()
+    assert job.live.totals.windows == 20, "until it is drawn again"
+    windows, decisions = job.drawn()
     assert job.live.totals.windows == len(windows) == WINDOWS
     assert differing(job, seen) == [29, 39, 69, 79]
 
 
 def test_a_line_altered_far_behind_ends_the_trace(
-    told: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
+    recorded: tuple[Path, dict[int, dict[str, Any]]], tmp_path: Path, folder: Path
 ) -> None:
     whole = b"".join(
         gzip.decompress(part.read_bytes()) if part.suffix == ".gz" else part.read_bytes()
-        for part in [*sorted(told[0].parent.glob("journal.0*")), told[0]]
+        for part in [*sorted(recorded[0].parent.glob("journal.0*")), recorded[0]]
     )
     other = tmp_path / "altered.jsonl"
     before, window, after = whole.partition(b'"window":60,"first_step"')
@@ -167,27 +169,27 @@ def test_a_line_altered_far_behind_ends_the_trace(
     job.read_on()
     assert "altered after it was written" in job.problem
     assert job.done
-    windows, _ = job.told()
+    windows, _ = job.drawn()
     assert windows[-1].number("window") == 59
-    assert shown(job.live) == told[1][59]
+    assert shown(job.live) == recorded[1][59]
 
 
 @pytest.mark.parametrize("text", [b"", b"hello\n", b"\x1f\x8bnot gzip at all"])
-def test_what_is_no_trace_is_refused(tmp_path: Path, folder: Path, text: bytes) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path, folder: Path, text: bytes) -> None:
     (tmp_path / "no-trace").write_bytes(text)
     with pytest.raises(TraceError, match="no-trace"):
         ReplayedJob(tmp_path / "no-trace", folder, SETTINGS)
 
 
 @pytest.fixture
-def client(told: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> TestClient:
+def client(recorded: tuple[Path, dict[int, dict[str, Any]]], folder: Path) -> TestClient:
     """The server of a trace, in this process."""
-    job, services = ReplayedJob(told[0], folder, SETTINGS), Services.of(SETTINGS)
+    job, services = ReplayedJob(recorded[0], folder, SETTINGS), Services.of(SETTINGS)
     services.store.jobs[job.name] = job
     return TestClient(create_replay_app(services, job), base_url="http://127.0.0.1")
 
 
-def test_the_server_looks_and_changes_nothing(client: TestClient) -> None:
+def test_the_server_is_read_only(client: TestClient) -> None:
     view = JobView.model_validate_json(client.get("/v1/jobs/job/as-of/45").content)
     assert view.latest is not None
     assert view.latest.report.window == 45

@@ -43,7 +43,7 @@ def test_a_restarted_controller_answers_as_before(open_app: Callable[..., InProc
     assert register(again, job="one", incarnation="second").policy_state == state
 
 
-def test_a_torn_tail_is_cut_off_and_the_window_comes_again(open_app: Callable[..., InProcess]) -> None:
+def test_a_torn_tail_is_cut_off_and_the_window_is_sent_again(open_app: Callable[..., InProcess]) -> None:
     app = open_app()
     trainer = Trainer()
     decision = run(app, trainer, register(app).decision, 5)
@@ -125,9 +125,7 @@ def test_a_journal_in_another_jobs_folder_is_refused(open_app: Callable[..., InP
     assert "'old'" in unreadable[0]["reason"]
 
 
-def test_an_empty_journal_is_no_job_and_can_be_begun(
-    open_app: Callable[..., InProcess], tmp_path: Path
-) -> None:
+def test_an_empty_journal_is_not_a_job(open_app: Callable[..., InProcess], tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "job"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").touch()
@@ -165,7 +163,7 @@ def test_one_data_folder_one_controller(tmp_path: Path) -> None:
     second.release()
 
 
-def test_serving_one_job_leaves_the_others_alone(open_app: Callable[..., InProcess]) -> None:
+def test_serving_one_job_does_not_touch_the_others(open_app: Callable[..., InProcess]) -> None:
     app = open_app()
     for job in ("mine", "other"):
         register(app, job=job)

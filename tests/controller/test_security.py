@@ -1,4 +1,4 @@
-"""Who may ask what: Host, cross-site requests, token, headers, paths, sizes. Against a real server."""
+"""Host, cross-site requests, tokens, headers, paths and sizes, against a real server."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import JobAnswer
-from gravac_controller.api.headers import HEADERS
+from gravac_controller.api.responses import HEADERS
 from gravac_controller.hosts import canonical_host, is_loopback
 from tests.controller.conftest import InProcess
 from tools.harness.builders import Trainer, spec
@@ -42,7 +42,7 @@ def is_problem(answer: Answer, status: int) -> bool:
         "",
     ],
 )
-def test_a_foreign_host_is_refused_on_every_route(shared: Controller, host: str) -> None:
+def test_an_unknown_host_is_refused_on_every_route(shared: Controller, host: str) -> None:
     for method, path in (("GET", "/"), ("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/v1/jobs")):
         assert is_problem(shared.ask(method, path, headers={"Host": host}), 400)
     assert is_problem(shared.ask("POST", "/v1/jobs", SPEC, JSON | {"Host": host}), 400)
@@ -221,9 +221,7 @@ def memory_mb(pid: int) -> float:
         b"Content-Type: application/json\r\n\r\nzz\r\n\r\n",
     ],
 )
-def test_what_is_not_http_gets_a_4xx_and_the_server_lives_on(
-    shared: Controller, request_bytes: bytes
-) -> None:
+def test_bytes_that_are_not_http_get_a_4xx(shared: Controller, request_bytes: bytes) -> None:
     try:
         answer = shared.raw(request_bytes)
     except ConnectionError:
@@ -232,7 +230,7 @@ def test_what_is_not_http_gets_a_4xx_and_the_server_lives_on(
     assert shared.ask("GET", "/healthz").status == 200
 
 
-def test_many_connections_that_say_nothing_do_not_stop_others(shared: Controller) -> None:
+def test_many_silent_connections_do_not_stop_others(shared: Controller) -> None:
     idle = [socket.create_connection((shared.host, shared.port)) for _ in range(100)]
     try:
         answers: list[int] = []
@@ -250,7 +248,7 @@ def test_many_connections_that_say_nothing_do_not_stop_others(shared: Controller
             sock.close()
 
 
-def test_names_and_addresses_have_one_form() -> None:
+def test_names_and_addresses_are_normalized() -> None:
     assert canonical_host("[::0001]") == "::1"
     assert canonical_host("LocalHost.") == "localhost"
     assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
@@ -260,9 +258,7 @@ def test_names_and_addresses_have_one_form() -> None:
 
 
 @pytest.mark.parametrize(("name", "keeping"), [("page.js", "no-cache"), ("icon.svg", "max-age=86400")])
-def test_files_of_the_page_are_kept_by_the_browser_alone_and_sent_once(
-    app: InProcess, name: str, keeping: str
-) -> None:
+def test_page_files_are_cached_by_the_browser_alone(app: InProcess, name: str, keeping: str) -> None:
     first = app.client.get(f"/static/{name}")
     assert first.headers.get_list("cache-control") == [f"private, {keeping}"]
     again = app.client.get(f"/static/{name}", headers={"If-None-Match": first.headers["etag"]})

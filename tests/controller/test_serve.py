@@ -21,7 +21,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 
 
 def serve(tmp_path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, which must come by itself."""
+    """Run it until it exits by itself."""
     argv = ("serve", "--data-dir", str(tmp_path / "runs"), *arguments)
     said, complained = tmp_path / "stdout", tmp_path / "stderr"
     with said.open("wb") as stdout, complained.open("wb") as stderr:
@@ -62,7 +62,7 @@ def test_it_ends_when_its_parent_does(controller: Controller) -> None:
     assert controller.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_it_lingers_when_told_to(start: Callable[..., Controller]) -> None:
+def test_it_lingers_when_asked_to(start: Callable[..., Controller]) -> None:
     controller = start("--linger", "3")
     assert controller.process.stdin is not None
     began = time.monotonic()
@@ -73,7 +73,7 @@ def test_it_lingers_when_told_to(start: Callable[..., Controller]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_it_in_order(controller: Controller, number: signal.Signals) -> None:
+def test_signals_shut_it_down_in_order(controller: Controller, number: signal.Signals) -> None:
     controller.process.send_signal(number)
     assert controller.process.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in controller.log.read_text()
@@ -103,14 +103,16 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         (["--linger", "-1"], "linger_seconds: "),
     ],
 )
-def test_what_cannot_work_is_refused_at_once(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_settings_that_cannot_work_are_refused_immediately(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
     found = serve(tmp_path, *arguments)
     assert found.returncode == 2
     assert words in found.stderr
     assert "Traceback" not in found.stderr
 
 
-def test_a_token_file_that_others_can_read_is_pointed_out(
+def test_a_token_file_that_others_can_read_is_reported(
     start: Callable[..., Controller], tmp_path: Path
 ) -> None:
     file = tmp_path / "gravac.token"
@@ -125,7 +127,7 @@ def test_a_token_file_that_others_can_read_is_pointed_out(
         controller.log.unlink()
 
 
-def test_misspelled_variables_are_pointed_out(start: Callable[..., Controller]) -> None:
+def test_misspelled_variables_are_reported(start: Callable[..., Controller]) -> None:
     controller = start(env={"GRAVAC_CONTROLLER_MAX_JOB": "5", "GRAVAC_CONTROLLER": "http://127.0.0.1:1"})
     controller.stop()
     warnings = [line for line in controller.log.read_text().splitlines() if "is not a setting" in line]
@@ -227,7 +229,7 @@ def test_ipv6_loopback(start: Callable[..., Controller]) -> None:
 
 @pytest.mark.alone
 def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
-    """Header and body are two writes: without TCP_NODELAY a kept connection takes 40 ms an answer."""
+    """Header and body are two writes: without TCP_NODELAY each answer on a kept-alive connection takes 40 ms."""
     connection = http.client.HTTPConnection(controller.host, controller.port, timeout=PATIENCE_SECONDS)
     took = []
     for _ in range(80):
@@ -236,7 +238,7 @@ def test_answers_do_not_wait_for_a_delayed_ack(controller: Controller) -> None:
         connection.getresponse().read()
         took.append(time.monotonic() - began)
     connection.close()
-    # Every answer waits for it but the first ones, which Linux acknowledges at once. A busy machine delays some.
+    # Every answer waits for it but the first ones, which Linux acknowledges immediately. A busy machine delays some.
     assert statistics.quantiles(took[30:])[0] < 0.03
 
 

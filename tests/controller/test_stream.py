@@ -40,7 +40,7 @@ def fast(start: Callable[..., Controller]) -> Controller:
     return start(env=FAST)
 
 
-def test_first_a_snapshot_then_what_happens(fast: Controller) -> None:
+def test_a_snapshot_then_changes(fast: Controller) -> None:
     trainer = Trainer()
     decision = run(fast, trainer, register(fast), 3)
     with Reader(fast) as reader:
@@ -74,7 +74,7 @@ def test_first_a_snapshot_then_what_happens(fast: Controller) -> None:
         assert fifth.data["job"]["state"] == "running"
 
 
-def test_resuming_sends_only_what_came_since(fast: Controller) -> None:
+def test_resuming_sends_only_later_changes(fast: Controller) -> None:
     trainer = Trainer()
     decision = run(fast, trainer, register(fast), 3)
     with Reader(fast) as reader:
@@ -91,7 +91,7 @@ def test_resuming_sends_only_what_came_since(fast: Controller) -> None:
 
 
 @pytest.mark.parametrize("after", ["999999", "nonsense", "-1", "1" * 100, "1.5", "0x1"])
-def test_an_id_that_is_not_ours_gets_a_snapshot(fast: Controller, after: str) -> None:
+def test_an_unknown_id_gets_a_snapshot(fast: Controller, after: str) -> None:
     run(fast, Trainer(), register(fast), 1)
     with Reader(fast, after=after) as reader:
         message = reader.next()
@@ -148,7 +148,7 @@ def test_a_reader_far_behind_gets_a_fresh_snapshot(open_app: Callable[..., InPro
     assert (second.name, len(second.data["windows"])) == ("snapshot", 80)
 
 
-def test_an_idle_stream_is_pinged_and_told_of_silence(start: Callable[..., Controller]) -> None:
+def test_an_idle_stream_gets_pings_and_the_stale_state(start: Callable[..., Controller]) -> None:
     controller = start(
         env=FAST | {"GRAVAC_CONTROLLER_STREAM_PING_SECONDS": "0.2", "GRAVAC_CONTROLLER_STALE_SECONDS": "0.7"}
     )
@@ -186,10 +186,10 @@ def test_a_reader_that_never_reads_does_not_hold_up_others(start: Callable[..., 
         assert clients(controller) == 1  # the deaf one was let go
 
 
-def test_two_hundred_tabs_a_slow_and_a_deaf_one_cost_no_one_anything(
+def test_two_hundred_tabs_and_two_slow_ones_do_not_delay_agents(
     start: Callable[..., Controller],
 ) -> None:
-    """All hear everything; memory grows by the sockets' buffers at most; agents are answered all the while."""
+    """All readers get everything; memory grows by the socket buffers at most; agents are answered meanwhile."""
     controller = start(env=FAST)
     trainer = Trainer()
     decision = run(controller, trainer, register(controller), 20)
@@ -236,7 +236,7 @@ def clients(controller: Controller) -> int:
     raise AssertionError("no such metric")
 
 
-def test_streams_that_are_closed_are_forgotten(fast: Controller) -> None:
+def test_closed_streams_are_not_counted(fast: Controller) -> None:
     register(fast)
     readers = [Reader(fast) for _ in range(50)]
     assert all(reader.next() is not None for reader in readers)
@@ -251,7 +251,7 @@ def test_streams_that_are_closed_are_forgotten(fast: Controller) -> None:
 
 @pytest.mark.alone
 def test_shutdown_with_open_streams_takes_less_than_two_seconds(start: Callable[..., Controller]) -> None:
-    """The best of three: a busy machine is not the server's doing."""
+    """Return the best of three, because the machine may be busy."""
     took = []
     while not took or (len(took) < 3 and took[-1] >= 2):
         controller = start(env=FAST)

@@ -15,8 +15,8 @@ SECOND = spec(incarnation="second")
 
 
 def window(app: InProcess, trainer: Trainer, seconds: float) -> None:
-    """A window of so many seconds of wall time."""
-    decision = app.services.store.jobs["job"].live.known()[1]
+    """Return a window of this many seconds of wall time."""
+    decision = app.services.store.jobs["job"].live.spec_and_decision()[1]
     post(app, "/v1/jobs/job/windows", trainer.report(decision, seconds=seconds))
 
 
@@ -28,14 +28,14 @@ def test_a_second_run_is_refused_while_the_first_reports(app: InProcess) -> None
     )
     problem = response.json()
     assert (response.status_code, problem["reason"]) == (409, "job_is_live")
-    for words in ("held by run 'first'", "last heard of 0.", "another job= name", "try again in "):
+    for words in ("held by run 'first'", "last reported 0.", "another job= name", "try again in "):
         assert words in problem["detail"]
     assert 1 <= int(response.headers["retry-after"]) <= MOST_SECONDS
     assert journal(app) == lines
     run(app, trainer, decision, 1)
 
 
-def test_of_two_runs_that_start_at_once_one_has_the_job(app: InProcess) -> None:
+def test_of_two_runs_that_start_together_one_gets_the_job(app: InProcess) -> None:
     """The first has not reported a window yet, and its first one may take long."""
     register(app)
     silence(app, seconds=MOST_SECONDS - 5)
@@ -63,13 +63,15 @@ def test_a_silent_run_is_taken_over(app: InProcess, seconds: float) -> None:
     assert json.loads(post(app, "/v1/jobs", spec(), status=409))["reason"] == "job_is_live"
 
 
-def test_a_run_that_ended_waits_for_nobody(app: InProcess) -> None:
+def test_a_run_that_ended_is_taken_over_immediately(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 1)
     post(app, "/v1/jobs/job/end", End(incarnation="first", windows=1, steps=50, message="done"))
     post(app, "/v1/jobs", SECOND)
 
 
-def test_a_controller_of_one_job_lets_the_next_start_in_at_once(open_app: Callable[..., InProcess]) -> None:
+def test_a_controller_of_one_job_accepts_the_next_start_immediately(
+    open_app: Callable[..., InProcess],
+) -> None:
     """Its agent holds the folder's lock, so the start before is dead."""
     app = open_app(job="job")
     run(app, Trainer(), register(app).decision, 2)
@@ -89,7 +91,7 @@ def test_a_restarted_controller_still_knows_who_reports(open_app: Callable[..., 
     assert json.loads(post(again, "/v1/jobs/job/windows", old, status=409))["reason"] == "superseded"
 
 
-def test_a_clock_that_was_set_back_keeps_nobody_out(app: InProcess) -> None:
+def test_a_clock_that_was_set_back_locks_nobody_out(app: InProcess) -> None:
     run(app, Trainer(), register(app).decision, 2)
     silence(app, seconds=-3600)
     post(app, "/v1/jobs", SECOND)

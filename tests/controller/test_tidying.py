@@ -14,8 +14,8 @@ PATIENCE_SECONDS = 60.0
 
 
 def fill(folder: Path, number: int) -> Path:
-    """A full part, as ``turn`` leaves it."""
-    path = parts.full_part_path(folder, number)
+    """Make a full part, as ``begin_part`` leaves it."""
+    path = parts.closed_path(folder, number)
     path.write_bytes(b"x" * 1000)
     return path
 
@@ -28,8 +28,10 @@ def plain(folder: Path) -> list[Path]:
     return [path for path in parts.full_parts(folder).values() if path.suffix == ".jsonl"]
 
 
-def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No further part fills: nobody else would come for it."""
+def test_a_part_that_becomes_full_meanwhile_is_compressed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other part becomes full, so no later call would handle it."""
     real, compressing, go_on = parts.compress, threading.Event(), threading.Event()
 
     def slow(path: Path) -> Path:
@@ -44,7 +46,7 @@ def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: 
     first.start()
     assert compressing.wait(PATIENCE_SECONDS)
     fill(tmp_path, 2)
-    one.tidy()  # returns at once: the other is at it
+    one.tidy()  # returns immediately: the other thread is busy with it
     assert len(plain(tmp_path)) == 2
     go_on.set()
     first.join(PATIENCE_SECONDS)
@@ -52,10 +54,10 @@ def test_a_part_that_fills_meanwhile_is_tidied_too(tmp_path: Path, monkeypatch: 
     assert list(parts.full_parts(tmp_path)) == [1, 2]
 
 
-def test_a_part_that_cannot_be_compressed_keeps_no_other(
+def test_a_part_that_cannot_be_compressed_does_not_stop_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor from being deleted: a disk that is full would stay so."""
+    """It does not stop others from being deleted either, or a full disk would stay full."""
     real = parts.compress
 
     def refuse_second(path: Path) -> Path:
@@ -71,8 +73,10 @@ def test_a_part_that_cannot_be_compressed_keeps_no_other(
     assert "No space left on device" in caplog.text
 
 
-def test_what_fails_once_is_tidied_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock is free again after any error."""
+def test_a_failed_part_is_compressed_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is released after any error."""
 
     def breaks(_: Path) -> Path:
         raise RuntimeError("a bug")

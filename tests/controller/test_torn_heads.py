@@ -21,7 +21,7 @@ HEAD = ("part", "job", "decision")
 
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder whose job has just turned to its third part, which holds its head alone."""
+    """A data folder whose job has just started its third part, which holds only its head."""
     app = InProcess(tmp_path_factory.mktemp("turned") / "runs", journal_part_bytes=SMALL)
     trainer, decision = Trainer(), register(app).decision
     while app.services.store.jobs["job"].journal.end.part < 3:
@@ -61,7 +61,7 @@ def cuts(turned: Path) -> list[int]:
 @pytest.mark.parametrize(
     ("cut", "packed"), [*((cut, False) for cut in range(11)), (0, True), (2, True), (5, True)]
 )
-def test_the_job_goes_on_over_two_restarts(
+def test_the_job_continues_over_two_restarts(
     turned: Path, tmp_path: Path, cut: int, packed: bool, open_app: Callable[..., InProcess]
 ) -> None:
     whole = list(read_trace(turned / "job" / parts.ACTIVE))
@@ -69,7 +69,7 @@ def test_the_job_goes_on_over_two_restarts(
     path = copied(turned, tmp_path, cuts(turned)[cut], packed)
     torn = check(path)
     assert torn.ok, torn.differences
-    assert torn.windows == before, "whoever reads it meanwhile sees every window"
+    assert torn.windows == before, "readers see every window meanwhile"
     for restart in range(2):
         app = open_app(journal_part_bytes=SMALL)
         assert app.services.store.unreadable == {}
@@ -85,10 +85,10 @@ def test_the_job_goes_on_over_two_restarts(
         assert replayed.windows == before + 3 * (restart + 1)
 
 
-def test_a_journal_that_went_on_after_a_torn_head_is_read_again(
+def test_a_journal_that_continued_after_a_torn_head_is_readable(
     turned: Path, tmp_path: Path, open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As controllers before this one left it: windows follow a head without its decision."""
+    """As older controllers left it: windows follow a head without its decision."""
     path = copied(turned, tmp_path, cuts(turned)[7], packed=True)
     with monkeypatch.context() as patch:
         patch.setattr("gravac.traces.follow.Follower.missing_head", ())
@@ -107,7 +107,7 @@ def test_a_journal_that_went_on_after_a_torn_head_is_read_again(
     assert [one["decision"]["window"] for one in found] == list(range(-1, resumed.next_window))
 
 
-def test_a_part_that_is_there_twice_is_dropped_only_where_it_is_a_copy(tmp_path: Path) -> None:
+def test_a_duplicate_part_is_dropped_only_where_it_is_a_copy(tmp_path: Path) -> None:
     """A crash between the steps of making the newest full part the active one again."""
     path = tmp_path / parts.ACTIVE
     full = parts.full_part_path(tmp_path, 1)
@@ -121,7 +121,7 @@ def test_a_part_that_is_there_twice_is_dropped_only_where_it_is_a_copy(tmp_path:
     assert path.read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_what_is_no_torn_head_is_left_alone(tmp_path: Path) -> None:
+def test_other_damage_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / parts.ACTIVE
     full = parts.full_part_path(tmp_path, 1)
     full.write_bytes(b"a full part\n")

@@ -1,4 +1,4 @@
-"""Windows straight to a job, past HTTP: for tests that need many."""
+"""Reports windows to a job without HTTP, for tests that need many."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tools.harness.builders import Trainer
 
 
 def run(app: InProcess, trainer: Trainer, decision: Decision, windows: int) -> Decision:
-    """Report so many windows; returns the decision on the last."""
+    """Report this many windows; return the decision on the last."""
     job = app.services.store.get(trainer.job)
 
     async def send() -> Decision:

@@ -1,7 +1,7 @@
-"""SIGKILL at random moments while windows stream in: nothing acknowledged is lost, nothing is doubled.
+"""SIGKILL at random moments while windows stream in: no acknowledged window is lost or journaled twice.
 
-``python -m tests.support.killing --kills 100`` does it a hundred times. Controllers are forked from a
-process that has imported everything, so that a kill costs a fraction of a second; they are processes all the same.
+``python -m tests.support.killing --kills 100`` does it a hundred times. Controllers are forked from a process that has
+imported everything, so that a restart takes a fraction of a second.
 """
 
 import argparse
@@ -29,21 +29,21 @@ from tools.harness.builders import Trainer, spec
 PATIENCE_SECONDS = 60.0
 JOBS = ("one", "two", "three")
 PART_BYTES = 1 << 16
-"""A new part every dozen windows, so that many kills fall into turning and compressing."""
-LATER = (408, 429, 503)
+"""A new part every dozen windows, so that many kills hit the start or the compression of one."""
+RETRYABLE = (408, 429, 503)
 
 
-def serve(folder: str, told: Connection) -> None:
-    """A controller, in a process of its own."""
+def serve(folder: str, started: Connection) -> None:
+    """Run a controller and send its address to ``started``."""
     from gravac_controller.server.run import run
     from gravac_controller.settings import ControllerSettings
 
     settings = ControllerSettings(data_dir=Path(folder), port=0, journal_part_bytes=PART_BYTES)
-    run(settings, with_parent=False, started=lambda url, _services: told.send(url))
+    run(settings, with_parent=False, started=lambda url, _services: started.send(url))
 
 
 class Forked:
-    """A controller until ``kill`` or ``stop``."""
+    """A controller process, until ``kill`` or ``stop``."""
 
     def __init__(self, folder: Path) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -58,7 +58,7 @@ class Forked:
         self.host, self.port = str(parts_of.hostname), int(parts_of.port or 0)
 
     def ask(self, method: str, path: str, record: Record | None = None) -> tuple[int, bytes]:
-        """One request on a connection of its own. Raises OSError, HTTPException when it dies meanwhile."""
+        """Send one request on a new connection. Raises OSError, HTTPException when the controller dies meanwhile."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_SECONDS)
         try:
             body = None if record is None else record.model_dump_json().encode()
@@ -69,19 +69,19 @@ class Forked:
             connection.close()
 
     def kill(self) -> None:
-        """SIGKILL: it gets no chance to tidy up."""
+        """Send SIGKILL, so that it cannot clean up."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.join(PATIENCE_SECONDS)
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM and wait."""
         self._process.terminate()
         self._process.join(PATIENCE_SECONDS)
 
 
 class Sender(threading.Thread):
-    """One agent: each window is sent until it is acknowledged; registers again when told it is unknown."""
+    """One agent, which sends each window until it is acknowledged."""
 
     def __init__(self, job: str, current: Callable[[], Forked | None], stop: threading.Event) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Sender(threading.Thread):
         self.retries = 0
 
     def run(self) -> None:
-        """Report windows until asked to stop. What ends it otherwise is kept in ``failure``."""
+        """Report windows until asked to stop. Any other end is recorded in ``failure``."""
         try:
             self._report()
         except Exception as error:
@@ -126,7 +126,7 @@ class Sender(threading.Thread):
                 continue
             if status == 200:
                 return body
-            if status not in LATER:
+            if status not in RETRYABLE:
                 self.failure = f"{path}: {status} {body!r}"
             time.sleep(0.01)
         return None
@@ -134,7 +134,7 @@ class Sender(threading.Thread):
 
 @dataclass(frozen=True)
 class Tally:
-    """What a run of kills came to."""
+    """Counts of a run of kills."""
 
     kills: int
     windows: int
@@ -144,7 +144,7 @@ class Tally:
 
 
 def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
-    """Windows of three jobs stream in while their controller is killed. Raises AssertionError for anything lost."""
+    """Kill the controller while windows of three jobs stream in. Raises AssertionError for any lost window."""
     chance, began = random.Random(seed), time.monotonic()
     running: list[Forked | None] = [Forked(folder)]
     stop = threading.Event()
@@ -153,7 +153,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
         sender.start()
     try:
         for number in range(kills):
-            if number % 2:  # else it may be killed before it has answered at all
+            if number % 2:  # else it may be killed before its first answer
                 progress(senders, 2)
             time.sleep(chance.uniform(0.0, 0.1))
             controller, running[0] = running[0], None
@@ -200,9 +200,9 @@ def kill_again_and_again(folder: Path, kills: int, seed: int = 20) -> Tally:
 
 
 def progress(senders: list[Sender], windows: int) -> None:
-    """Wait until each sender has so many more windows acknowledged; the slowest machine may take its time.
+    """Wait until each sender has this many more windows acknowledged.
 
-    Raises AssertionError with the reason when a sender has failed, or when nothing came for too long.
+    Raises AssertionError with the reason when a sender fails, or after ``PATIENCE_SECONDS``.
     """
     wanted = {sender.job: len(sender.acknowledged) + windows for sender in senders}
     until = time.monotonic() + PATIENCE_SECONDS
@@ -216,11 +216,11 @@ def progress(senders: list[Sender], windows: int) -> None:
 
 
 def compare(folder: Path, job: str, acknowledged: list[WindowReport]) -> None:
-    """The journal against what was acknowledged: all of it there, byte for byte, each window once, in order."""
+    """Compare the journal with what was acknowledged: all of it there, byte for byte, each window once, in order."""
     if not (folder / job).exists():
         assert not acknowledged
         return
-    with tempfile.TemporaryDirectory() as copies:  # as whoever takes it up again would find it
+    with tempfile.TemporaryDirectory() as copies:  # as a restarted controller would find it
         path = Path(copies) / job / parts.ACTIVE
         shutil.copytree(folder / job, path.parent)
         parts.repair(path)
@@ -228,7 +228,7 @@ def compare(folder: Path, job: str, acknowledged: list[WindowReport]) -> None:
     assert max(Counter(report.window for report in found).values(), default=1) == 1
     assert [report.window for report in found] == list(range(len(found)))
     assert found[: len(acknowledged)] == acknowledged
-    assert len(found) - len(acknowledged) <= 1, "only the one in flight may be more"
+    assert len(found) - len(acknowledged) <= 1, "only the window in flight may be added"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A reader of event streams, on a plain socket."""
+"""A reader of event streams on a plain socket."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 @dataclass(frozen=True)
 class Message:
-    """One message; ``name`` "" for a comment."""
+    """One message; ``name`` is "" for a comment."""
 
     name: str
     id: int | None
@@ -19,7 +19,7 @@ class Message:
 
 
 class Reader:
-    """Opens a stream; ``next`` waits for a message, comments left out unless asked for."""
+    """Opens a stream. ``next`` waits for a message and skips comments unless asked for."""
 
     def __init__(self, controller: Controller, job: str = "job", after: str | None = None) -> None:
         self._socket = socket.create_connection((controller.host, controller.port), timeout=PATIENCE_SECONDS)
@@ -35,7 +35,7 @@ class Reader:
         self.ended = False
 
     def next(self, comments: bool = False) -> Message | None:
-        """The next message; null when the server ended the stream."""
+        """Return the next message; None when the server ended the stream."""
         while True:
             while b"\n\n" not in self._buffer:
                 size = self._file.readline()
@@ -61,7 +61,7 @@ class Reader:
 
 
 def parse(text: str) -> Message:
-    """A message from its lines, without the empty one that ends it."""
+    """Parse a message from its lines, without the empty one at its end."""
     fields = dict(line.split(": ", 1) for line in text.split("\n") if not line.startswith(":"))
     data = json.loads(fields["data"]) if "data" in fields else None
     return Message(fields.get("event", ""), int(fields["id"]) if "id" in fields else None, data)

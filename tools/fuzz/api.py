@@ -1,8 +1,8 @@
-"""The whole OpenAPI document against a real controller, by schemathesis, with and without tokens.
+"""Tests the whole OpenAPI document against a real controller with schemathesis, with and without tokens.
 
-``python -m tools.fuzz.api --cases 5000`` is the long one; the suite runs some. Every answer must have a status, a
-content type and a body that the document names, never 500 or more but for what it says; what the document forbids must
-be refused, and nothing be answered without the token. Event streams have no end and are left out.
+``python -m tools.fuzz.api --cases 5000`` runs long; the test suite runs a few hundred cases. Every answer must have a
+documented status, content type and body, and no undocumented 5xx. What the document forbids must be refused, and every
+request without the token too. Event streams have no end and are left out.
 """
 
 import argparse
@@ -32,12 +32,12 @@ TOKENS = {
 }
 CHECKS = "all"
 NOT_CHECKED = "positive_data_acceptance"
-"""What the types allow may still contradict itself (a last step before the first), and is refused with 422."""
+"""Data of the right types may still contradict itself (a last step before the first), and is refused with 422."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a run of schemathesis came to."""
+    """Result of a run of schemathesis."""
 
     cases: int
     passed: bool
@@ -45,7 +45,7 @@ class Found:
 
 
 def fuzz(folder: Path, *, tokens: bool, examples: int, phases: str, seed: int) -> Found:
-    """Start a controller with a job, and let schemathesis at it: ``examples`` cases a route and phase."""
+    """Run schemathesis against a controller with a job: ``examples`` cases per route and phase."""
     controller = Controller(folder / "runs", env=LIMITS | (TOKENS if tokens else {}))
     try:
         feed(controller)
@@ -71,7 +71,7 @@ def fuzz(folder: Path, *, tokens: bool, examples: int, phases: str, seed: int) -
 
 
 def feed(controller: Controller) -> None:
-    """A job with a few windows, so that there is something to read."""
+    """Register a job and report a few windows, so that there is something to read."""
     headers = {"Authorization": f"Bearer {AGENT}"}
     answer = controller.ask("POST", "/v1/jobs", spec(JOB), headers)
     decision, trainer = JobAnswer.model_validate_json(answer.body).decision, Trainer(JOB)
@@ -82,7 +82,7 @@ def feed(controller: Controller) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=5000, help="at least so many in all")
+    parser.add_argument("--cases", type=int, default=5000, help="cases in all, at least")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     cases, seed, failed = 0, given.seed, False

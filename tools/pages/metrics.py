@@ -2,10 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from prometheus_client.core import CounterMetricFamily
-
-from gravac_controller.metrics.rows import Row
-from gravac_controller.metrics.service import DURATIONS, SERVICE
+from gravac_controller.metrics.definitions import JobMetric
+from gravac_controller.metrics.service import SERVICE, ServiceMetric
 from gravac_controller.metrics.table import TABLE
 
 HEAD = """# Metrics
@@ -13,13 +11,13 @@ HEAD = """# Metrics
 Made from the code by `tools/pages/metrics.py`; a test fails when this page is out of date. How to scrape them,
 dashboards and alerts: [monitoring.md](monitoring.md).
 
-Names follow Prometheus' rules: base units, `_total` on counters, ratios from 0 to 1, Unix time in place of ages. A
-value that is unknown has no sample. What the agents report comes once a window; gauges are of the last one, counters
-are sums over the journal and go on after a restart of the controller.
+Names follow the rules of Prometheus: base units, `_total` on counters, ratios from 0 to 1, Unix time instead of ages.
+An unknown value has no sample. Agents report once a window: gauges are of the last window, counters are sums over the
+journal and continue after a restart of the controller.
 
 ## Of a job
 
-Each also has the label `job_name` (`job` is what Prometheus itself puts on every target).
+Each also has the label `job_name` (Prometheus itself puts `job` on every target).
 
 """
 SERVICE_HEAD = """
@@ -29,19 +27,19 @@ Counted since it started.
 
 """
 PROCESS = """
-On Linux also what every Prometheus client says of its process: `process_cpu_seconds_total`,
+On Linux also the process metrics of every Prometheus client: `process_cpu_seconds_total`,
 `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`,
 `process_start_time_seconds`.
 
 ## How many series, how long a scrape
 
-About 90 series a job and 100 for the controller. Series per rank (label `rank`) only for jobs of at most 256 ranks
+About 90 series per job and 100 for the controller. Series per rank (label `rank`) only for jobs of at most 256 ranks
 (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and 4,096 ranks in all (`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`); larger
-jobs have smallest, median and largest over ranks, and `/v1/jobs/{job}/ranks` for each. A job of which nothing was
-heard for a day leaves (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
+jobs have minimum, median and maximum over ranks, and `/v1/jobs/{job}/ranks` for each rank. A job that has been silent
+for a day leaves (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
-What one answer costs (`python benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC that had other work to do).
-All but the last column runs in a thread, beside the requests of agents:
+Cost of one scrape (`python benchmarks/scrape.py`, 2026-11-21, one core of a busy AMD EPYC). All but the last column
+runs in a thread, in parallel with the requests of agents:
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
@@ -51,45 +49,43 @@ All but the last column runs in a thread, beside the requests of agents:
 | 16 | 256 | 9,520 | 595 kB | 82.3 ms | 0.3 ms |
 | 1,000 | 2 | 87,000 | 5,230 kB | 1050.7 ms | 12.1 ms |
 
-## What is not here, and why
+## What is missing, and why
 
 """
 ABSENT: Mapping[str, str] = {
     "histogram of step times": "reports carry each window's mean and medians, no single steps: `gravac_step_seconds`",
-    "delay of a decision, of its own": "it is how long `POST /v1/jobs/{job}/windows` takes: "
+    "delay of a decision, separately": "it is how long `POST /v1/jobs/{job}/windows` takes: "
     "`gravac_http_request_duration_seconds`",
-    "outcome of windows (partial)": "ranks gather their rows in a collective, so a window is whole or missing: "
+    "outcome of windows (partial)": "ranks gather their rows in a collective, so a window is complete or missing: "
     "`gravac_missing_windows_total`; refused ones are in `gravac_reports_rejected_total`",
     "number of reports": 'windows: `gravac_windows_total`; all requests: `gravac_http_requests_total{method="POST"}`',
-    "number of fallbacks by reason": "the agents tell that they fell back, the reason is text: "
+    "number of fallbacks by reason": "agents report that they fell back, the reason is text: "
     '`gravac_events_total{kind="fallback"}`, `gravac_fallback_active`',
-    "non-finite values by place": "only gradients are looked at: `gravac_nonfinite_steps_total`",
-    "last report of each rank": "all ranks' rows come in one report, rank 0's: `gravac_last_report_timestamp_seconds`",
-    "lost ranks": "a rank that is gone stops the training, which makes the job stale; nothing tells the two apart here",
-    "dropped records of the trace": "nothing is dropped: a report that the disk does not take is refused "
+    "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
+    "last report of each rank": "the rows of all ranks come in one report, from rank 0: "
+    "`gravac_last_report_timestamp_seconds`",
+    "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",
+    "dropped records of the trace": "none is dropped: a report that the disk refuses is rejected "
     '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',
-    "the reason of a decision as text": "labels are for few known words: `gravac_decision_info` names the rule, the "
+    "the reason of a decision as text": "labels have few known values: `gravac_decision_info` names the rule, the "
     "sentence is on the page and in REST",
     "torch's version, topology": "the controller runs without torch; `/v1/jobs/{job}` has both, in "
     "`spec.environment`",
-    "the agent's own endpoint": "the trainer opens no port; what the agent costs is `gravac_agent_cpu_ratio`",
+    "the agent's own endpoint": "the trainer opens no port; its overhead is `gravac_agent_cpu_ratio`",
 }
 
 
 def page() -> str:
     """The whole page."""
     absent = "".join(f"- {what}: {why}.\n" for what, why in ABSENT.items())
-    name, about, labels = DURATIONS
-    histogram = f"| `{name}` | histogram | {_code(labels)} | {about} |\n"
-    return HEAD + _table(TABLE) + SERVICE_HEAD + _table(SERVICE) + histogram + PROCESS + absent
+    return HEAD + _table(TABLE) + SERVICE_HEAD + _table(SERVICE) + PROCESS + absent
 
 
-def _table(rows: Iterable[Row]) -> str:  # type: ignore[type-arg]
+def _table(metrics: Iterable[JobMetric | ServiceMetric]) -> str:
     lines = ["| Metric | Kind | Labels | Meaning |", "|---|---|---|---|"]
-    for row in rows:
-        counter = row.kind is CounterMetricFamily
-        name = f"{row.name}_total" if counter else row.name
-        lines.append(f"| `{name}` | {'counter' if counter else 'gauge'} | {_code(row.labels)} | {row.help} |")
+    for metric in metrics:
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        lines.append(f"| `{name}` | {metric.type} | {_code(metric.labels)} | {metric.help} |")
     return "\n".join(lines) + "\n"
 
 

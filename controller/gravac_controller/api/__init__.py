@@ -1,1 +1,1 @@
-"""The HTTP interface: routes, access, problems, OpenAPI. The only room that knows HTTP."""
+"""The HTTP interface: routes, access control, error answers, OpenAPI. Rooms below it do not know HTTP."""

@@ -1,9 +1,8 @@
-"""Who asks, and what they may: look, report as an agent, or steer as an operator.
+"""Access control: the role of a request, and the errors for requests without the right one.
 
-Two tokens: the agents', and the operators' (null: nothing can be steered over HTTP). Either opens everything there is
-to look at. As HTTP Basic's password, which browsers ask for and send by themselves, a token opens nothing more than
-looking: what changes something needs ``Authorization: Bearer``, which no page of another site can make a browser
-send.
+There are two tokens: the agents', and the operators' (None: nothing can be steered over HTTP). Either allows reading
+everything. As the password of HTTP Basic, which browsers send by themselves, a token allows reading only: changes need
+``Authorization: Bearer``, which no page of another site can make a browser send.
 """
 
 import base64
@@ -15,22 +14,25 @@ from enum import IntEnum
 from starlette.datastructures import Headers
 
 from gravac import proof
+from gravac_controller.api.problems import ApiError
+from gravac_controller.hosts import is_loopback
+from gravac_controller.settings import ControllerSettings
 
 OPEN_PATHS = frozenset({"/healthz", proof.PATH})
-"""Answered without a token and at any rate: for those who watch over the process, and for those who check, before they
-show a token, that this controller knows it."""
+"""Answered without a token and without a rate limit: for health checks, and for clients that verify the controller
+before they send it a token."""
 STEERING_PATH = "/override"
-"""End of the paths that take an operator's orders."""
+"""Suffix of the paths that take an operator's orders."""
 ROLE = "gravac.role"
 """Key of the role in an ASGI scope."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Those that only look."""
+"""Methods that only read."""
 CHALLENGE = 'Basic realm="gravac: any name, the token as password", Bearer'
-"""For those who only look. Where something is to be changed only Bearer is named: no dialog of the browser helps."""
+"""Challenge for reading. Changes are challenged with Bearer only, because a browser's dialog would not help."""
 
 
 class Role(IntEnum):
-    """Each may do what the ones before it may."""
+    """Each role includes the ones before it."""
 
     NOBODY = 0
     VIEWER = 1
@@ -40,14 +42,28 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class Access:
-    """The rules of one controller. ``open_to_look``: looking needs no token."""
+    """The access rules of one controller. ``open_to_look``: reading needs no token."""
 
     agent_token: str | None
     control_token: str | None
     open_to_look: bool
 
+    @classmethod
+    def of(cls, settings: ControllerSettings) -> "Access":
+        """Return the rules that follow from the tokens and the address."""
+        needs_token = settings.look_needs_token
+        if needs_token is None:
+            needs_token = not is_loopback(settings.host)
+        return cls(
+            agent_token=None if settings.token is None else settings.token.get_secret_value(),
+            control_token=None
+            if settings.control_token is None
+            else settings.control_token.get_secret_value(),
+            open_to_look=not needs_token,
+        )
+
     def role(self, headers: Headers) -> Role:
-        """What these headers allow."""
+        """Return the role that these headers grant."""
         bearer, password = _bearer(headers), _password(headers)
         if _same(bearer, self.control_token):
             return Role.OPERATOR
@@ -57,12 +73,12 @@ class Access:
         return Role.VIEWER if known or self.open_to_look else Role.NOBODY
 
     def proofs(self, challenge: str) -> tuple[str, ...]:
-        """What shows that we know each of the tokens, without naming them."""
+        """Return a proof for each token that we know it, without revealing it."""
         tokens = (self.agent_token, self.control_token)
         return tuple(proof.prove(token, challenge) for token in tokens if token is not None)
 
-    def shown(self, headers: Headers) -> bool:
-        """Whether a valid token came as a bearer's: then the request is no browser's doing."""
+    def bearer(self, headers: Headers) -> bool:
+        """Return whether a valid bearer token was sent: then no other site made a browser send the request."""
         bearer = _bearer(headers)
         return _same(bearer, self.control_token) or _same(bearer, self.agent_token)
 
@@ -84,3 +100,36 @@ def _password(headers: Headers) -> bytes:
         return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):
         return b""
+
+
+def unauthorized(safe: bool) -> ApiError:
+    """A request without a valid token. ``safe``: it only reads."""
+    if safe:
+        detail = (
+            "reading needs the controller's token: as the password your browser asks for (any name), or as "
+            "Authorization: Bearer TOKEN"
+        )
+        return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": CHALLENGE})
+    detail = "this needs the controller's token: send Authorization: Bearer TOKEN (agents take it from GRAVAC_TOKEN)"
+    return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": "Bearer"})
+
+
+def steering_is_off() -> ApiError:
+    """An order to a controller that was started without steering."""
+    return ApiError(
+        403,
+        "steering is off at this controller: start it with --owner-may-steer, or with --control-token-file FILE "
+        "(GRAVAC_CONTROLLER_CONTROL_TOKEN); one that a training starts, with GRAVAC_STEERING=owner",
+        reason="control_off",
+    )
+
+
+def not_an_operator() -> ApiError:
+    """An order without the control token."""
+    return ApiError(
+        401,
+        "steering needs the control token that the controller was started with (--control-token-file, "
+        "GRAVAC_CONTROLLER_CONTROL_TOKEN): send Authorization: Bearer TOKEN; the agents' GRAVAC_TOKEN is not enough",
+        reason="unauthorized",
+        headers={"www-authenticate": "Bearer"},
+    )

@@ -1,4 +1,4 @@
-"""One small job as it might be, for the documentation: what goes in, and the very answers that follow from it."""
+"""A small example job for the API documentation: its requests, and the answers computed from them."""
 
 from functools import cache
 
@@ -20,7 +20,7 @@ from gravac.protocol import (
     SmoothedGain,
     WindowReport,
 )
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import EventView, Health, JobList, Page, Problem, ProofView
@@ -111,7 +111,7 @@ PROBLEM = Problem(
 
 @cache
 def answers() -> dict[str, Record]:
-    """What each route answers for this job after its first window, by method and path."""
+    """Return the answer of each route after the job's first window, by method and path."""
     fold, live = JobFold(SPEC), LiveJob(ControllerSettings.model_construct())
     registered = fold.job_answer()
     live.apply(1, REGISTERED, SPEC)
@@ -121,21 +121,21 @@ def answers() -> dict[str, Record]:
     event = EventView(time=REGISTERED + 9, event=EVENT)
     live.apply(5, event.time, EVENT)
     running = {"state": "running"}
-    summary = present.summary(live).model_copy(update=running)
+    summary = job_views.summary(live).model_copy(update=running)
     health = Health(status="ok", instance="3f9c2a7be1d04a55")
     return {
         "GET /v1/jobs": JobList(items=(summary,), next=None),
         "POST /v1/jobs": registered,
-        "GET /v1/jobs/{job}": present.job_view(live).model_copy(update=running),
+        "GET /v1/jobs/{job}": job_views.job_view(live).model_copy(update=running),
         "GET /v1/jobs/{job}/windows": Page(items=tuple(live.all_windows()), next=None),
         "POST /v1/jobs/{job}/windows": fold.answer(),
         "GET /v1/jobs/{job}/decisions": Page(items=tuple(live.decisions), next=None),
-        "GET /v1/jobs/{job}/candidates": present.candidates(live),
-        "GET /v1/jobs/{job}/ranks": present.ranks(live),
-        "GET /v1/jobs/{job}/ranks/history": present.rank_heat(live),
+        "GET /v1/jobs/{job}/candidates": job_views.candidates(live),
+        "GET /v1/jobs/{job}/ranks": job_views.ranks(live),
+        "GET /v1/jobs/{job}/ranks/history": job_views.rank_heat(live),
         "POST /v1/jobs/{job}/events": event,
         "POST /v1/jobs/{job}/end": summary.model_copy(update={"state": "ended"}),
-        "GET /v1/jobs/{job}/override": present.override(live),
+        "GET /v1/jobs/{job}/override": job_views.override(live),
         "GET /healthz": health,
         "GET /readyz": health,
         "GET /v1/proof": ProofView(proofs=(proof.prove("a-token-that-both-know", "5f" * 32),)),

@@ -1,12 +1,13 @@
-"""What stands before every route: Host allow-list, cross-site check, token, rates, headers, and no raw 500.
+"""The checks before every route: Host allow-list, cross-site requests, token, rate limits. Adds the headers.
 
-Host is checked apart from Origin because under DNS rebinding the two agree. There is no CORS: no other origin may
+Host is checked separately from Origin because under DNS rebinding the two agree. There is no CORS: no other origin may
 read an answer.
 """
 
 import logging
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import urlsplit
 
@@ -14,28 +15,59 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gravac_controller.api.access import (
-    CHALLENGE,
     OPEN_PATHS,
     ROLE,
     SAFE_METHODS,
     STEERING_PATH,
     Access,
     Role,
+    not_an_operator,
+    steering_is_off,
+    unauthorized,
 )
-from gravac_controller.api.headers import HEADERS, KEEPING
-from gravac_controller.api.problems import ApiError, answer_of, problem_response
-from gravac_controller.api.rates import Rates
+from gravac_controller.api.problems import ApiError, problem_response
+from gravac_controller.api.responses import CACHE_CONTROL, HEADERS
 from gravac_controller.hosts import canonical_host, host_of
-from gravac_controller.jobs.refusals import not_an_operator, steering_is_off
+
+BURST_SECONDS = 10.0
+"""A bucket holds the tokens of this long, so limits hold on average over about that time."""
+MOST_KEYS = 4096
+"""Buckets in memory. The least recently used one is dropped, which makes it full again."""
 
 _RAW = {name.encode(): value.encode() for name, value in HEADERS.items()}
 logger = logging.getLogger("gravac.controller")
 
 
-class Guard:
-    """ASGI middleware around the whole application. ``refused`` is told the reason of each refusal.
+class Rates:
+    """Token buckets, one for each key, that fill with ``per_second``."""
 
-    ``reads_per_second``: for each client's address. ``changes_per_second``: for each job.
+    def __init__(self, per_second: float, now: Callable[[], float]) -> None:
+        self._per_second, self._now = per_second, now
+        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # key: tokens, and when
+
+    def take(self, key: str) -> float:
+        """Take a token from the key's bucket. Returns 0, or the seconds until the next token where it is empty."""
+        now = self._now()
+        tokens, then = self._buckets.pop(key, (self._most, now))
+        tokens = min(self._most, tokens + (now - then) * self._per_second)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
+        self._buckets[key] = (tokens if wait else tokens - 1, now)
+        if len(self._buckets) > MOST_KEYS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+class Guard:
+    """ASGI middleware around the whole application.
+
+    Args:
+        app: The application.
+        allowed_hosts: Names and addresses in Host that are served.
+        access: The access rules.
+        reads_per_second: Limit for each client address.
+        changes_per_second: Limit for each job.
+        count_refused: Called with the reason of each refusal.
     """
 
     def __init__(
@@ -46,14 +78,14 @@ class Guard:
         access: Access,
         reads_per_second: float,
         changes_per_second: float,
-        refused: Callable[[str], None],
+        count_refused: Callable[[str], None],
     ) -> None:
         self.app = app
         self._hosts = frozenset(canonical_host(host) for host in allowed_hosts)
         self._access = access
         self._reads = Rates(reads_per_second, time.monotonic)
         self._changes = Rates(changes_per_second, time.monotonic)
-        self._refused = refused
+        self._count_refused = count_refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,9 +105,8 @@ class Guard:
         try:
             role = self._check(scope)
         except ApiError as error:
-            self._refused(error.reason)
-            answer = answer_of(error)
-            await answer(scope, receive, send_with_headers)
+            self._count_refused(error.reason)
+            await error.response()(scope, receive, send_with_headers)
             return
         inner = {**scope, ROLE: role, "method": "GET" if head else scope["method"], "gravac.head": head}
         try:
@@ -84,11 +115,11 @@ class Guard:
             logger.exception("unexpected error in %s %r", scope["method"], scope["path"])
             if started:
                 raise
-            detail = "an error of the controller, not of the request; its log has the details"
+            detail = "an internal error of the controller; its log has the details"
             await problem_response(500, detail, reason="internal")(scope, receive, send_with_headers)
 
     def _check(self, scope: Scope) -> Role:
-        """The role of whoever asks. Raises ApiError 400, 401, 403, 429."""
+        """Return the role of the request. Raises ApiError 400, 401, 403, 429."""
         headers, path = Headers(scope=scope), scope["path"]
         hosts = headers.getlist("host")
         if len(hosts) != 1 or host_of(hosts[0]) not in self._hosts:
@@ -101,16 +132,16 @@ class Guard:
         role, safe = self._access.role(headers), scope["method"] in SAFE_METHODS
         if safe and path in OPEN_PATHS:
             return role
-        if not safe and not self._access.shown(headers) and _cross_site(headers, hosts[0]):
+        if not safe and not self._access.bearer(headers) and _cross_site(headers, hosts[0]):
             raise ApiError(403, "this request comes from a page of another site", reason="cross_site")
         if role < (Role.VIEWER if safe else Role.AGENT):
             if not safe and path.endswith(STEERING_PATH):
                 raise not_an_operator() if self._access.control_token else steering_is_off()
-            raise _unauthorised(safe)
-        self._pace(scope, safe)
+            raise unauthorized(safe)
+        self._limit_rate(scope, safe)
         return role
 
-    def _pace(self, scope: Scope, safe: bool) -> None:
+    def _limit_rate(self, scope: Scope, safe: bool) -> None:
         if safe:
             client = scope.get("client")
             wait = self._reads.take(client[0] if client else "")
@@ -126,24 +157,13 @@ class Guard:
 
 
 def _completed(given: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Headers of an answer with those of every answer. Only for how long it may be kept is the route's to say."""
-    kept = {name: value for name, value in given if name == KEEPING}
-    return [*(pair for pair in given if pair[0] not in _RAW), *(_RAW | kept).items()]
-
-
-def _unauthorised(safe: bool) -> ApiError:
-    if safe:
-        detail = (
-            "looking needs the controller's token: as the password your browser asks for (any name), or as "
-            "Authorization: Bearer TOKEN"
-        )
-        return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": CHALLENGE})
-    detail = "this needs the controller's token: send Authorization: Bearer TOKEN (agents take it from GRAVAC_TOKEN)"
-    return ApiError(401, detail, reason="unauthorized", headers={"www-authenticate": "Bearer"})
+    """Add the headers of every answer. Only ``cache-control`` of the route wins over them."""
+    chosen = {name: value for name, value in given if name == CACHE_CONTROL}
+    return [*(pair for pair in given if pair[0] not in _RAW), *(_RAW | chosen).items()]
 
 
 def _job_of(path: str) -> str:
-    """The job whose part of the API a path is in; "" for everything else."""
+    """Return the job that a path belongs to; "" for none."""
     parts = path.split("/", 4)
     return parts[3] if len(parts) > 4 and parts[1:3] == ["v1", "jobs"] else ""
 

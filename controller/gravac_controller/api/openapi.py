@@ -1,6 +1,6 @@
-"""The OpenAPI document, with the bodies, the error answers and the examples that FastAPI cannot see.
+"""The OpenAPI document, with the bodies, error answers and examples that FastAPI does not know.
 
-Bodies are read raw (capped, strict), so their schemas are added here; every error is a Problem.
+Routes read bodies themselves (bounded, strict), so their schemas are added here. Every error is a Problem.
 """
 
 import json
@@ -14,53 +14,52 @@ from pydantic.json_schema import models_json_schema
 from gravac.protocol import End, Event, JobSpec, Order, Record, WindowReport
 from gravac_controller.api import examples
 from gravac_controller.api.access import OPEN_PATHS, Access
-from gravac_controller.live.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
-from gravac_controller.views.models import Problem
+from gravac_controller.views.models import EndView, EventDelta, JobDelta, Problem, Snapshot, WindowDelta
 
 BODIES: tuple[type[Record], ...] = (JobSpec, WindowReport, Event, End, Order)
 MESSAGES: tuple[type[Record], ...] = (Snapshot, WindowDelta, EventDelta, EndView, JobDelta, Problem)
 TAGS = [
-    {"name": "jobs", "description": "Looking. Nothing here changes anything."},
+    {"name": "jobs", "description": "Reading. These routes change nothing."},
     {
         "name": "agents",
-        "description": "What the agent in the trainer sends. Each request may be repeated until it is answered, "
-        "which counts once.",
+        "description": "Requests of the agent in the trainer. Each is idempotent: it may be repeated until it is "
+        "answered.",
     },
     {
         "name": "operators",
         "description": "Steering. Off unless the controller was started with a control token.",
     },
-    {"name": "metrics", "description": "What Prometheus scrapes, and how it finds it."},
+    {"name": "metrics", "description": "Scraping and service discovery for Prometheus."},
     {"name": "service", "description": "The controller itself."},
 ]
 MEANING: Mapping[int, str] = {
-    400: "Not a request for this server: a Host it does not serve, or not HTTP.",
+    400: "The Host is not served here, or the request is not HTTP.",
     401: "The token is missing or wrong.",
-    403: "Refused whatever the token: a page of another site, or something this controller does not do.",
+    403: "Refused with any token: sent by a page of another site, or not offered by this controller.",
     404: "No such job.",
     408: "The body did not arrive in time.",
-    409: "It contradicts what is known; detail says how.",
-    412: "The epoch has moved on since it was looked at; the ETag is the one now.",
+    409: "It contradicts the state of the job; detail says how.",
+    412: "The epoch has changed since it was read; the ETag is the current one.",
     413: "The body is too large.",
     415: "The body is not declared as application/json.",
     422: "Not valid; errors name the fields.",
     428: "If-Match is missing.",
-    429: "Too much for now, or too many jobs; see Retry-After.",
+    429: "Too many requests (see Retry-After), or too many jobs.",
     431: "The head of the request is too long.",
-    500: "A fault of the controller; its log has the details.",
-    503: "Cannot now; try again later.",
+    500: "An internal error of the controller; its log has the details.",
+    503: "Not possible at the moment; try again later.",
 }
 _REF = "#/components/schemas/{model}"
 
 
 def takes(model: type[Record], example: Record) -> dict[str, Any]:
-    """``openapi_extra`` of a route whose body is a ``model``."""
+    """Return ``openapi_extra`` of a route whose body is a ``model``."""
     content = {"schema": {"$ref": _REF.format(model=model.__name__)}, "example": _plain(example)}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """``responses`` for these errors: what each means, and the one shape they all have."""
+    """Return ``responses`` for these errors: the meaning of each, and their common shape."""
     schema = {"$ref": _REF.format(model=Problem.__name__)}
     return {
         status: {
@@ -72,8 +71,9 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 EVERYWHERE = problems(400, 401, 403, 422, 429, 431, 500, 503)
-"""What any route may answer."""
+"""Errors of every route."""
 TAKING_BODIES = problems(404, 408, 409, 413, 415)
+"""Errors of routes that take a body."""
 
 
 def install(app: FastAPI, access: Access) -> None:
@@ -113,17 +113,17 @@ def _add_examples(document: dict[str, Any]) -> None:
 
 
 def _add_tokens(document: dict[str, Any], access: Access) -> None:
-    """What each route needs on this controller, as it was started."""
+    """Add the token that each route needs on this controller."""
     document["components"]["securitySchemes"] = {
         "token": {
             "type": "http",
             "scheme": "bearer",
-            "description": "The agents' token; the operators' does too.",
+            "description": "The agents' token, or the operators'.",
         },
         "password": {
             "type": "http",
             "scheme": "basic",
-            "description": "Any name, either token: to look only.",
+            "description": "Any name, with either token as the password; allows reading only.",
         },
         "control": {"type": "http", "scheme": "bearer", "description": "The operators' token."},
     }

@@ -1,32 +1,52 @@
-"""One shape for every error answer: application/problem+json (RFC 9457).
+"""The one shape of every error answer: application/problem+json (RFC 9457).
 
-Nothing of the request body is echoed but field names and our own words: an echoed NaN would not be JSON, and a
-1 MB string would come back as 1 MB.
+Only field names and our own words appear in it, never the request body: an echoed NaN would not be JSON, and an echoed
+string of 1 MB would come back as 1 MB.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gravac.wording import printable, validator_message
-from gravac_controller.api.allow import Allowed
-from gravac_controller.views.models import Fault, Problem
+from gravac_controller import errors
+from gravac_controller.errors import Fault
+from gravac_controller.views.models import Problem
 
 MAX_FAULTS = 20
+STATUSES: Mapping[type[errors.Refused], int] = {
+    errors.NotServed: 403,
+    errors.Unknown: 404,
+    errors.Conflict: 409,
+    errors.Outdated: 412,
+    errors.Invalid: 422,
+    errors.LimitReached: 429,
+    errors.Unavailable: 503,
+}
+"""Status of each error of the domain."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class ApiError(Exception):
-    """A refusal. ``reason``: one word for programs, also the label in the rejected-reports metric; ``headers`` go on
-    the answer."""
+    """An error of the HTTP layer itself.
+
+    Args:
+        status: Of the answer.
+        detail: What is wrong and how to fix it, for people.
+        reason: One word for programs, and a label of ``gravac_reports_rejected_total``.
+        errors: The invalid fields.
+        headers: Added to the answer.
+    """
 
     def __init__(
         self,
@@ -41,6 +61,22 @@ class ApiError(Exception):
         self.status, self.detail, self.reason, self.errors = status, detail, reason, errors
         self.headers = dict(headers or {})
 
+    @classmethod
+    def of(cls, error: errors.Refused) -> "ApiError":
+        """Translate an error of the domain."""
+        headers = {}
+        if error.retry_after is not None:
+            headers["retry-after"] = str(error.retry_after)
+        if isinstance(error, errors.Outdated):
+            headers["etag"] = f'"{error.tag}"'
+        return cls(
+            STATUSES[type(error)], error.detail, reason=error.reason, errors=error.faults, headers=headers
+        )
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return problem_response(self.status, self.detail, self.errors, self.headers, reason=self.reason)
+
 
 def problem_response(
     status: int,
@@ -50,7 +86,7 @@ def problem_response(
     *,
     reason: str = "invalid",
 ) -> Response:
-    """The answer for an error: ``status`` and ``reason`` say what kind, ``detail`` what to do about it."""
+    """Return the answer for an error: ``status`` and ``reason`` classify it, ``detail`` says how to fix it."""
     problem = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
@@ -67,13 +103,8 @@ def problem_response(
     )
 
 
-def answer_of(error: ApiError) -> Response:
-    """What is answered when a route raises this."""
-    return problem_response(error.status, error.detail, error.errors, error.headers, reason=error.reason)
-
-
 def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, ...]:
-    """Field and message of each thing wrong, without the input that was wrong."""
+    """Return field and message of each fault, without the invalid input."""
     found: list[Any] = list(error.errors())
     return tuple(
         Fault(
@@ -85,28 +116,36 @@ def faults_of(error: ValidationError | RequestValidationError) -> tuple[Fault, .
 
 
 def validation_error(error: ValidationError | RequestValidationError) -> ApiError:
-    """422, with the first fault in the sentence and all of them (up to 20) in ``errors``."""
+    """Return a 422 with the first fault in ``detail`` and all of them (up to 20) in ``errors``."""
     faults = faults_of(error)
     more = f" ({len(error.errors())} faults in all)" if len(error.errors()) > 1 else ""
     return ApiError(422, f"{faults[0].field}: {faults[0].message}{more}", errors=faults)
 
 
-def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> None:
-    """Give ``app`` the one error shape for its own errors, Starlette's and validation's.
+def install(app: FastAPI, routers: Iterable[APIRouter], count: Callable[[str], None]) -> None:
+    """Answer the errors of ``app``, of Starlette and of validation in the one shape.
 
-    ``refused`` is told the reason of each refused change; ``allowed`` knows what each path takes.
+    Args:
+        app: The application.
+        routers: Those of ``app``, for the Allow header.
+        count: Called with the reason of each refused change.
     """
+    routes = [
+        (route.path_regex, set(route.methods or ()))
+        for router in routers
+        for route in router.routes
+        if isinstance(route, APIRoute)
+    ]
 
-    async def api_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ApiError)
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError | errors.Refused)
         if request.method not in ("GET", "HEAD"):
-            refused(error.reason)
-        return answer_of(error)
+            count(error.reason)
+        return (ApiError.of(error) if isinstance(error, errors.Refused) else error).response()
 
     async def invalid(_request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        refusal = validation_error(error)
-        return answer_of(refusal)
+        return validation_error(error).response()
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -115,12 +154,22 @@ def install(app: FastAPI, refused: Callable[[str], None], allowed: Allowed) -> N
             405: f"this path does not take {printable(request.method, 300)}; see the Allow header",
         }
         detail = details.get(error.status_code, printable(str(error.detail), 300))
-        methods = allowed.methods(request.url.path) if error.status_code == 405 else ""
+        methods = _allowed(routes, request.url.path) if error.status_code == 405 else ""
         headers = {"allow": methods} if methods else error.headers
         reasons = {404: "not_found", 405: "method_not_allowed"}
         reason = reasons.get(error.status_code, "invalid")
         return problem_response(error.status_code, detail, headers=headers, reason=reason)
 
-    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(ApiError, refused)
+    app.add_exception_handler(errors.Refused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http_error)
+
+
+def _allowed(routes: Iterable[tuple[re.Pattern[str], set[str]]], path: str) -> str:
+    """Return the methods of a path for the Allow header, "" for an unknown one.
+
+    The framework names only those of the first route that matches the path.
+    """
+    methods: set[str] = set().union(*(found for regex, found in routes if regex.match(path)))
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

@@ -1,31 +1,48 @@
-"""What the routes share: the jobs, the streams, the settings, and the counts of requests."""
+"""What the routes of one controller share: settings, jobs, event streams and metrics."""
 
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
 
+from prometheus_client import CollectorRegistry
+
 from gravac_controller.api.stream import Streams
 from gravac_controller.jobs.store import Store
-from gravac_controller.metrics.traffic import Traffic
+from gravac_controller.live.projection import LiveJob
+from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.settings import ControllerSettings
+from gravac_controller.views.models import State
 
 
 @dataclass
 class Services:
-    """One controller. ``instance`` changes with every start, so that a probe knows whom it talks to."""
+    """One controller.
+
+    Args:
+        settings: How it serves.
+        store: Its jobs.
+        streams: Its open event streams.
+        metrics: Its own metrics.
+        instance: Identifies this start of the controller to health checks.
+    """
 
     settings: ControllerSettings
     store: Store
     streams: Streams
-    refused: Counter[str] = field(default_factory=Counter)
-    traffic: Traffic = field(default_factory=Traffic)
+    metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     instance: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def of(cls, settings: ControllerSettings) -> "Services":
-        """A controller with these settings; its store is still closed."""
+        """Return a controller with these settings. Its store is not open yet."""
         return cls(settings, Store(settings), Streams(settings))
 
-    def refuse(self, reason: str) -> None:
-        """Count a refused request."""
-        self.refused[reason] += 1
+    def live_jobs(self) -> list[LiveJob]:
+        """Return the readers' state of every job."""
+        return [job.live for job in self.store.jobs.values()]
+
+    def own_metrics(self) -> CollectorRegistry:
+        """Return the controller's metrics, with gauges of this moment. Call it on the event loop."""
+        states: Counter[State] = Counter(job.state() for job in self.live_jobs())
+        self.metrics.update(states, len(self.store.unreadable), self.streams.open)
+        return self.metrics.registry

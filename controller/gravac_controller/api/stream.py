@@ -1,7 +1,7 @@
-"""Event streams: a snapshot, then what happened since, read from the job's shared, bounded memory.
+"""Event streams: a snapshot, then the changes since, from the job's shared and bounded history.
 
-A reader holds no queue: it holds the journal line it has seen. A slow reader therefore costs nothing, and when it
-has fallen out of that memory it gets a fresh snapshot. Each message is encoded once for all readers.
+A reader has no queue, only the number of the last journal line that it was sent. So a slow reader costs nothing; once
+history no longer reaches back to its line, it gets a new snapshot. Each message is encoded once for all readers.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ from starlette.types import Receive, Scope, Send
 
 from gravac.protocol import Record
 from gravac_controller.jobs.job import Job
-from gravac_controller.live.messages import EndView, EventDelta, JobDelta, WindowDelta
-from gravac_controller.live.present import job_view, snapshot
+from gravac_controller.live.job_views import job_view, snapshot
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.live.recent import Moment
+from gravac_controller.live.recent import Change
 from gravac_controller.settings import ControllerSettings
+from gravac_controller.views.models import EndView, EventDelta, JobDelta, WindowDelta
 
 logger = logging.getLogger("gravac.controller")
 
-MAX_MOMENTS = 64
-"""More than this at once are sent as a snapshot: cheaper for both sides."""
+MAX_CHANGES = 64
+"""More changes at once are sent as a snapshot, which is cheaper for both sides."""
 CACHED_DELTAS = 64
 CACHED_SNAPSHOTS = 4
 GOODBYE_SECONDS = 0.2
 
 
 class Streams:
-    """All open event streams of the process: how many, how to end them, and the messages they share."""
+    """All open event streams of the process: their number, their end, and the messages that they share."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -42,7 +42,7 @@ class Streams:
 
     @property
     def full(self) -> bool:
-        """Whether another stream would be one too many."""
+        """Return whether the limit on streams is reached."""
         return self.open >= self.settings.max_streams
 
     def stop(self) -> None:
@@ -50,56 +50,56 @@ class Streams:
         self.stopping.set()
 
     async def read(self, job: Job, after: int | None) -> AsyncIterator[bytes]:
-        """What one reader is sent, without end. ``after``: the journal line it knows; null for a new reader."""
-        cursor, shown = after, job.live.state()
+        """Yield the messages for one reader, without end. ``after``: its last journal line; None for a new reader."""
+        cursor, sent_state = after, job.live.state()
         while True:
             live = job.live
             changed = live.changed
-            fresh = None if cursor is None else live.moments_after(cursor)
+            fresh = None if cursor is None else live.changes_after(cursor)
             state = live.state()
-            if fresh is None or len(fresh) > MAX_MOMENTS:
+            if fresh is None or len(fresh) > MAX_CHANGES:
                 cursor = live.line
                 yield self._message(live, "snapshot", cursor)
             elif fresh:
                 cursor = live.line
-                for moment in fresh:
-                    yield self._message(live, moment.kind, moment.line, moment)
-            elif state != shown:
+                for change in fresh:
+                    yield self._message(live, change.kind, change.line, change)
+            elif state != sent_state:
                 yield _encode("job", JobDelta(job=job_view(live)))
-            shown = state
+            sent_state = state
             while not await _set_within(changed, self.settings.stream_ping_seconds):
-                if live.state() != shown:
+                if live.state() != sent_state:
                     break
                 yield KEEPALIVE_COMMENT
             await asyncio.sleep(self.settings.stream_interval_seconds)
 
-    def _message(self, live: LiveJob, kind: str, line: int, moment: Moment | None = None) -> bytes:
-        spec, _ = live.known()
+    def _message(self, live: LiveJob, kind: str, line: int, change: Change | None = None) -> bytes:
+        spec, _ = live.spec_and_decision()
         cache, limit = (
-            (self._snapshots, CACHED_SNAPSHOTS) if moment is None else (self._deltas, CACHED_DELTAS)
+            (self._snapshots, CACHED_SNAPSHOTS) if change is None else (self._deltas, CACHED_DELTAS)
         )
         key = (spec.job, line, kind, live.line, live.state())
         if key not in cache:
             while len(cache) >= limit:
                 del cache[next(iter(cache))]
-            record = snapshot(live) if moment is None else _delta(live, moment)
+            record = snapshot(live) if change is None else _delta(live, change)
             cache[key] = _encode(kind, record, line)
         return cache[key]
 
 
 class EventStream(Response):
-    """The answer that sends ``Streams.read`` until the reader leaves, stalls, or the server stops."""
+    """The answer that sends ``Streams.read`` until the reader disconnects or stalls, or the server stops."""
 
     media_type = "text/event-stream"
 
     def __init__(self, streams: Streams, job: Job, after: int | None, status_code: int = 200) -> None:
-        super().__init__(status_code=status_code)  # a parameter because FastAPI's OpenAPI looks for it
+        super().__init__(status_code=status_code)  # a parameter because FastAPI's OpenAPI expects it
         self._streams, self._job, self._after = streams, job, after
         del self.headers["content-length"]
         self.headers["x-accel-buffering"] = "no"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until one of the three ends it; a reader that takes nothing for too long counts as gone."""
+        """Send until one of the three happens. A reader that accepts no data for too long counts as disconnected."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if scope.get("gravac.head"):
             await send({"type": "http.response.body", "body": b""})
@@ -107,7 +107,7 @@ class EventStream(Response):
         self._streams.open += 1
         tasks = [
             asyncio.create_task(self._pump(send)),
-            asyncio.create_task(_gone(receive)),
+            asyncio.create_task(_disconnected(receive)),
             asyncio.create_task(self._streams.stopping.wait()),
         ]
         try:
@@ -129,13 +129,13 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": message, "more_body": True})
 
 
-def _delta(live: LiveJob, moment: Moment) -> Record:
+def _delta(live: LiveJob, change: Change) -> Record:
     job = job_view(live)
-    if moment.window is not None and moment.decision is not None:
-        return WindowDelta(window=moment.window, decision=moment.decision, job=job)
-    if moment.event is not None:
-        return EventDelta(event=moment.event, job=job)
-    return EndView(time=moment.time, message=moment.end or "", job=job)
+    if change.window is not None and change.decision is not None:
+        return WindowDelta(window=change.window, decision=change.decision, job=job)
+    if change.event is not None:
+        return EventDelta(event=change.event, job=job)
+    return EndView(time=change.time, message=change.end or "", job=job)
 
 
 def _encode(name: str, record: Record, line: int | None = None) -> bytes:
@@ -143,7 +143,7 @@ def _encode(name: str, record: Record, line: int | None = None) -> bytes:
     return format_sse_event(data_str=record.model_dump_json(), event=name, id=number)
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

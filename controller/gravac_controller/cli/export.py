@@ -75,7 +75,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
                 written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
         raise CannotExport(printable(str(error))) from None
-    told = live.known()[0].job if rows == "windows" else str(display_path(trace))
+    told = live.spec_and_decision()[0].job if rows == "windows" else str(display_path(trace))
     click.echo(f"{display_path(output)}: {written} {rows} of {printable(told)}")
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)

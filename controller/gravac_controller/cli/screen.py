@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gravac.wording import printable
 from gravac_controller.cli.wording import clock, factor, number, seconds, size
-from gravac_controller.live.present import rank_views
+from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 

@@ -14,6 +14,7 @@ import click
 from pydantic import ValidationError
 
 from gravac.wording import did_you_mean
+from gravac_controller.api.access import Access
 from gravac_controller.api.problems import faults_of
 from gravac_controller.api.services import Services
 from gravac_controller.hosts import is_loopback
@@ -158,7 +159,7 @@ def _tell(url: str, services: Services, announce: bool) -> None:
     if is_loopback(settings.host):
         tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{socket.gethostname()}"
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
-    elif not settings.access().open_to_look:
+    elif not Access.of(settings).open_to_look:
         lines.append("looking needs the token too: in a browser any name, and the token as the password")
     if settings.owner_may_steer:
         lines.append("the owner of that folder may steer: gravac pin JOB CF, gravac dense|pause|resume JOB")

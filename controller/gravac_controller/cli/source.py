@@ -14,12 +14,11 @@ from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
 from gravac.wording import printable
 from gravac_controller.client import Client, ControllerError, running
-from gravac_controller.live.present import job_view
+from gravac_controller.live.job_views import job_view
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
 from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
 from gravac_controller.views.models import DecisionView, JobView, WindowView
-from gravac_controller.views.records import decision_view, window_view
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_FOLDER = Path("gravac-runs")
@@ -97,15 +96,17 @@ class FromTrace:
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
             if isinstance(line.record, WindowReport):
-                self._windows.append(window_view(line.time, line.record, self._live.known()[0].world_size))
+                self._windows.append(
+                    WindowView.of(line.time, line.record, self._live.spec_and_decision()[0].world_size)
+                )
             elif isinstance(line.record, Decision) and not repeats:
-                view = decision_view(line.time, line.record, before)
+                view = DecisionView.of(line.time, line.record, before)
                 self._decisions.append(view)
                 before = view.decision
             repeats = isinstance(line.record, Part) or (repeats and isinstance(line.record, JobSpec))
         if follower.fold is None or before is None:
             raise TraceError(str(path), None, "holds no job")
-        self._live.in_force(follower.fold.override)
+        self._live.override = follower.fold.override
         self._written = being_written(path)
 
     def jobs(self) -> list[JobView]:

@@ -8,7 +8,7 @@ import click
 from gravac.traces import TraceError
 from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
-from gravac_controller.replay.replayed import ReplayedJob
+from gravac_controller.replay.job import ReplayedJob
 from gravac_controller.replay.server import serve_trace
 from gravac_controller.server.listen import ListenError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from gravac_controller.client.errors import NoController, NotAController
-from gravac_controller.live.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
+from gravac_controller.views.models import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
 
 KINDS: dict[str, type[Snapshot | WindowDelta | EventDelta | EndView | JobDelta]] = {
     "snapshot": Snapshot,

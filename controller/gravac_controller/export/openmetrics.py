@@ -10,12 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from prometheus_client.core import CounterMetricFamily
-
-from gravac_controller.metrics.exposition import picture
-from gravac_controller.metrics.rows import JobPicture, Row
+from gravac_controller.metrics.definitions import JobMetric, JobValues
 from gravac_controller.metrics.table import TABLE
-from gravac_controller.replay.replayed import ReplayedLive
+from gravac_controller.replay.job import ReplayedLive
 from gravac_controller.views.models import DecisionView, WindowView
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -38,7 +35,7 @@ def write_openmetrics(
         ]
         for view, _ in windows:
             latest = max(latest + 0.001, view.time)
-            seen = picture(live, show_ranks=False)
+            seen = JobValues.of(live, show_ranks=False)
             for row, file in zip(TABLE, files, strict=True):
                 file.writelines(_samples(row, seen, latest))
             rows += 1
@@ -49,8 +46,8 @@ def write_openmetrics(
     return rows
 
 
-def _samples(row: Row[JobPicture], seen: JobPicture, time: float) -> Iterable[str]:
-    name = row.name + ("_total" if row.kind is CounterMetricFamily else "")
+def _samples(row: JobMetric, seen: JobValues, time: float) -> Iterable[str]:
+    name = row.name + ("_total" if row.type == "counter" else "")
     for values, number in row.samples(seen):
         labels = ",".join(
             f'{label}="{value.translate(ESCAPES)}"'
@@ -59,12 +56,12 @@ def _samples(row: Row[JobPicture], seen: JobPicture, time: float) -> Iterable[st
         yield f"{name}{{{labels}}} {float(number)!r} {time:.3f}\n"
 
 
-def _family(row: Row[JobPicture], samples: IO[str], out: IO[str]) -> None:
+def _family(row: JobMetric, samples: IO[str], out: IO[str]) -> None:
     """A metric's head and its samples; nothing where it has none."""
     if samples.tell() == 0:
         return
     samples.seek(0)
-    kind = "counter" if row.kind is CounterMetricFamily else "gauge"
+    kind = "counter" if row.type == "counter" else "gauge"
     out.write(f"# HELP {row.name} {row.help.translate(ESCAPES)}\n# TYPE {row.name} {kind}\n")
     while piece := samples.read(1 << 20):
         out.write(piece)

@@ -1,1 +1,1 @@
-"""Jobs: their registration, decisions, journals on disk, and reading those back."""
+"""Jobs: registration, decisions, journals on disk, and reading them back."""

@@ -1,4 +1,4 @@
-"""What the types of a report cannot say: rules between its fields. Each fault names the field, the value, the rule."""
+"""Rules that the types of a record cannot express. Each fault names the field, the value and the rule."""
 
 from collections.abc import Iterator
 
@@ -7,21 +7,19 @@ from pydantic_core import from_json
 
 from gravac.fold import JobFold
 from gravac.protocol import Event, JobSpec, Name, WindowReport
-from gravac_controller.api.problems import ApiError
-from gravac_controller.views.models import Fault
+from gravac_controller.errors import Fault, Invalid
 
-OURS = ("registered", "restarted", "gap", "override")
-"""Kinds of events that the controller writes into a journal. A forged gap would hide missing windows."""
-
+CONTROLLER_KINDS = ("registered", "restarted", "gap", "override")
+"""Kinds of events that only the controller writes. A forged gap would hide missing windows."""
 
 LARGEST_COUNTER = 2**52
-"""Windows and epochs begin at most here; records hold numbers up to 2^53, so no job counts that far."""
+"""Largest first window or epoch. Records hold numbers up to 2^53, so no job counts beyond them."""
 NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores, a dot not first"
 _NAME = TypeAdapter[str](Name)
 
 
 def is_job_name(name: str) -> bool:
-    """Whether a folder of this name can be a job's."""
+    """Return whether a folder of this name can be a job's."""
     try:
         _NAME.validate_python(name)
     except ValueError:  # also of names that are not text at all
@@ -30,32 +28,25 @@ def is_job_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """A job's name becomes a folder's: refuse ".", ".." and hidden names. Raises ApiError 422."""
+    """Refuse ".", ".." and hidden names: a job's name becomes a folder's. Raises Invalid."""
     if name.startswith("."):
-        fault = Fault(field="job", message="a job's name must not begin with a dot")
-        raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+        raise Invalid.field("job", "a job's name must not begin with a dot")
 
 
 def check_counters(spec: JobSpec) -> None:
-    """Refuse numbers that a job would count beyond the largest that a record holds. Raises ApiError 422."""
+    """Refuse counters from which a job would count beyond what a record holds. Raises Invalid."""
     if spec.first_window > LARGEST_COUNTER:
-        message = f"{spec.first_window} is beyond {LARGEST_COUNTER} (2^52)"
-        raise ApiError(
-            422, f"first_window: {message}", errors=(Fault(field="first_window", message=message),)
-        )
+        raise Invalid.field("first_window", f"{spec.first_window} is beyond {LARGEST_COUNTER} (2^52)")
     if spec.policy_state is not None and (found := _too_large(spec.policy_state)) is not None:
-        message = f"holds the number {found}, beyond {LARGEST_COUNTER} (2^52)"
-        raise ApiError(
-            422, f"policy_state: {message}", errors=(Fault(field="policy_state", message=message),)
-        )
+        raise Invalid.field("policy_state", f"holds the number {found}, beyond {LARGEST_COUNTER} (2^52)")
 
 
 def _too_large(text: str) -> int | None:
-    """An integer in this JSON that is too large to count on from; null where there is none, or this is not JSON."""
+    """Return an integer in this JSON that is too large to count from; None without one, or where this is not JSON."""
     try:
         nodes = [from_json(text)]
     except ValueError:
-        return None  # whoever parses it as a state says what is wrong
+        return None  # the policy that parses it says what is wrong
     while nodes:
         node = nodes.pop()
         if isinstance(node, int) and abs(node) > LARGEST_COUNTER:
@@ -65,34 +56,35 @@ def _too_large(text: str) -> int | None:
 
 
 def pin_limit(fold: JobFold) -> float | None:
-    """The largest CF that the job's agents obey when an operator pins it; null where they did not say."""
+    """Return the largest CF that an operator may pin for this job's agents; None where they set no limit."""
     limit = (fold.spec.settings or {}).get("max_cf")
     return max(float(limit), fold.policy.largest_cf()) if isinstance(limit, int | float) else None
 
 
 def check_same_job(path_job: str, body_job: str) -> None:
-    """The job in the path and the one in the body must be the same. Raises ApiError 422."""
+    """Refuse a body about another job than the one in the path. Raises Invalid."""
     if path_job != body_job:
-        fault = Fault(field="job", message=f"the body says {body_job!r}, the path {path_job!r}")
-        raise ApiError(422, f"{fault.field}: {fault.message}", errors=(fault,))
+        raise Invalid.field("job", f"the body says {body_job!r}, the path {path_job!r}")
 
 
 def check_event(event: Event) -> None:
-    """Agents tell of themselves; what the controller notes of itself is not theirs to say. Raises ApiError 422."""
-    if event.kind in OURS:
-        message = f"{event.kind!r} is noted by the controller itself"
-        raise ApiError(422, f"kind: {message}", errors=(Fault(field="kind", message=message),))
+    """Refuse kinds of events that only the controller itself writes. Raises Invalid."""
+    if event.kind in CONTROLLER_KINDS:
+        raise Invalid.field("kind", f"only the controller itself writes {event.kind!r} events")
 
 
 def check_report(report: WindowReport, spec: JobSpec) -> None:
-    """Refuse a report that contradicts itself or its job. Raises ApiError 422 with every fault found.
+    """Refuse a report that contradicts itself or its job.
 
-    Times are not compared with the window's wall time: ranks' clocks differ, and a window that a rank joined late
-    is odd but true.
+    Times are not compared with the window's wall time: clocks of ranks differ, and a window that a rank joined late is
+    odd but valid.
+
+    Raises:
+        Invalid: With every fault found, at most 20.
     """
     faults = tuple(Fault(field=field, message=message) for field, message in _faults(report, spec))[:20]
     if faults:
-        raise ApiError(422, f"{faults[0].field}: {faults[0].message}", errors=faults)
+        raise Invalid(f"{faults[0].field}: {faults[0].message}", faults=faults)
 
 
 def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What a reader of a list wants to see of it."""
+"""Filters of the lists of windows and decisions."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class WindowHead:
-    """The first fields of a window report: enough to tell whether it is wanted, without reading the rest."""
+    """The first fields of a window report: enough to filter by, without parsing the rest."""
 
     window: int
     first_step: int
@@ -23,11 +23,12 @@ class WindowHead:
 
     @classmethod
     def of_report(cls, report: WindowReport) -> "WindowHead":
+        """Return the head of a parsed report."""
         return cls(report.window, report.first_step, report.last_step, report.epoch, report.phase)
 
     @classmethod
     def of_line(cls, raw: bytes) -> "WindowHead | None":
-        """From a journal line; null when it is not a window's."""
+        """Parse the head of a journal line; None when it is not a window's."""
         match = _HEAD.match(raw)
         if match is None:
             return None
@@ -36,9 +37,9 @@ class WindowHead:
 
 @dataclass(frozen=True, slots=True)
 class WindowFilter:
-    """Windows that hold a step of ``from_step`` to ``to_step`` (inclusive), ended under ``epoch``, in ``phase``.
+    """Windows with a step from ``from_step`` to ``to_step`` (inclusive) that ended under ``epoch`` in ``phase``.
 
-    Null: any.
+    None: any.
     """
 
     from_step: int | None = None
@@ -46,7 +47,8 @@ class WindowFilter:
     epoch: int | None = None
     phase: Phase | None = None
 
-    def keeps(self, head: WindowHead) -> bool:
+    def matches(self, head: WindowHead) -> bool:
+        """Return whether the window passes."""
         return (
             (self.from_step is None or head.last_step >= self.from_step)
             and (self.to_step is None or head.first_step <= self.to_step)
@@ -57,14 +59,15 @@ class WindowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Decisions of this phase, rule and epoch; with ``changed``, only those that began an epoch (or did not)."""
+    """Decisions of this phase, rule and epoch; ``changed``: only those that did, or did not, begin an epoch."""
 
     phase: Phase | None = None
     rule: Rule | None = None
     epoch: int | None = None
     changed: bool | None = None
 
-    def keeps(self, decision: Decision, changed: bool) -> bool:
+    def matches(self, decision: Decision, changed: bool) -> bool:
+        """Return whether the decision passes. ``changed``: it began an epoch."""
         return (
             self.phase in (None, decision.phase)
             and self.rule in (None, decision.rule)

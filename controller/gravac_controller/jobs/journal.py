@@ -1,4 +1,4 @@
-"""A job's journal as a controller keeps it: part after part, full ones compressed, the oldest dropped in time."""
+"""A job's journal on disk: written in parts, of which full ones are compressed and the oldest deleted."""
 
 import contextlib
 import logging
@@ -8,38 +8,39 @@ from pathlib import Path
 
 from gravac.protocol import Decision, JobSpec
 from gravac.traces import Line, Trace, TraceError, TraceRecord, TraceWriter, parts
-from gravac_controller.jobs.reader import End, JournalReader
+from gravac_controller.jobs.reader import JournalEnd, JournalReader
 from gravac_controller.settings import ControllerSettings
 
 LOAD_BYTES = 64 << 20
-"""Most bytes of full parts read to take a job up again: it goes on from its last part alone."""
+"""Bytes of full parts that are read for the history at a restart; decisions need the last part only."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class Journal:
-    """Not thread-safe but for ``reader`` and ``tidy``."""
+    """The journal of one job. Only ``reader`` and ``tidy`` are thread-safe."""
 
     def __init__(self, folder: Path, settings: ControllerSettings, now: Callable[[], float]) -> None:
         self.path = folder / parts.ACTIVE
         self.reader = JournalReader(self.path)
         self._settings, self._now = settings, now
         self._writer: TraceWriter | None = None
-        self._end = End(1, 0)
-        self._left: tuple[int, str] | None = None  # lines and digest when it was last closed
+        self._end = JournalEnd(1, 0)
+        self._closed_at: tuple[int, str] | None = None  # lines and digest when it was last closed
         self._tidying = threading.Lock()
-        self._untidy = threading.Event()  # parts may have filled since the last look
+        self._untidy = threading.Event()  # parts may have become full since the last check
 
     def load(self, visit: Callable[[Line], object]) -> None:
-        """Open it, and ``visit`` its lines from the part on that history begins with.
+        """Open the journal and call ``visit`` for each line, from the first part that history needs.
 
-        Raises TraceError, ValueError; ``traces.Displaced`` while it is open here and another file has its name: what
-        was acknowledged is in the open one.
+        Raises:
+            TraceError, ValueError: The journal is damaged.
+            inplace.Displaced: Another file took the name of the open one, which holds the acknowledged windows.
         """
         if self._writer is not None:
             self._writer.check()
         self.close()
-        self._left = None
+        self._closed_at = None
         parts.repair(self.path)
         last = ""
         for path in self._recent():
@@ -47,22 +48,22 @@ class Journal:
                 for line in trace:
                     visit(line)
             if last and trace.begins_after != last:
-                raise TraceError(str(path), None, "does not go on where the part before it ends")
+                raise TraceError(str(path), None, "does not continue where the part before it ends")
             last = trace.digest
         writer = TraceWriter(self.path, self._now, visit)
         if last and writer.begins_after != last:
             writer.close()
-            raise TraceError(str(self.path), None, "does not go on where the part before it ends")
+            raise TraceError(str(self.path), None, "does not continue where the part before it ends")
         self._writer = writer
         self._note_end(writer)
 
     @property
-    def end(self) -> End:
-        """How much of it there is for readers: whole lines only."""
+    def end(self) -> JournalEnd:
+        """Where readers stop: behind the last whole line."""
         return self._end
 
     def append(self, *records: TraceRecord) -> tuple[Line, ...]:
-        """Write and sync; opens the journal where it is closed. Raises OSError, ValueError (see ``TraceWriter``)."""
+        """Write and sync records; a closed journal is opened. Raises OSError, ValueError (see ``TraceWriter``)."""
         if self._writer is None:
             self._writer = self._reopened()
         lines = self._writer.append(*records)
@@ -71,30 +72,33 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for a new part."""
+        """Return whether it is time for a new part."""
         return self._end.size >= self._settings.journal_part_bytes
 
-    def turn(self, spec: JobSpec, decision: Decision, summary: str) -> tuple[Line, ...]:
-        """Go on in a new part, which begins with these; returns its lines. None if the disk refuses: this one goes on.
+    def begin_part(self, spec: JobSpec, decision: Decision, summary: str) -> tuple[Line, ...]:
+        """Continue in a new part that begins with these records. Call it right after a decision.
 
-        Call it right after a decision. ``tidy`` does the slow rest.
+        The slow rest is done by ``tidy``.
+
+        Returns:
+            The lines of the new part; none where the disk refuses, then the current part goes on.
         """
         assert self._writer is not None
         try:
             lines = self._writer.begin_part(spec, decision, summary=summary)
         except (OSError, ValueError) as error:
-            logger.warning("%s: no new part was begun, the old one goes on: %s", self.path, error)
+            logger.warning("%s: cannot begin a new part, so the current one goes on: %s", self.path, error)
             return ()
         self._note_end(self._writer)
         return lines
 
     def tidy(self) -> None:
-        """Compress full parts, and delete the oldest beyond ``journal_keep_bytes``. In another thread, if you like.
+        """Compress full parts, and delete the oldest beyond ``journal_keep_bytes``. Any thread may call it.
 
-        Of several threads one does it, and looks again after each call that came meanwhile; the others return at once.
+        Only one thread works at a time. It checks again after each call of another thread, which returns at once.
         """
         self._untidy.set()
-        # In this order: whoever finds the lock held has left its note before the holder looks for one.
+        # In this order: a thread that finds the lock taken has set the flag before the holder checks it.
         while self._untidy.is_set() and self._tidying.acquire(blocking=False):
             try:
                 self._untidy.clear()
@@ -103,7 +107,7 @@ class Journal:
                 self._tidying.release()
 
     def _tidy_parts(self) -> None:
-        """Once over all full parts; one that the disk refuses, or that has gone, does not keep the others."""
+        """Go over all full parts once. One that fails or disappeared does not stop the others."""
         folder, refused = self.path.parent, None
         for path in parts.full_parts(folder).values():
             if path.suffix == ".jsonl":
@@ -111,28 +115,28 @@ class Journal:
                     parts.compress(path)
                 except OSError as error:
                     refused = error
-        kept = 0
+        total = 0
         for path in reversed(parts.full_parts(folder).values()):
             try:
-                kept += path.stat().st_size
-                if kept > self._settings.journal_keep_bytes:
+                total += path.stat().st_size
+                if total > self._settings.journal_keep_bytes:
                     path.unlink()
             except OSError as error:
                 refused = error
         if refused is not None:
-            logger.warning("%s: some full parts stay as they are for now: %s", folder, refused)
+            logger.warning("%s: some full parts cannot be compressed or deleted now: %s", folder, refused)
 
     def close(self) -> None:
-        """Close it; the next write opens it again."""
+        """Close the journal. The next write opens it again."""
         if self._writer is not None:
-            self._left = (self._writer.lines, self._writer.digest)
+            self._closed_at = (self._writer.lines, self._writer.digest)
             self._writer.close()
             self._writer = None
 
     def _reopened(self) -> TraceWriter:
-        """The journal as it was when it was closed. Raises TraceError when somebody changed it since."""
+        """Open a closed journal again. Raises TraceError when it was changed since."""
         writer = TraceWriter(self.path, self._now)
-        if self._left not in (None, (writer.lines, writer.digest)):
+        if self._closed_at not in (None, (writer.lines, writer.digest)):
             writer.close()
             raise TraceError(
                 str(self.path), None, "was changed while no run was using it; it will be read again"
@@ -140,12 +144,12 @@ class Journal:
         return writer
 
     def _recent(self) -> list[Path]:
-        """The full parts that hold the windows kept in memory, or so many as may be read; one at least."""
+        """Return the full parts with the windows that memory holds, at most ``LOAD_BYTES`` of them but at least one."""
         if not self.path.exists():
             return []
         number, files, size = parts.part_number(self.path), parts.full_parts(self.path.parent), 0
         recent: list[Path] = []
-        begins: int | None = None  # not known where the active part's head is torn
+        begins: int | None = None  # unknown where the head of the active part is torn
         with contextlib.suppress(TraceError):
             begins = self.reader.first_window(number) if number > 1 else 0
         while (number := number - 1) in files:
@@ -160,4 +164,4 @@ class Journal:
         return recent[::-1]
 
     def _note_end(self, writer: TraceWriter) -> None:
-        self._end = End(writer.part, writer.size)
+        self._end = JournalEnd(writer.part, writer.size)

@@ -1,7 +1,7 @@
-"""Reading old windows and decisions from a journal on disk, in however many parts it is.
+"""Reads old windows and decisions from a journal on disk, across its parts.
 
-A part says with which window it begins. In the part being written a sparse index (one entry a hundred windows) finds
-the place; it is built when first needed and goes on from where it was.
+The head of a part names its first window. A sparse index (one entry per hundred windows) covers the part that is being
+written. It is built when first needed, and extended from where it ended.
 """
 
 import re
@@ -23,7 +23,6 @@ from gravac_controller.jobs.filters import (
     WindowHead,
 )
 from gravac_controller.views.models import DecisionView, WindowView
-from gravac_controller.views.records import decision_view, window_view
 
 INDEX_EVERY = 100
 PIECE_BYTES = 1 << 16
@@ -33,17 +32,20 @@ _DECISION = re.compile(rb'\{"kind":"decision",')
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How much of a journal there is: all parts before ``part``, and ``size`` bytes of that one."""
+class JournalEnd:
+    """Where a journal ends: ``size`` bytes into ``part``."""
 
     part: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a line begins. ``line`` counts from 1 through all parts; ``window`` is its, or the next one's after it;
-    ``world_size`` is the one registered before it."""
+class Position:
+    """Where a line begins.
+
+    ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``world_size``: as registered
+    before it.
+    """
 
     window: int
     part: int
@@ -53,44 +55,44 @@ class Place:
 
 
 class JournalReader:
-    """Reading one journal from any window on, while other threads append to it, turn to a new part, compress one."""
+    """Reads one journal from any window on, while other threads append to it, start a part, or compress one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._heads: dict[int, Place] = {}
-        self._index: list[Place] = []
-        self._indexed: Place | None = None
+        self._heads: dict[int, Position] = {}
+        self._index: list[Position] = []
+        self._indexed: Position | None = None
         self._since = 0
         self._indexing = threading.Lock()
 
     def windows(
-        self, after: int, end: End, wanted: WindowFilter = EVERY_WINDOW
+        self, after: int, end: JournalEnd, wanted: WindowFilter = EVERY_WINDOW
     ) -> Iterator[tuple[int, WindowView | None]]:
-        """Number and view of each window above ``after``, up to ``end``; null for those not wanted.
+        """Yield number and view of each window above ``after``, up to ``end``; the view is None where filtered out.
 
         Raises OSError, TraceError.
         """
-        start = self._place(after, end)
+        start = self._position(after, end)
         world_size = start.world_size
         for line, raw in self._lines(start, end):
             head = WindowHead.of_line(raw)
             if head is None:
                 if _JOB.match(raw):
                     world_size = self._job(raw, line).world_size
-            elif head.window > after and not wanted.keeps(head):
+            elif head.window > after and not wanted.matches(head):
                 yield head.window, None
             elif head.window > after:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, WindowReport)
-                yield head.window, window_view(found.time, found.record, world_size)
+                yield head.window, WindowView.of(found.time, found.record, world_size)
 
     def decisions(
-        self, after: int | None, end: End, wanted: DecisionFilter = EVERY_DECISION
+        self, after: int | None, end: JournalEnd, wanted: DecisionFilter = EVERY_DECISION
     ) -> Iterator[tuple[int, DecisionView | None]]:
-        """The same of the decisions on windows above ``after`` (null: all)."""
+        """Yield the same for decisions on windows above ``after`` (None: all)."""
         before: Decision | None = None
-        repeats = False  # a part begins with the decision in force, which the part before it holds already
-        start = self._place(-1 if after is None else after, end)
+        repeats = False  # a part begins by repeating the decision in force
+        start = self._position(-1 if after is None else after, end)
         for line, raw in self._lines(start, end):
             if parts.parse_head(raw) is not None:
                 repeats = True
@@ -100,16 +102,16 @@ class JournalReader:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, Decision)
                 if not repeats and (after is None or found.record.window > after):
-                    view = decision_view(found.time, found.record, before)
-                    yield found.record.window, view if wanted.keeps(view.decision, view.changed) else None
+                    view = DecisionView.of(found.time, found.record, before)
+                    yield found.record.window, view if wanted.matches(view.decision, view.changed) else None
                 before, repeats = found.record, False
 
-    def size(self, end: End) -> int:
-        """Bytes of all lines up to ``end``, uncompressed. Raises OSError."""
+    def size(self, end: JournalEnd) -> int:
+        """Return the bytes of all lines up to ``end``, uncompressed. Raises OSError."""
         return sum(parts.plain_size(path) for _, path in self._closed(end)) + end.size
 
-    def raw(self, end: End) -> Iterator[bytes]:
-        """All lines up to ``end``, as they are on disk, in pieces. Raises OSError."""
+    def raw(self, end: JournalEnd) -> Iterator[bytes]:
+        """Yield all lines up to ``end`` as they are on disk, in pieces. Raises OSError."""
         with self._open(end.part) as last:
             for _, path in self._closed(end):
                 with parts.open_full_part(path) as file:
@@ -121,31 +123,31 @@ class JournalReader:
                 yield piece
 
     def first_window(self, part: int) -> int:
-        """The first window that a part may hold. Raises OSError, TraceError."""
+        """Return the first window that a part may hold. Raises OSError, TraceError."""
         return self._head(part).window
 
     # -- finding ----------------------------------------------------------------------------------------------
 
-    def _closed(self, end: End) -> list[tuple[int, Path]]:
+    def _closed(self, end: JournalEnd) -> list[tuple[int, Path]]:
         return [
             (number, path)
             for number, path in parts.full_parts(self._path.parent).items()
             if number < end.part
         ]
 
-    def _place(self, window: int, end: End) -> Place:
-        """The last known place whose window is not above ``window``."""
+    def _position(self, window: int, end: JournalEnd) -> Position:
+        """Return the last known position whose window is not above ``window``."""
         with self._indexing:  # pages are read in several threads
             heads = [self._head(number) for number, _ in self._closed(end)] + [self._head(end.part)]
             found = heads[max(0, bisect_right([head.window for head in heads], window) - 1)]
             if found.part != end.part:
                 return found
             self._extend_index(end)
-            places = [found, *self._index]
-            return places[bisect_right([place.window for place in places], window) - 1]
+            positions = [found, *self._index]
+            return positions[bisect_right([one.window for one in positions], window) - 1]
 
-    def _head(self, part: int) -> Place:
-        """Where a part's own lines begin, from its first two."""
+    def _head(self, part: int) -> Position:
+        """Return where a part's own lines begin, from its first two."""
         if part not in self._heads:
             with self._open(part) as file:
                 raw = file.readline(MAX_LINE_BYTES)
@@ -155,10 +157,10 @@ class JournalReader:
                     raw = file.readline(MAX_LINE_BYTES)
                 spec = self._job(raw.removesuffix(b"\n"), line)
             first = -1 if head is None else spec.first_window
-            self._heads[part] = Place(first, part, 0, line, spec.world_size)
+            self._heads[part] = Position(first, part, 0, line, spec.world_size)
         return self._heads[part]
 
-    def _extend_index(self, end: End) -> None:
+    def _extend_index(self, end: JournalEnd) -> None:
         if self._indexed is None or self._indexed.part != end.part:
             self._index, self._indexed, self._since = [], self._head(end.part), 0
         offset, line, world_size = self._indexed.offset, self._indexed.line, self._indexed.world_size
@@ -168,11 +170,11 @@ class JournalReader:
                 self._since += 1
                 if self._since >= INDEX_EVERY:
                     self._since = 0
-                    self._index.append(Place(head.window, end.part, offset, number, world_size))
+                    self._index.append(Position(head.window, end.part, offset, number, world_size))
             elif _JOB.match(raw):
                 world_size = self._job(raw, number).world_size
             offset, line = offset + len(raw) + 1, number + 1
-        self._indexed = Place(-1, end.part, offset, line, world_size)
+        self._indexed = Position(-1, end.part, offset, line, world_size)
 
     def _job(self, raw: bytes, line: int) -> JobSpec:
         found = decode(raw, line, "", str(self._path))
@@ -181,8 +183,8 @@ class JournalReader:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    def _lines(self, start: Place, end: End) -> Iterator[tuple[int, bytes]]:
-        """Number and bytes of each line from ``start`` to ``end``, without its newline."""
+    def _lines(self, start: Position, end: JournalEnd) -> Iterator[tuple[int, bytes]]:
+        """Yield number and bytes of each line from ``start`` to ``end``, without its newline."""
         number, following = start.line, [one for one, _ in self._closed(end) if one > start.part]
         for part in (start.part, *following, *([end.part] if start.part != end.part else [])):
             with self._open(part) as file:
@@ -198,7 +200,7 @@ class JournalReader:
                     number += 1
 
     def _open(self, part: int) -> BinaryIO:
-        """A part's file, whether it is the active one, or has been closed or compressed meanwhile. Raises OSError."""
+        """Open a part, active or already closed or compressed. Raises OSError."""
         for _ in range(5):
             path = parts.full_parts(self._path.parent).get(part)
             if path is not None:
@@ -206,10 +208,10 @@ class JournalReader:
             try:
                 file = parts.open_part(self._path)
             except FileNotFoundError:
-                continue  # it became a full part just now, and the next one has not taken its name yet
+                continue  # it was just closed, and the next part does not have its name yet
             head = parts.parse_head(file.readline(MAX_LINE_BYTES))
             if (1 if head is None else head[0]) == part:
                 file.seek(0)
                 return file
             file.close()
-        raise OSError(f"part {part} of the journal is not there any more")
+        raise OSError(f"part {part} of the journal does not exist any more")

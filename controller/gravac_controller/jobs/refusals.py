@@ -1,109 +1,114 @@
-"""What a job refuses, in words."""
+"""The errors of a job, with their messages."""
 
 import math
 
 from gravac.wording import printable
-from gravac_controller.api.problems import ApiError
-from gravac_controller.views.models import Fault
+from gravac_controller.errors import Conflict, Invalid, Outdated, Unavailable, Unknown
 
 
-def wrong_incarnation(given: str, job: str) -> ApiError:
-    """A start of the trainer that has never registered."""
-    return ApiError(
-        409,
-        f"incarnation {given!r} is not the one registered for job {job!r}; register it with POST /v1/jobs first",
+def unknown_job() -> Unknown:
+    """No job has this name."""
+    return Unknown(
+        "no such job; GET /v1/jobs lists the jobs, agents register with POST /v1/jobs", reason="unknown_job"
+    )
+
+
+def unreadable(why: str) -> Conflict:
+    """The journal of this job cannot be read."""
+    return Conflict(
+        f"the journal of this job cannot be read: {why}; move it away and restart the controller, or use another job "
+        "name",
+        reason="unreadable",
+    )
+
+
+def wrong_incarnation(incarnation: str, job: str) -> Conflict:
+    """A start of the trainer that never registered."""
+    return Conflict(
+        f"incarnation {incarnation!r} is not the one registered for job {job!r}; register it with POST /v1/jobs first",
         reason="wrong_incarnation",
     )
 
 
-def superseded(given: str, job: str, by: str) -> ApiError:
+def superseded(incarnation: str, job: str, by: str) -> Conflict:
     """A start of the trainer that another one has replaced."""
-    return ApiError(
-        409,
-        f"run {given!r} no longer holds job {job!r}: run {by!r} registered later and took it over; nothing more of "
-        "this run is taken. To train both at once, give each a job= name of its own",
+    return Conflict(
+        f"run {incarnation!r} no longer holds job {job!r}: run {by!r} registered later and took it over; reports of "
+        "the old run are refused. To train both at once, give each its own job= name",
         reason="superseded",
     )
 
 
-def job_is_live(given: str, job: str, holder: str, silent_seconds: float, wait_seconds: float) -> ApiError:
-    """Another start of the trainer, while the registered one still reports."""
+def job_is_live(
+    incarnation: str, job: str, holder: str, silent_seconds: float, wait_seconds: float
+) -> Conflict:
+    """Another start of the trainer registers while the current one still reports."""
     wait = max(1, math.ceil(wait_seconds))
-    return ApiError(
-        409,
-        f"job {job!r} is held by run {holder!r}, which was last heard of {silent_seconds:.1f} s ago; run {given!r} may "
-        f"not take it over. Give this training another job= name; or, if that run died, try again in {wait} s",
+    return Conflict(
+        f"job {job!r} is held by run {holder!r}, which last reported {silent_seconds:.1f} s ago; run {incarnation!r} "
+        f"may not take it over. Give this training another job= name; or, if that run died, try again in {wait} s",
         reason="job_is_live",
-        headers={"retry-after": str(wait)},
+        retry_after=wait,
     )
 
 
-def has_ended(incarnation: str) -> ApiError:
-    """A start of the trainer that said it was over."""
-    return ApiError(
-        409,
-        f"incarnation {incarnation!r} has ended; a restarted trainer needs a new incarnation",
-        reason="ended",
+def has_ended(incarnation: str) -> Conflict:
+    """A start of the trainer that has already ended."""
+    return Conflict(
+        f"incarnation {incarnation!r} has ended; a restarted trainer needs a new incarnation", reason="ended"
     )
 
 
-def stale(now: str, seen: str) -> ApiError:
-    """An order about an epoch that is not in force any more, or after another order."""
-    return ApiError(
-        412,
-        f"this is epoch {now!r} now, not {seen!r}: look at what holds before giving the order again",
+def job_has_ended() -> Conflict:
+    """An order for a job without a next window."""
+    return Conflict("the job has ended: no window follows that could apply the order", reason="ended")
+
+
+def conflicting_window(window: int, next_window: int) -> Conflict:
+    """A window that is known with other content, or was skipped."""
+    return Conflict(
+        f"window {window} was reported before with other content, or was skipped; the next window is {next_window}",
+        reason="conflict",
+    )
+
+
+def stale_order(current: str, seen: str) -> Outdated:
+    """An order about an epoch that is no longer in force, or that another order preceded."""
+    return Outdated(
+        f"the epoch is now {current!r}, not {seen!r}: look at the current decision before repeating the order",
+        current,
         reason="stale_epoch",
-        headers={"etag": f'"{now}"'},
     )
 
 
-def steering_is_off() -> ApiError:
-    """An order to a controller that was started without steering."""
-    return ApiError(
-        403,
-        "steering is off at this controller: start it with --owner-may-steer, or with --control-token-file FILE "
-        "(GRAVAC_CONTROLLER_CONTROL_TOKEN); one that a training starts, with GRAVAC_STEERING=owner",
-        reason="control_off",
+def pin_too_strong(cf: float, limit: float) -> Invalid:
+    """A pin above the CF that the job's agents accept."""
+    return Invalid.field(
+        "cf",
+        f"{cf:g} is above {limit:g}, the largest that this job's agents accept (max_cf)",
+        fix="; set GRAVAC_MAX_CF for the training",
     )
 
 
-def not_an_operator() -> ApiError:
-    """An order without the control token."""
-    return ApiError(
-        401,
-        "steering needs the control token, which the controller was started with (--control-token-file, "
-        "GRAVAC_CONTROLLER_CONTROL_TOKEN): send Authorization: Bearer TOKEN; the agents' GRAVAC_TOKEN does not do",
-        reason="unauthorized",
-        headers={"www-authenticate": "Bearer"},
-    )
-
-
-def pin_too_strong(cf: float, limit: float) -> ApiError:
-    """A pin that the job's agents would not obey."""
-    fault = Fault(
-        field="cf", message=f"{cf:g} is above {limit:g}, the most that this job's agents obey (max_cf)"
-    )
-    return ApiError(
-        422, f"{fault.field}: {fault.message}; set GRAVAC_MAX_CF for the training", errors=(fault,)
-    )
-
-
-def undecidable(policy: str, error: Exception) -> ApiError:
-    """The policy breaks on the state it holds, as one that was tampered with may make it."""
-    return ApiError(
-        409,
-        f"policy {policy!r} cannot go on from the state that this job holds ({printable(str(error), 300)}); use "
-        "another job name to begin afresh",
+def undecidable(policy: str, error: Exception) -> Conflict:
+    """The policy fails on its own state, which may have been tampered with."""
+    return Conflict(
+        f"policy {policy!r} cannot continue from the state of this job ({printable(str(error), 300)}); use another job name "
+        "to start over",
         reason="undecidable",
     )
 
 
-def unwritable(error: Exception) -> ApiError:
-    """The disk refuses. Nothing was taken, so the sender may try again."""
+def unwritable(error: Exception) -> Unavailable:
+    """The disk refuses to write. The journal is unchanged, so the sender may repeat the request."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ApiError(
-        503,
-        f"the journal cannot be written ({why}); nothing was taken, try again later",
+    return Unavailable(
+        f"the journal cannot be written ({why}); nothing was recorded, try again later",
         reason="journal",
-        headers={"retry-after": "5"},
+        retry_after=5,
     )
+
+
+def journal_unreadable(error: Exception) -> Unavailable:
+    """The journal on disk cannot be read at the moment."""
+    return Unavailable(f"the journal cannot be read: {error}", reason="journal")

@@ -1,58 +1,79 @@
-"""Registering a job again: when another start of the trainer may take it over, and what is journaled then.
+"""Registration of a job: when a new start of the trainer may take over, and the records it adds to the journal.
 
-Two trainings started under one job name would otherwise write into one journal as if each were the other's restart.
+Without this, two trainings under one job name would write into one journal as if each had restarted the other.
 """
 
 from gravac.fold import JobFold
 from gravac.protocol import Event, JobSpec
 from gravac.traces import TraceRecord
-from gravac_controller.api.problems import ApiError
-from gravac_controller.jobs.noted import gap
+from gravac_controller.errors import Conflict
 from gravac_controller.live.projection import LiveJob
 
 LEAST_SECONDS = 2.0
 WINDOWS = 2.5
 MOST_SECONDS = 30.0
-"""Silence after which a run counts as dead: so many of its last windows, within these bounds; the upper one before
-its first window, whose length nobody knows."""
+"""A run counts as dead after a silence of ``WINDOWS`` times its last window, within these bounds. Before its first
+window the upper bound holds, because the length of a window is not known yet."""
 
 
 def wait_seconds(live: LiveJob) -> float:
-    """For how much longer the registered run counts as alive; 0 or less when its job may be taken over."""
+    """How long the registered run still counts as alive, in seconds; 0 or less: its job may be taken over."""
     if live.ended:
         return 0.0
     silent = live.silent_seconds()
-    if silent < 0:  # the clock was set back: nothing is known of how long
+    if silent < 0:  # the clock was set back, so the length of the silence is unknown
         return 0.0
     return patience_seconds(live.window_seconds) - silent
 
 
 def patience_seconds(window_seconds: float | None) -> float:
-    """How long a run may be silent that took ``window_seconds`` for its last window; null: it has reported none."""
+    """How long a run may be silent. ``window_seconds``: length of its last window; None before the first."""
     if window_seconds is None:
         return MOST_SECONDS
     return min(MOST_SECONDS, max(LEAST_SECONDS, WINDOWS * window_seconds))
 
 
+def registered_event(spec: JobSpec) -> Event:
+    """The event of a job's first registration."""
+    return Event(
+        kind="registered",
+        window=None,
+        message=f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
+        f"{spec.window_steps} steps a window",
+    )
+
+
+def gap_event(expected: int, received: int) -> Event:
+    """The event of windows that are missing before window ``received``."""
+    return Event(kind="gap", window=received, message=f"windows {expected} to {received - 1} never arrived")
+
+
 def resume(fold: JobFold, spec: JobSpec) -> list[TraceRecord]:
-    """Register a job again. Returns what to journal, which is nothing where nothing changed. Raises ApiError 409."""
-    had, before, next_window = fold.spec, fold.decision, fold.next_window
+    """Register a known job again.
+
+    Returns:
+        The records to journal; empty where nothing changed.
+
+    Raises:
+        Conflict: The job cannot continue under this spec.
+    """
+    previous, decision, next_window = fold.spec, fold.decision, fold.next_window
     try:
         fold.resume(spec)
     except ValueError as error:
-        raise ApiError(409, str(error), reason="conflict") from None
-    same = spec.incarnation == had.incarnation
-    moved = fold.decision != before or fold.next_window != next_window
-    if same and not moved and _without_progress(spec) == _without_progress(had):
+        raise Conflict(str(error), reason="conflict") from None
+    same = spec.incarnation == previous.incarnation
+    moved = fold.decision != decision or fold.next_window != next_window
+    if same and not moved and _without_progress(spec) == _without_progress(previous):
         return []
     kind = "the trainer found its controller again" if same else "the trainer started again"
     records: list[TraceRecord] = [spec, fold.decision]
     if fold.next_window > next_window:
-        records.append(gap(next_window, fold.next_window))
+        records.append(gap_event(next_window, fold.next_window))
     message = f"{kind}: {spec.world_size} ranks, next window {fold.next_window}"
     return [*records, Event(kind="restarted", window=None, message=message)]
 
 
 def _without_progress(spec: JobSpec) -> JobSpec:
-    """A spec without what changes between two registrations of one start."""
+    """The spec without the fields that change between two registrations of one start."""
     return spec.model_copy(update={"policy_state": None, "first_window": 0})

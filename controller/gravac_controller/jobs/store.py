@@ -1,30 +1,33 @@
-"""All jobs of one data folder: ``<data_dir>/<job>/journal.jsonl`` each, and its full parts beside it."""
+"""All jobs of one data folder. Each has ``<data_dir>/<job>/journal.jsonl``, with the full parts next to it."""
 
 import asyncio
 import logging
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
 from gravac.wording import printable
-from gravac_controller.api.problems import ApiError
+from gravac_controller.errors import LimitReached, NotServed
+from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
 from gravac_controller.jobs.job import Job
-from gravac_controller.jobs.writers import Writers
-from gravac_controller.live.budget import Budget
+from gravac_controller.live.recent import Budget
 from gravac_controller.lock import DataDirLock
 from gravac_controller.settings import ControllerSettings
 
+MOST_WRITERS = 16
+"""Threads that write journals. A slow disk holds up the jobs that wait for it, not the event loop."""
 MOST_REASON = 1000
-"""Characters of the reason why a journal cannot be served."""
+"""Length of the reason why a journal cannot be served, in characters."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class Store:
-    """The jobs, by name. ``unreadable``: folders whose journals cannot be served, by name as text, with the reason."""
+    """The jobs by name. ``unreadable``: reason by name of each folder whose journal cannot be served."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self.settings = settings
@@ -32,11 +35,12 @@ class Store:
         self._folder_lock = DataDirLock(folder)
         self.jobs: dict[str, Job] = {}
         self.unreadable: dict[str, str] = {}
-        self._creating, self._writers = asyncio.Lock(), Writers()
+        self._creating = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(MOST_WRITERS, thread_name_prefix="gravac-writer")
         self._budget = Budget(settings.history_bytes)
 
     def open(self) -> None:
-        """Lock the folder and fold every journal in it. Raises DataDirError when another controller has it."""
+        """Lock the folder and fold every journal in it. Raises DataDirError when another controller holds it."""
         self._folder_lock.acquire()
         for folder in sorted(self.settings.data_dir.iterdir()):
             name = folder.name
@@ -48,47 +52,38 @@ class Store:
             except OSError as error:
                 self._refuse(name, f"the folder cannot be listed: {error.strerror}")
         for job in sorted(self.jobs.values(), key=lambda job: job.live.decided_time):
-            job.note_memory()  # again, in the order in which they were heard of
+            job.update_budget()  # again, in the order of their last reports
 
     def announce(self, url: str, instance: str) -> None:
-        """Leave word in the folder of where this controller answers, for the command line to find."""
+        """Write this controller's address into the folder, where the command line finds it."""
         if self.settings.owner_may_steer and self.settings.control_token is not None:
             self._folder_lock.leave_token(self.settings.control_token.get_secret_value())
         self._folder_lock.note(url=url, instance=instance)
 
     def close(self) -> None:
         """Close every journal and free the folder."""
-        self._writers.close()
+        self._threads.shutdown(
+            cancel_futures=True
+        )  # waits for writes in progress, before their journals close
         for job in self.jobs.values():
             job.close()
         self._folder_lock.release()
 
     def get(self, name: str) -> Job:
-        """The job of that name. Raises ApiError 404, or 409 when its journal is unreadable."""
+        """Return the job of that name. Raises Unknown, or Conflict when its journal is unreadable."""
         job = self.jobs.get(name)
         if job is not None:
             return job
         if name in self.unreadable:
-            raise ApiError(
-                409,
-                f"the journal of this job cannot be read: {self.unreadable[name]}; move it away and restart the "
-                "controller, or use another job name",
-                reason="unreadable",
-            )
-        raise ApiError(
-            404,
-            "no such job; GET /v1/jobs lists the jobs, agents register with POST /v1/jobs",
-            reason="unknown_job",
-        )
+            raise refusals.unreadable(self.unreadable[name])
+        raise refusals.unknown_job()
 
     async def register(self, spec: JobSpec) -> JobAnswer:
-        """Begin or resume a job. Raises ApiError: 403 not served here, 409, 422, 429 too many jobs, 503."""
+        """Begin or resume a job. Raises NotServed, LimitReached (too many jobs), and what ``Job.register`` raises."""
         check_name(spec.job)
         check_counters(spec)
         if self.settings.job not in (None, spec.job):
-            raise ApiError(
-                403, f"this controller serves job {self.settings.job!r} only", reason="unknown_job"
-            )
+            raise NotServed(f"this controller serves job {self.settings.job!r} only", reason="unknown_job")
         async with self._creating:
             if spec.job not in self.jobs:
                 return await self._create(spec)
@@ -98,8 +93,7 @@ class Store:
         if spec.job in self.unreadable:
             self.get(spec.job)
         if len(self.jobs) >= self.settings.max_jobs:
-            raise ApiError(
-                429,
+            raise LimitReached(
                 f"this controller already holds {len(self.jobs)} jobs; raise GRAVAC_CONTROLLER_MAX_JOBS or use "
                 "another data folder",
                 reason="too_many_jobs",
@@ -123,28 +117,28 @@ class Store:
         try:
             if job.load():
                 self.jobs[name] = job
-                job.note_memory()
+                job.update_budget()
         except (OSError, ValueError) as error:
             self._refuse(name, str(error))
 
     def _refuse(self, name: str, why: str) -> None:
-        """Note that a folder is not served. Both texts may hold bytes that are not text."""
+        """Record that a folder is not served. Either text may hold bytes that are not text."""
         shown, reason = printable(name, 300), printable(why, MOST_REASON)
         twin = 2
-        while shown in self.unreadable:  # names that differ in what cannot be shown
+        while shown in self.unreadable:  # names that differ only in unprintable characters
             shown, twin = f"{printable(name, 300)} ({twin})", twin + 1
         self.unreadable[shown] = reason
         logger.error("job %s is not served: %s", shown, reason)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now, self._writers, self._budget)
+        return Job(folder, self.settings, _now, self._threads, self._budget)
 
 
 def _holds_journal(folder: Path) -> bool:
-    """Raises OSError where the folder cannot be listed, which ``glob`` keeps to itself."""
+    """Return whether the folder holds a journal. Raises OSError where it cannot be listed, which ``glob`` hides."""
     return any(fnmatch(name, "journal*.jsonl*") for name in os.listdir(folder))
 
 
 def _now() -> float:
-    """Unix seconds as a journal line holds them, so that a restart shows the very same times."""
+    """Return Unix seconds as precise as a journal line holds them, so that times stay equal after a restart."""
     return round(time.time(), 6)

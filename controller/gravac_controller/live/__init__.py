@@ -1,1 +1,1 @@
-"""What is known of a running job, in bounded memory."""
+"""The state of running jobs for readers, in bounded memory."""

@@ -1,7 +1,7 @@
-"""What is known of one job: a projection of its journal, line by line, with bounded history.
+"""The state of one job for readers: a projection of its journal, line by line, with bounded history.
 
-Everything here lives on the event loop and changes only in ``apply``, so readers need no locks. The decisions
-themselves come from ``gravac.fold.JobFold``; this only remembers them for people.
+It lives on the event loop and changes only in ``apply``, so readers need no locks. ``gravac.fold.JobFold`` makes the
+decisions; this only keeps them for readers.
 """
 
 import asyncio
@@ -10,26 +10,52 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from time import time as unix_now
 
-from gravac.protocol import Decision, End, Event, JobSpec, Override, WindowReport
+from pydantic import Field
+
+from gravac.protocol import Decision, End, Event, JobSpec, Override, Record, WindowReport
 from gravac.signals import figures
-from gravac.traces import TraceRecord
+from gravac.traces.line import TraceRecord
 from gravac.traces.parts import Part
-from gravac_controller.live.carried import Carried
-from gravac_controller.live.recent import Moment, Recent
+from gravac_controller.live.recent import Change, Recent
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.heat import RankHeat
 from gravac_controller.views.models import DecisionView, EventView, LastKnown, State, Totals, WindowView
-from gravac_controller.views.records import decision_view, told, window_view
 
 KEPT_EVENTS = 100
 KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
 BASELINE_MEDIANS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
+CARRIED_CHARACTERS = 150_000
+"""Bound on ``Carried`` as JSON: it must fit into a journal line."""
+
+
+class Carried(Record):
+    """What a new part of a journal carries over from the parts before it, for readers. No decision depends on it."""
+
+    started_time: float
+    last_report_time: float | None
+    totals: Totals
+    decisions_by_rule: dict[str, int]
+    events_by_kind: dict[str, int]
+    missing_windows: int
+    phase_seconds: dict[str, float]
+    dense_medians: tuple[float, ...]
+    dense_exposed: tuple[float, ...]
+    gradient_diversity: LastKnown | None
+    batch_bound_samples: LastKnown | None
+    events: tuple[EventView, ...] = Field(description="The last ones that fit.")
+
+    def text(self) -> str:
+        """Return the record as JSON, with as many of the last events as fit."""
+        carried = self
+        while len(text := carried.model_dump_json()) > CARRIED_CHARACTERS and carried.events:
+            carried = carried.model_copy(update={"events": carried.events[(len(carried.events) + 1) // 2 :]})
+        return text
 
 
 class LiveJob:
-    """One job as its journal tells it up to ``line``."""
+    """One job, as its journal describes it up to ``line``."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
@@ -42,9 +68,11 @@ class LiveJob:
         self.ended = False
         self.end_message = ""
         self.earlier_incarnations: deque[str] = deque(maxlen=KEPT_INCARNATIONS)
-        """Starts of the trainer that another one has replaced, as far as this part of the journal knows."""
+        """Starts of the trainer that another one has replaced, as far as this part of the journal shows."""
         self.override: Override | None = None
+        """The order that the fold applies; None while the policy decides."""
         self.ordered: Override | None = None
+        """The order that the decision on the next window will apply."""
         self.latest: WindowView | None = None
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
@@ -60,12 +88,14 @@ class LiveJob:
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._changed = asyncio.Event()
-        self._repeating = False  # a new part of the journal repeats what the one before it ended with
+        self._repeating = (
+            False  # a new part of the journal begins by repeating the spec and the decision in force
+        )
 
     # -- from the journal -------------------------------------------------------------------------------------
 
     def apply(self, line: int, time: float, record: TraceRecord) -> None:
-        """Take in one journal line; ``line`` counts from 1. Wakes nobody: call ``notify`` after the last one."""
+        """Apply one journal line; ``line`` counts from 1. Call ``notify`` after the last one."""
         self.line = line
         match record:
             case Part():
@@ -78,11 +108,11 @@ class LiveJob:
                 self._repeating = False
                 if self.decision is None:
                     self.decision, self.decided_time = record, time
-                    self.recent.add_decision(decision_view(time, record, None))
+                    self.recent.add_decision(DecisionView.of(time, record, None))
             case JobSpec():
                 self._apply_spec(time, record)
             case WindowReport():
-                self._repeating = False  # a torn tail may have taken the decision out of the part's head
+                self._repeating = False  # a torn tail may have cut the decision off the part's head
                 self._apply_window(time, record)
             case Decision():
                 self._apply_decision(line, time, record)
@@ -90,13 +120,13 @@ class LiveJob:
                 self._apply_event(line, EventView(time=time, event=record))
             case Override():
                 self.ordered = record
-                self._apply_event(line, EventView(time=time, event=told(record)))
+                self._apply_event(line, EventView(time=time, event=_order_event(record)))
             case End():
                 self.ended, self.end_message = True, record.message
-                self.recent.remember(Moment(line, end=record.message, time=time))
+                self.recent.add_change(Change(line, end=record.message, time=time))
 
     def carried(self) -> str:
-        """What a new part of the journal begins with, so that its reader needs no part before it."""
+        """Return the summary that a new part of the journal begins with, so that readers need no part before it."""
         return Carried(
             started_time=self.started_time,
             last_report_time=self.last_report_time,
@@ -128,7 +158,7 @@ class LiveJob:
     def _apply_event(self, line: int, view: EventView) -> None:
         self.events.append(view)
         self.events_by_kind[view.event.kind] += 1
-        self.recent.remember(Moment(line, event=view, time=view.time))
+        self.recent.add_change(Change(line, event=view, time=view.time))
 
     def _apply_spec(self, time: float, spec: JobSpec) -> None:
         if self.spec is None and not self._repeating:
@@ -142,10 +172,10 @@ class LiveJob:
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
             self.recent.add_window(self.latest)
-        spec, _ = self.known()
+        spec, _ = self.spec_and_decision()
         expected = spec.first_window if self.latest is None else self.latest.report.window + 1
         self.missing_windows += max(0, report.window - expected)
-        self.latest = window_view(time, report, spec.world_size)
+        self.latest = WindowView.of(time, report, spec.world_size)
         if figures.mostly_dense(report):
             self._measure_diversity(self.latest)
         self.last_report_time = time
@@ -175,12 +205,12 @@ class LiveJob:
         before, self.decision = self.decision, decision
         self.decided_time = time
         self.decisions_by_rule[decision.rule] += 1
-        view = decision_view(time, decision, before)
+        view = DecisionView.of(time, decision, before)
         self.recent.add_decision(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
             self.ordered = None
-            self.recent.remember(Moment(line, window=self.latest, decision=view, time=time))
+            self.recent.add_change(Change(line, window=self.latest, decision=view, time=time))
 
     def _add_up(self, report: WindowReport) -> None:
         old = self.totals
@@ -195,35 +225,31 @@ class LiveJob:
             failed_steps=old.failed_steps + report.failed_steps,
         )
 
-    def in_force(self, override: Override | None) -> None:
-        """Say which order the fold obeys; null while the policy decides."""
-        self.override = override
-
     # -- for readers ------------------------------------------------------------------------------------------
 
-    def known(self) -> tuple[JobSpec, Decision]:
-        """Spec and decision in force. Every job that is served has both: its journal begins with them."""
+    def spec_and_decision(self) -> tuple[JobSpec, Decision]:
+        """Return the spec and the decision in force. Every served job has both: its journal begins with them."""
         assert self.spec is not None
         assert self.decision is not None
         return self.spec, self.decision
 
     @property
     def control_enabled(self) -> bool:
-        """Whether operators may steer over HTTP."""
+        """Return whether operators may steer over HTTP."""
         return self._settings.control_token is not None
 
     @property
     def baseline_step_seconds(self) -> float | None:
-        """Median of the dense step medians of the warm-up windows, in seconds; null before there is one."""
+        """Return the median of the dense step medians of the warm-up windows, in seconds; None before the first."""
         return statistics.median(self._dense_medians) if self._dense_medians else None
 
     @property
     def baseline_exposed_seconds(self) -> float | None:
-        """Median part of a dense step in the warm-up that waited for the network, in seconds; null while unknown."""
+        """Return the median network wait of a dense step in the warm-up, in seconds; None while unknown."""
         return statistics.median(self._dense_exposed) if self._dense_exposed else None
 
     def state(self) -> State:
-        """Whether the job runs, is silent for too long, or has ended."""
+        """Return whether the job runs, has been silent for too long, or has ended."""
         if self.ended:
             return "ended"
         last = self.last_report_time if self.last_report_time is not None else self.started_time
@@ -232,12 +258,12 @@ class LiveJob:
         return "stale" if unix_now() - last > limit else "running"
 
     def silent_seconds(self) -> float:
-        """Seconds since the last registration or window: each is decided on."""
+        """Return the seconds since the last registration or window; a decision follows each."""
         return unix_now() - self.decided_time
 
     @property
     def window_seconds(self) -> float | None:
-        """Wall time of the last window that the registered start of the trainer reported; null before its first."""
+        """Return the wall time of the last window of the registered start of the trainer; None before its first."""
         if (
             self.latest is None
             or self.spec is None
@@ -247,26 +273,40 @@ class LiveJob:
         return self.latest.report.seconds
 
     def all_windows(self) -> Iterator[WindowView]:
-        """The windows in memory, oldest first."""
+        """Yield the windows in memory, oldest first."""
         yield from self.recent.windows
         if self.latest is not None:
             yield self.latest
 
     @property
     def decisions(self) -> deque[DecisionView]:
-        """The decisions in memory, oldest first."""
+        """Return the decisions in memory, oldest first."""
         return self.recent.decisions
 
-    def moments_after(self, line: int) -> list[Moment] | None:
-        """What happened after journal line ``line``; null when that is no longer (or not yet) known."""
-        return None if line > self.line else self.recent.moments_after(line)
+    def changes_after(self, line: int) -> list[Change] | None:
+        """Return the changes after journal line ``line``; None when they are no longer (or not yet) known."""
+        return None if line > self.line else self.recent.changes_after(line)
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set at the next change. Take it before reading, so that no change falls between reading and waiting."""
+        """Return the event of the next change. Get it before reading, so that none is missed before waiting."""
         return self._changed
 
     def notify(self) -> None:
-        """Wake everyone who waits for a change."""
+        """Wake all tasks that wait for a change."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _order_event(order: Override) -> Event:
+    """Return an operator's order as an event for people."""
+    action = {
+        "pin": f"pinned CF {order.cf or 1:g}",
+        "dense": "ordered dense",
+        "pause": "paused exploring",
+        "resume": "gave the decision back to the policy",
+    }[order.action]
+    note = f": {order.note}" if order.note else ""
+    return Event(
+        kind="override", window=None, message=f"{order.actor} {action}, from the next window on{note}"
+    )

@@ -1,1 +1,1 @@
-"""Prometheus metrics: what there is, and how a scrape is made of the jobs."""
+"""Prometheus metrics: their definitions, and what a scrape answers."""

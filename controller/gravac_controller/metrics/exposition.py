@@ -1,116 +1,91 @@
-"""/metrics: the jobs as Prometheus families, built at each scrape from an immutable picture.
+"""What Prometheus scrapes, and how it finds it: the text of jobs and controller, and targets for service discovery.
 
-No global registry (the trainer's own metrics live there) and no locks: ``take`` runs on the event loop, ``render``
-in a thread. The label is ``job_name``, since Prometheus puts its own ``job`` on every target. A job's counters are
-folds of its journal, so they survive a restart of the controller; the controller's own begin anew.
+Nothing is registered globally, because the trainer's own metrics live there. No locks are needed: ``job_values`` runs
+on the event loop, ``render`` in a thread. The label of a job is ``job_name``, since Prometheus puts its own ``job`` on
+every target. Counters of a job are computed from its journal, so they survive a restart of the controller.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from pydantic import Field
 
-from gravac_controller.api.services import Services
+from gravac.protocol import JobSpec, Record
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.metrics.rows import JobPicture, P, Row
-from gravac_controller.metrics.service import SERVICE, ServicePicture, durations
+from gravac_controller.metrics.definitions import JobValues
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SERVICE_PATH = "/metrics/service"
+"""Path of the controller's own metrics."""
+JOB_PATH = "/v1/jobs/{job}/metrics"
+"""Path of one job's metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What one scrape says; ``service`` is null where it is about jobs alone."""
-
-    jobs: tuple[JobPicture, ...]
-    service: ServicePicture | None
-
-
-def take(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobPicture, ...]:
-    """The jobs as they are now, without those that left (``shown``). Call it on the event loop."""
-    left, pictures = settings.metrics_max_rank_series, list[JobPicture]()
-    for job in sorted(shown(jobs, settings), key=lambda one: one.started_time):
-        ranks = job.known()[0].world_size
+def job_values(jobs: Iterable[LiveJob], settings: ControllerSettings) -> tuple[JobValues, ...]:
+    """Return the current values of the ``exposed`` jobs, by name. Call it on the event loop."""
+    left, values = settings.metrics_max_rank_series, list[JobValues]()
+    for job in sorted(exposed(jobs, settings), key=lambda one: one.started_time):
+        ranks = job.spec_and_decision()[0].world_size
         show = ranks <= min(settings.metrics_max_ranks, left)
         left -= ranks if show else 0
-        pictures.append(picture(job, show))
-    return tuple(sorted(pictures, key=lambda one: one.spec.job))
+        values.append(JobValues.of(job, show))
+    return tuple(sorted(values, key=lambda one: one.spec.job))
 
 
-def take_service(services: Services) -> ServicePicture:
-    """The controller as it is now. Call it on the event loop."""
-    states: Counter[State] = Counter(job.live.state() for job in services.store.jobs.values())
-    return ServicePicture(
-        refused=dict(services.refused),
-        traffic=services.traffic.picture(),
-        jobs=dict(states),
-        unreadable_jobs=len(services.store.unreadable),
-        streams=services.streams.open,
-    )
-
-
-def shown(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:
-    """Those that have not been silent for so long that they left the metrics."""
+def exposed(jobs: Iterable[LiveJob], settings: ControllerSettings) -> Iterator[LiveJob]:
+    """Yield the jobs in /metrics: all but those that have been silent for ``metrics_silent_seconds``."""
     return (job for job in jobs if job.silent_seconds() <= settings.metrics_silent_seconds)
 
 
-def render(picture: Picture) -> bytes:
-    """The picture in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Families(picture))
-    if picture.service is not None:
-        ProcessCollector(registry=registry)
-    return generate_latest(registry)
+def render(jobs: tuple[JobValues, ...], service: CollectorRegistry | None) -> bytes:
+    """Return the text for a scrape. ``service``: the controller's own metrics; None leaves them out."""
+    own = b"" if service is None else generate_latest(service)
+    return own + (generate_latest(_JobCollector(jobs)) if jobs else b"")
 
 
-def picture(job: LiveJob, show_ranks: bool) -> JobPicture:
-    """The job as it is now. Call it on the event loop, where one runs."""
-    spec, decision = job.known()
-    return JobPicture(
-        spec=spec,
-        decision=decision,
-        state=job.state(),
-        latest=job.latest,
-        totals=job.totals,
-        decided_time=job.decided_time,
-        decisions_by_rule=dict(job.decisions_by_rule),
-        events_by_kind=dict(job.events_by_kind),
-        missing_windows=job.missing_windows,
-        phase_seconds=dict(job.phase_seconds),
-        baseline_step_seconds=job.baseline_step_seconds,
-        baseline_exposed_seconds=job.baseline_exposed_seconds,
-        gradient_diversity=job.gradient_diversity,
-        batch_bound_samples=job.batch_bound_samples,
-        show_ranks=show_ranks,
-        overridden=job.override is not None,
+class TargetGroup(Record):
+    """One target of Prometheus' HTTP service discovery."""
+
+    targets: tuple[str, ...] = Field(description="host:port, as in the request.")
+    labels: dict[str, str] = Field(
+        description="`__metrics_path__`, and for a job `job_name` and labels to filter by (`__meta_gravac_…`)."
     )
 
 
-class _Families(Collector):
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
+def service_target(address: str) -> TargetGroup:
+    """Return the target of the controller. ``address``: its host:port."""
+    return TargetGroup(targets=(address,), labels={"__metrics_path__": SERVICE_PATH})
+
+
+def job_target(address: str, spec: JobSpec, state: State) -> TargetGroup:
+    """Return the target of one job. Prometheus drops labels with two leading underscores after relabeling."""
+    labels = {
+        "__metrics_path__": JOB_PATH.format(job=spec.job),
+        "job_name": spec.job,
+        "__meta_gravac_state": state,
+        "__meta_gravac_policy": spec.policy.name,
+        "__meta_gravac_compressor": spec.compressor,
+        "__meta_gravac_world_size": str(spec.world_size),
+    }
+    return TargetGroup(targets=(address,), labels=labels)
+
+
+class _JobCollector(Collector):
+    """Collects the families of ``TABLE`` for these jobs."""
+
+    def __init__(self, jobs: tuple[JobValues, ...]) -> None:
+        self._jobs = jobs
 
     def collect(self) -> Iterator[Metric]:
-        jobs, service = self._picture.jobs, self._picture.service
-        if service is not None:
-            for own in SERVICE:
-                yield _family(own, own.labels, [((), service)])
-            yield durations(service)
-        named = [((job.spec.job,), job) for job in jobs]
-        for row in TABLE if jobs else ():
-            yield _family(row, ("job_name", *row.labels), named)
-
-
-def _family(row: Row[P], labels: tuple[str, ...], pictures: Iterable[tuple[tuple[str, ...], P]]) -> Metric:
-    """One metric of all ``pictures``, each with its first label values."""
-    family = row.kind(row.name, row.help, labels=labels)
-    for first, picture in pictures:
-        for values, number in row.samples(picture):
-            family.add_metric([*first, *values], number)
-    return family
+        for metric in TABLE:
+            make = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+            family = make(metric.name, metric.help, labels=("job_name", *metric.labels))
+            for job in self._jobs:
+                for labels, value in metric.samples(job):
+                    family.add_metric([job.spec.job, *labels], value)
+            yield family

@@ -1,18 +1,23 @@
-"""The metrics of the controller itself, in the manner of ``metric_table``."""
+"""The controller's own metrics: counters, gauges and a histogram of the Prometheus client, in a separate registry."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from gravac import __version__
-from gravac_controller.metrics.rows import Row, Sample, single
-from gravac_controller.metrics.traffic import BOUNDS, TrafficPicture
 from gravac_controller.views.models import LiveState, State
 
-REFUSALS = (
+REASONS = (
     "conflict",
     "control_off",
     "cross_site",
@@ -34,81 +39,82 @@ REFUSALS = (
     "unreadable",
     "wrong_incarnation",
 )
-"""Reasons of refused requests; each has a series from the start."""
+"""Reasons of refused requests. Each has a series from the start."""
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Upper bounds of the duration buckets, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServicePicture:
-    """What a scrape says of the controller. ``jobs``: how many by state, those left out of /metrics included."""
+class ServiceMetric:
+    """Type, name (without ``_total``), help and labels of one metric of the controller."""
 
-    refused: dict[str, int]
-    traffic: TrafficPicture
-    jobs: dict[State, int]
-    unreadable_jobs: int
-    streams: int
-
-
-def _build(picture: ServicePicture) -> Iterator[Sample]:
-    yield (__version__, platform.python_version()), 1
+    type: Literal["counter", "gauge", "histogram"]
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
 
 
-def _jobs(picture: ServicePicture) -> Iterator[Sample]:
-    for state in get_args(LiveState):
-        yield (state,), picture.jobs.get(state, 0)
-
-
-def _refused(picture: ServicePicture) -> Iterator[Sample]:
-    for reason in sorted({*REFUSALS, *picture.refused}):
-        yield (reason,), picture.refused.get(reason, 0)
-
-
-def _requests(picture: ServicePicture) -> Iterator[Sample]:
-    yield from sorted(picture.traffic.requests.items())
-
-
-SERVICE: tuple[Row[ServicePicture], ...] = (
-    Row(GaugeMetricFamily, "gravac_build_info", "The controller; always 1.", _build, ("version", "python")),
-    Row(GaugeMetricFamily, "gravac_jobs", "Jobs held, by state.", _jobs, ("state",)),
-    Row(
-        GaugeMetricFamily,
-        "gravac_unreadable_jobs",
-        "Jobs whose journal cannot be read.",
-        single(lambda picture: picture.unreadable_jobs),
-    ),
-    Row(
-        GaugeMetricFamily,
-        "gravac_event_stream_clients",
-        "Open event streams.",
-        single(lambda picture: picture.streams),
-    ),
-    Row(
-        CounterMetricFamily,
-        "gravac_reports_rejected",
-        "Requests refused since the controller started.",
-        _refused,
-        ("reason",),
-    ),
-    Row(
-        CounterMetricFamily,
-        "gravac_http_requests",
-        "Requests that were let in, by what they were answered with, since the controller started.",
-        _requests,
-        ("route", "method", "code"),
-    ),
+BUILD = ServiceMetric("gauge", "gravac_build_info", "The controller; always 1.", ("version", "python"))
+JOBS = ServiceMetric("gauge", "gravac_jobs", "Jobs by state.", ("state",))
+UNREADABLE = ServiceMetric("gauge", "gravac_unreadable_jobs", "Jobs whose journal cannot be read.")
+STREAMS = ServiceMetric("gauge", "gravac_event_stream_clients", "Open event streams.")
+REJECTED = ServiceMetric(
+    "counter", "gravac_reports_rejected", "Requests refused since the controller started.", ("reason",)
 )
-DURATIONS = (
+REQUESTS = ServiceMetric(
+    "counter",
+    "gravac_http_requests",
+    "Requests that passed the guard since the controller started, by status of the answer.",
+    ("route", "method", "code"),
+)
+DURATION = ServiceMetric(
+    "histogram",
     "gravac_http_request_duration_seconds",
-    "From a request to the beginning of its answer. For a window: until it and its decision are on disk.",
+    "Time from a request to the start of its answer. For a window: until it and its decision are on disk.",
     ("route", "method"),
 )
-"""Name, help and labels of the one histogram."""
+SERVICE = (BUILD, JOBS, UNREADABLE, STREAMS, REJECTED, REQUESTS, DURATION)
 
 
-def durations(picture: ServicePicture) -> HistogramMetricFamily:
-    """That histogram."""
-    name, text, labels = DURATIONS
-    family = HistogramMetricFamily(name, text, labels=labels)
-    bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
-    for key, found in sorted(picture.traffic.durations.items()):
-        family.add_metric(key, list(zip(bounds, found.counts, strict=True)), found.seconds)
-    return family
+class ServiceMetrics:
+    """The metrics of one controller, counted since it started."""
+
+    def __init__(self) -> None:
+        # Without this each counter and histogram has one more series, which nothing reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        _gauge(BUILD, self.registry).labels(__version__, platform.python_version()).set(1)
+        self._jobs, self._unreadable = _gauge(JOBS, self.registry), _gauge(UNREADABLE, self.registry)
+        self._streams = _gauge(STREAMS, self.registry)
+        self._rejected = _counter(REJECTED, self.registry)
+        self._requests = _counter(REQUESTS, self.registry)
+        self._durations = Histogram(
+            DURATION.name, DURATION.help, DURATION.labels, registry=self.registry, buckets=BUCKETS
+        )
+        for reason in REASONS:
+            self._rejected.labels(reason)
+
+    def count_refused(self, reason: str) -> None:
+        """Count a refused request."""
+        self._rejected.labels(reason).inc()
+
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answer that began ``seconds`` after its request."""
+        self._requests.labels(route, method, str(status)).inc()
+        self._durations.labels(route, method).observe(seconds)
+
+    def update(self, jobs: Mapping[State, int], unreadable: int, streams: int) -> None:
+        """Set the gauges before a scrape. ``jobs``: how many by state."""
+        for state in get_args(LiveState):
+            self._jobs.labels(state).set(jobs.get(state, 0))
+        self._unreadable.set(unreadable)
+        self._streams.set(streams)
+
+
+def _gauge(metric: ServiceMetric, registry: CollectorRegistry) -> Gauge:
+    return Gauge(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def _counter(metric: ServiceMetric, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name, metric.help, metric.labels, registry=registry)

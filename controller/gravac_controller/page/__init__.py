@@ -1,1 +1,1 @@
-"""The files of the live page and of the documentation page."""
+"""The files of the live page, and the HTML of the API documentation."""

@@ -1,4 +1,4 @@
-"""/docs without a CDN or a script: the OpenAPI document as one page to read, with its own small style sheet."""
+"""/docs: the OpenAPI document as one HTML page with a small style sheet, without scripts or a CDN."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ STYLE = "/docs.css"
 
 
 def docs_page(document: dict[str, Any]) -> str:
-    """HTML: the routes by group, each with what it takes and answers and an example; then the records."""
+    """Return HTML: the routes by group, with parameters, answers and examples, then the records."""
     info = document["info"]
     body = "".join(
         (
@@ -140,7 +140,7 @@ def _example(title: str, example: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text with `code` in backticks (single, or double as in docstrings), paragraphs kept."""
+    """Return text as HTML, with `code` in backticks (single, or double as in docstrings) and paragraphs."""
     pieces = escape(text).replace("``", "`").split("`")
     marked = "".join(f"<code>{one}</code>" if number % 2 else one for number, one in enumerate(pieces))
     return marked.replace("\n\n", "<br><br>")

@@ -1,1 +1,1 @@
-"""Jobs read from trace files, and the live page on them."""
+"""Jobs read from trace files, and the live page for them."""

@@ -1,4 +1,4 @@
-"""Serves the live page on a trace file: read-only, on loopback, until a signal."""
+"""Serves the live page for a trace file: read-only, on loopback, until a signal."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ from fastapi import Path as InPath
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from gravac_controller.api.answers import tagged
 from gravac_controller.api.app import bare_app, guarded
-from gravac_controller.api.problems import ApiError
+from gravac_controller.api.responses import tagged
 from gravac_controller.api.routes.read import read_routes
 from gravac_controller.api.routes.service import mount_pages, service_routes
 from gravac_controller.api.services import Services
-from gravac_controller.live import present
-from gravac_controller.replay.replayed import ReplayedJob
+from gravac_controller.errors import Unknown
+from gravac_controller.live import job_views
+from gravac_controller.replay.job import ReplayedJob
 from gravac_controller.server.listen import listen, url_of
 from gravac_controller.server.run import SWITCH_SECONDS, Server
 from gravac_controller.settings import ControllerSettings
@@ -30,7 +30,8 @@ from gravac_controller.views.history import Plain, plain
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 2.0
-"""Reading on begins when the first page has what it draws, or after so long: the two would only delay each other."""
+"""The rest of the trace is read once the first page has what it draws, or after this long: they would delay each
+other."""
 
 
 def serve_trace(
@@ -39,16 +40,22 @@ def serve_trace(
     started: Callable[[str, ReplayedJob], None],
     finished: Callable[[ReplayedJob], None],
 ) -> None:
-    """Serve the trace until SIGINT or SIGTERM; ``started`` gets the address once requests are answered.
+    """Serve the trace until SIGINT or SIGTERM.
 
-    Of a long trace only the beginning is read by then; ``finished`` is called, in another thread, when all of it is.
-    Raises TraceError, ListenError, OSError.
+    Args:
+        path: The trace.
+        port: To listen on; 0 takes a free one.
+        started: Called with the address once requests are answered. Only the beginning of a long trace is read by then.
+        finished: Called in another thread when the whole trace is read.
+
+    Raises:
+        TraceError, ListenError, OSError: It cannot start.
     """
-    # As written here: the environment is for controllers, and might open this one to others.
+    # Ignores the environment: its settings are for controllers, and might open this server to others.
     settings = ControllerSettings.model_construct(host=HOST, port=port)
-    with contextlib.ExitStack() as held:
-        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="gravac-ui-"))
-        sock = held.enter_context(contextlib.closing(listen(HOST, port)))
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gravac-ui-"))
+        sock = stack.enter_context(contextlib.closing(listen(HOST, port)))
         job = ReplayedJob(path, Path(folder), settings)
         services = Services.of(settings)
         services.store.jobs[job.name] = job
@@ -59,8 +66,8 @@ def serve_trace(
             started(url_of(sock, HOST), job)
             reader.start()
 
-        held.callback(lambda: reader.join() if reader.ident else None)
-        held.callback(job.stop)
+        stack.callback(lambda: reader.join() if reader.ident else None)
+        stack.callback(job.stop)
         server = Server(create_replay_app(services, job), services, up)
         server.run(sockets=[sock])
 
@@ -72,7 +79,7 @@ def _read_on(job: ReplayedJob, finished: Callable[[ReplayedJob], None]) -> None:
 
 
 def create_replay_app(services: Services, job: ReplayedJob) -> ASGIApp:
-    """What a controller answers to those who look, and the job as of any window."""
+    """Return an application with the reading routes of a controller, and routes for the job at any window."""
     app = bare_app(services, [read_routes(services), _trace_routes(job), service_routes(services)])
     mount_pages(app, mode="replay")
     return guarded(app, services)
@@ -84,26 +91,26 @@ def _trace_routes(job: ReplayedJob) -> APIRouter:
     @router.get("/jobs/{name}/as-of/{window}", include_in_schema=False)
     async def as_of(request: Request, name: str, window: Annotated[int, InPath(ge=-1, le=2**53)]) -> Response:
         if name != job.name:
-            raise ApiError(404, f"this is the trace of {job.name!r}", reason="unknown_job")
+            raise Unknown(f"this is the trace of {job.name!r}", reason="unknown_job")
         live = await anyio.to_thread.run_sync(job.as_of, window)
         job.shown.set()
-        return tagged(request, present.job_view(live))
+        return tagged(request, job_views.job_view(live))
 
     @router.get("/jobs/{name}/history", include_in_schema=False)
     async def history(name: str, known: Annotated[int, Query(ge=0, le=2**53)] = 0) -> Response:
-        """How much has been read, and what there is to draw of it, when that is worth drawing anew: at the end, and
-        at twice as many windows as the page has (``known``)."""
+        """How much has been read, and the history to draw when a redraw is worth it: at the end, and at twice as many
+        windows as the page has (``known``)."""
         if name != job.name:
-            raise ApiError(404, f"this is the trace of {job.name!r}", reason="unknown_job")
+            raise Unknown(f"this is the trace of {job.name!r}", reason="unknown_job")
         return Response(await anyio.to_thread.run_sync(_history, job, known), media_type="application/json")
 
     return router
 
 
 def _history(job: ReplayedJob, known: int) -> str:
-    told: Plain = {"windows": job.windows, "share": job.share, "done": job.done, "problem": job.problem}
+    answer: Plain = {"windows": job.windows, "share": job.share, "done": job.done, "problem": job.problem}
     if job.done or job.windows >= 2 * known:
-        windows, decisions = job.told()
+        windows, decisions = job.drawn()
         drawn = plain(windows, decisions, exact=True)
-        told |= {"windows": job.live.totals.windows, "history": drawn}
-    return json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        answer |= {"windows": job.live.totals.windows, "history": drawn}
+    return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -8,8 +8,7 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from gravac_controller.page.bundle import bundle
-from gravac_controller.page.files import STATIC
+from gravac_controller.page.files import STATIC, bundle
 from gravac_controller.report.data import document
 from gravac_controller.report.told import Told
 

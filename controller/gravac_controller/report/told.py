@@ -11,9 +11,9 @@ from gravac.protocol import Decision, WindowReport
 from gravac.signals import figures
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.lock import being_written
-from gravac_controller.replay.replayed import ReplayedLive
+from gravac_controller.replay.job import ReplayedLive
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.history import History
 from gravac_controller.views.models import DecisionView, JobView, RankHeatView, WindowView
@@ -97,8 +97,8 @@ def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
     live.interrupted = not being_written(journal(path))
     return Told(
         path=str(path),
-        view=present.job_view(live),
-        heat=present.rank_heat(live),
+        view=job_views.job_view(live),
+        heat=job_views.rank_heat(live),
         history=history,
         figures=sums.figures(live),
         notes=tuple(notes),

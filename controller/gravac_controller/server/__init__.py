@@ -1,1 +1,1 @@
-"""Running the application: socket, connections, and an orderly end."""
+"""Runs the application: socket, bounds on connections, and an orderly shutdown."""

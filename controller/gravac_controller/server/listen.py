@@ -1,21 +1,29 @@
-"""The listening socket, opened by us: uvicorn's own way ends the process without saying why."""
+"""The listening socket. uvicorn itself would end the process without saying why it cannot listen."""
 
 import errno
 import socket
 
 SEND_BUFFER_BYTES = 262_144
-"""What the kernel holds for a reader that does not read. Left alone it grows to megabytes each."""
+"""Kernel buffer for a reader that does not read. By default it grows to megabytes each."""
 
 UNREAD_MILLISECONDS = 60_000
-"""The kernel drops a connection whose peer takes nothing for this long."""
+"""The kernel drops a connection whose peer accepts no data for this long."""
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the message says why and what to do."""
+    """Listening on the address failed; the message says why and what to do."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A TCP socket that listens on ``host`` and ``port`` (0: any free one). Raises ListenError."""
+    """Return a TCP socket that listens on ``host`` and ``port``.
+
+    Args:
+        host: Name or address of this machine.
+        port: 0 takes a free one.
+
+    Raises:
+        ListenError: The address cannot be used.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
@@ -35,13 +43,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(sock: socket.socket, host: str) -> str:
-    """Where to reach the socket; ``host`` is written as given, in brackets for IPv6."""
+    """Return the URL of the socket under this name of the host."""
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{shown}:{sock.getsockname()[1]}"
 
 
 def local_url(sock: socket.socket) -> str:
-    """Where this machine reaches the socket: by loopback where it listens everywhere."""
+    """Return the URL for this machine: loopback where the socket listens on all addresses."""
     address = sock.getsockname()[0]
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return url_of(sock, loopback)

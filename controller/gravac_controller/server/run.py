@@ -1,4 +1,4 @@
-"""Runs one controller: socket, journals, uvicorn, and an orderly end."""
+"""Runs one controller: socket, journals, uvicorn, and an orderly shutdown."""
 
 import contextlib
 import logging
@@ -15,37 +15,42 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from gravac_controller.api.access import Access
 from gravac_controller.api.app import create_app
 from gravac_controller.api.services import Services
 from gravac_controller.hosts import is_loopback, own_name
 from gravac_controller.server.collector import Collector
-from gravac_controller.server.connections import bounded
+from gravac_controller.server.connections import SPARE_CONNECTIONS, bounded
 from gravac_controller.server.listen import listen, local_url, url_of
-from gravac_controller.server.room import SPARE_CONNECTIONS
 from gravac_controller.settings import ControllerSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SPARE_FILES = 256
 SWITCH_SECONDS = 0.0005
-"""How long another thread (one that writes metrics, or reads a trace) may keep those waiting that answer. Python's own
-5 ms, at each system call of an answer, add up to 0.1 s for a window and to a second for a page."""
+"""Python's switch interval: how long another thread (rendering metrics, reading a trace) may delay the event loop. The
+default of 5 ms, at each system call of an answer, adds up to 0.1 s for a window and to a second for a page."""
 
 logger = logging.getLogger("gravac.controller")
 
 
 class UnsafeError(Exception):
-    """These settings would let anybody on the network look and post; the message says what to do."""
+    """These settings would let anyone on the network read and report; the message says what to do."""
 
 
 def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[str, Services], None]) -> None:
     """Serve until SIGINT, SIGTERM or, ``with_parent``, the end of standard input.
 
-    ``started`` is called once, with the address, when the journals are folded and requests are answered. Raises
-    UnsafeError, ListenError or DataDirError when it cannot begin.
+    Args:
+        settings: How to serve.
+        with_parent: Whether to stop when the parent process ends.
+        started: Called once with the address, when the journals are folded and requests are answered.
+
+    Raises:
+        UnsafeError, ListenError, DataDirError: It cannot start.
     """
     if settings.token is None and not is_loopback(settings.host):
         raise UnsafeError(
-            f"--host {settings.host} can be reached from other machines, so agents and readers must show a "
+            f"--host {settings.host} can be reached from other machines, so agents and readers need a "
             "token: set GRAVAC_TOKEN or give --token-file. Or stay on 127.0.0.1 and use an ssh tunnel"
         )
     _allow_files(settings.max_jobs + settings.max_connections + SPARE_CONNECTIONS + SPARE_FILES)
@@ -71,14 +76,14 @@ def run(settings: ControllerSettings, *, with_parent: bool, started: Callable[[s
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it answers, ends the event streams first, and returns after a signal."""
+    """uvicorn with a callback at startup. It ends event streams first, and returns after a signal."""
 
     def __init__(self, app: ASGIApp, services: Services, started: Callable[[], None]) -> None:
         settings = services.settings
         super().__init__(
             uvicorn.Config(
                 app,
-                http=bounded(settings.max_connections, settings.head_seconds, settings.access()),
+                http=bounded(settings.max_connections, settings.head_seconds, Access.of(settings)),
                 ws="none",
                 loop="auto",
                 lifespan="off",
@@ -102,7 +107,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """As uvicorn's, but without raising the signal again: we still close the journals and return 0."""
+        """Handle signals like uvicorn, but do not raise them again: the journals must be closed, and 0 returned."""
         before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
         try:
             yield
@@ -116,13 +121,13 @@ class Server(uvicorn.Server):
 
 
 def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
-    """End the server when standard input ends, which it does when the parent closes it or dies."""
+    """Stop the server at the end of standard input: the parent closed it or died."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
-        logger.info("the parent has gone; ending in %g s", linger_seconds)
+        logger.info("the parent has ended; stopping in %g s", linger_seconds)
         time.sleep(linger_seconds)
         server.should_exit = True
 
@@ -130,7 +135,7 @@ def _watch_parent(server: uvicorn.Server, linger_seconds: float) -> None:
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise our own limit of open files as far as we may: a journal each job, a socket each reader."""
+    """Raise the limit of open files as far as allowed: each job needs a journal, each reader a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:

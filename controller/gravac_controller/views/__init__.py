@@ -1,1 +1,1 @@
-"""Read models: what the controller answers, made of journal records. No HTTP."""
+"""Records that the controller answers with, and figures for pages and tables."""

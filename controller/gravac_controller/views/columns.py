@@ -1,7 +1,7 @@
-"""What is exported of a window, as a table: one list, which the page's CSV, reports and every export share.
+"""The columns of a window in tables. The page's CSV, reports and all exports share this list.
 
-Names carry their units: ``seconds`` is the window's length, ``…_seconds`` a mean over its steps, ``time`` Unix seconds.
-Unknown is None, never 0.
+Names have their units: ``seconds`` is the length of the window, ``…_seconds`` a mean over its steps, ``time`` Unix
+seconds. Unknown values are None, never 0.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PHASES = ("compute", "data_wait", "compress", "communicate", "decompress")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a window. ``kind``: what its values are, but for None."""
+    """One figure of a window. ``kind``: the type of its values other than None."""
 
     name: str
     kind: Literal["integer", "number", "text"]
@@ -25,7 +25,7 @@ class Column:
 
 
 def _phase(name: str) -> Column:
-    """Seconds of a step, mean over steps and ranks."""
+    """Return the column of a phase: seconds of a step, mean over steps and ranks."""
     return Column(
         f"{name}_seconds",
         "number",
@@ -64,5 +64,5 @@ NAMES = tuple(column.name for column in COLUMNS)
 
 
 def row_of(view: WindowView) -> tuple[Value, ...]:
-    """The window's values, one for each of ``COLUMNS``."""
+    """Return the window's values, one for each of ``COLUMNS``."""
     return tuple(column.value(view) for column in COLUMNS)

@@ -1,7 +1,7 @@
-"""Which rank was slow when: own time by rank and window, in a table of bounded size however long and wide the job.
+"""Own time by rank and window, which shows which rank was slow when, in a table of bounded size.
 
-When it is full, neighbouring windows (or ranks) are put together. A cell says the worst it stands for, so a single
-slow rank in a single window is never averaged away.
+When it is full, neighboring windows (or ranks) are merged. A cell holds the largest value of what it covers, so one
+slow rank in one window is never averaged away.
 """
 
 import statistics
@@ -14,12 +14,12 @@ from gravac.signals import figures
 
 MOST_ROWS, MOST_COLUMNS = 128, 240
 LARGEST = 65_535
-"""Per cent; a cell is two bytes, so a job costs 61 kB at most."""
+"""Percent; a cell is two bytes, so a job takes at most 61 kB."""
 
 
 @dataclass(slots=True)
 class Column:
-    """Windows first to last (inclusive). ``cells``: per cent of the median rank's own time, by row; 0 unknown."""
+    """Windows first to last (inclusive). ``cells``: percent of the median rank's own time, by row; 0: unknown."""
 
     first: int
     last: int
@@ -27,7 +27,7 @@ class Column:
 
 
 class RankHeat:
-    """The table of one job, window after window. Rank r is in row r // ``ranks_per_row``."""
+    """The table of one job. Rank r is in row r // ``ranks_per_row``."""
 
     def __init__(self, most_rows: int = MOST_ROWS, most_columns: int = MOST_COLUMNS) -> None:
         self.ranks_per_row, self.windows_per_column = 1, 1
@@ -36,7 +36,7 @@ class RankHeat:
         self._in_last = 0  # windows in the last column
 
     def add(self, report: WindowReport) -> None:
-        """Take in the ranks of a window. Windows come in order."""
+        """Add the ranks of a window. Call it in the order of windows."""
         found = shares(report.ranks)
         if not found:
             return
@@ -66,7 +66,7 @@ class RankHeat:
 
 
 def shares(ranks: Iterable[RankRow]) -> list[tuple[int, int]]:
-    """(rank, per cent of the median rank's own time, at least 1) of those whose own time is known."""
+    """Return (rank, percent of the median rank's own time, at least 1) where the own time is known."""
     own = [(row.rank, seconds) for row in ranks if (seconds := figures.own_step_seconds(row))]
     if not own:
         return []
@@ -79,7 +79,7 @@ def _joined(one: Column, two: Column) -> Column:
 
 
 def _larger(one: "array[int]", two: "array[int]") -> "array[int]":
-    """Entry by entry; where one is shorter, the other's."""
+    """Return the larger value of each cell; where one is shorter, the other's."""
     longer, shorter = (one, two) if len(one) >= len(two) else (two, one)
     both = array("H", map(max, longer, shorter))
     both.extend(longer[len(shorter) :])

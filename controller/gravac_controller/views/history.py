@@ -1,23 +1,23 @@
-"""The windows and decisions of a trace as the page draws them from JSON in columns: a report's, and ``gravac ui``'s."""
+"""The windows and decisions of a trace as JSON in columns, as the page draws them in reports and ``gravac ui``."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from gravac_controller.views.columns import COLUMNS, Value, row_of
 from gravac_controller.views.models import DecisionView, WindowView
-from gravac_controller.views.thinning import Kept, Thinned, kept
+from gravac_controller.views.thinning import Thinned, ThinnedWindow
 
 MOST_CHANGES = 2_000
-"""Decisions that changed something, of those whose window was left out: the newest so many are told."""
+"""Changing decisions whose windows are left out: this many of the newest are still included."""
 MOST_CURVES = 2_000
-"""Windows that come with their gain curve: evenly so many, and those with a change or a fault."""
+"""Windows with their gain curve: this many, evenly spaced, and those with a change or a fault."""
 DIGITS = 9
 CURVE_DIGITS = 3
 Plain = dict[str, object]
 
 
 class History:
-    """What there is to draw of a trace, taken in window by window; at most ``most`` windows (``Thinned``)."""
+    """The history of a trace, added window by window; at most ``most`` windows (``Thinned``)."""
 
     def __init__(self, most: int) -> None:
         self.windows = Thinned(most)
@@ -26,28 +26,28 @@ class History:
         self._changes: deque[DecisionView] = deque(maxlen=MOST_CHANGES)
 
     def begin(self, decision: DecisionView) -> None:
-        """The decision that the trace begins with; later calls change nothing."""
+        """Set the decision that the trace begins with. Later calls do nothing."""
         self._first = self._first or decision
 
     def add(self, view: WindowView, decision: DecisionView | None) -> None:
-        """The next window, and what was decided on it (None: the trace ends before that)."""
+        """Add the next window and the decision on it; None: the trace ends before it."""
         if decision is not None and decision.changed:
             self.changes += 1
             self._changes.append(decision)
-        self.windows.add(kept(view, row_of(view), decision))
+        self.windows.add(ThinnedWindow.of(view, row_of(view), decision))
 
     def decisions(self) -> list[DecisionView]:
-        """Those on the windows that are kept, those that changed something, and the first; in order."""
-        told = [one.decision for one in self.windows if one.decision is not None]
-        there = {id(one) for one in told}
-        told += [one for one in self._changes if id(one) not in there]
+        """Return the decisions on the windows that remain, the changing ones, and the first; in order."""
+        found = [one.decision for one in self.windows if one.decision is not None]
+        there = {id(one) for one in found}
+        found += [one for one in self._changes if id(one) not in there]
         if self._first is not None and id(self._first) not in there:
-            told.append(self._first)
-        return sorted(told, key=lambda one: (one.decision.window, one.decision.epoch))
+            found.append(self._first)
+        return sorted(found, key=lambda one: (one.decision.window, one.decision.epoch))
 
 
-def plain(windows: Sequence[Kept], decisions: Iterable[DecisionView], exact: bool) -> Plain:
-    """The JSON (``static/rows.js`` reads it). Unless ``exact``, numbers have nine digits, those of curves three."""
+def plain(windows: Sequence[ThinnedWindow], decisions: Iterable[DecisionView], exact: bool) -> Plain:
+    """Return the JSON that ``static/rows.js`` reads. Unless ``exact``, numbers have nine digits, in curves three."""
     return {
         "columns": {
             column.name: [_number(column.name, one.row[at], exact) for one in windows]
@@ -60,13 +60,13 @@ def plain(windows: Sequence[Kept], decisions: Iterable[DecisionView], exact: boo
 
 
 def digits(value: float, count: int) -> float | int:
-    """The number with so many digits, written as short as it can be."""
+    """Round to this many significant digits; whole numbers become integers, which are shorter in JSON."""
     short = float(f"{value:.{count}g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 def _number(name: str, value: Value, exact: bool) -> Value:
-    """Times to a millisecond at least."""
+    """Round a value of this column; times to a millisecond."""
     if exact or not isinstance(value, float):
         return value
     return round(value, 3) if name == "time" else digits(value, DIGITS)
@@ -76,8 +76,8 @@ def _short(value: float | None, count: int, exact: bool) -> float | int | None:
     return value if exact or value is None else digits(value, count)
 
 
-def _curves(windows: Sequence[Kept], exact: bool) -> list[object]:
-    """[place among the windows, steps, own, gains] of those that carry one and are told with it."""
+def _curves(windows: Sequence[ThinnedWindow], exact: bool) -> list[object]:
+    """Return [index of the window, steps, own, gains] of each curve that is included."""
     every, last = -(-len(windows) // MOST_CURVES), len(windows) - 1
     return [
         [at, one.curve[0], one.curve[1], [_short(gain, CURVE_DIGITS, exact) for gain in one.curve[2]]]
@@ -87,12 +87,12 @@ def _curves(windows: Sequence[Kept], exact: bool) -> list[object]:
 
 
 def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
-    """Candidates change little from one decision to the next: each of them once, and decisions point to them."""
+    """Candidates change little between decisions, so each is included once and decisions refer to it by index."""
     places: dict[tuple[object, ...], int] = {}
     rows = []
     for view in views:
         it = view.decision
-        pointed = [
+        indices = [
             places.setdefault(
                 (
                     one.cf,
@@ -108,5 +108,5 @@ def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
         ]
         made = [view.time if exact else round(view.time, 3), view.changed, view.cf_before]
         what = [it.window, it.epoch, it.phase, it.cf_minimum, it.cf_candidate, it.epsilon, it.rule, it.reason]
-        rows.append([*made, *what, pointed])
+        rows.append([*made, *what, indices])
     return {"candidates": [list(one) for one in places], "decisions": rows}

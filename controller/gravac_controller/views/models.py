@@ -1,6 +1,6 @@
-"""What the controller answers: read models made of the wire records plus what follows from them.
+"""Records that the controller answers with: reported records plus figures derived from them.
 
-Times are Unix seconds (when the line was written to the journal). Unknown is ``null``, never 0.
+Times are Unix seconds: when the line was written to the journal. Unknown values are null, never 0.
 """
 
 from typing import Generic, Literal, TypeVar
@@ -25,15 +25,17 @@ from gravac.protocol import (
     Text,
     WindowReport,
 )
+from gravac.signals import figures
 from gravac.signals.risk import Level
+from gravac_controller.errors import Fault
 
 LiveState = Literal["running", "stale", "ended"]
-"""running: reports come in. stale: none for more than max(30 s, 5 x the last window).
-ended: the trainer closed its agent."""
+"""running: reports arrive. stale: no report for more than max(30 s, 5 x the last window). ended: the trainer closed its
+agent."""
 
 State = Literal[LiveState, "interrupted"]
-"""Of a job read from a trace there is one more. interrupted: the trace does not say that the job ended, and no process
-writes it any more: the trainer and its controller were killed, or the trace is a copy."""
+"""A job read from a trace may also be interrupted: the trace does not end with the job, and no process writes to it any
+more. Its trainer and controller were killed, or the trace is a copy."""
 
 T = TypeVar("T")
 
@@ -58,9 +60,9 @@ class JobSummary(Record):
 
 
 class UnreadableJob(Record):
-    """A folder whose journal cannot be served. It is listed; the other jobs are served."""
+    """A folder whose journal cannot be served. The other jobs are."""
 
-    job: str = Field(description="Name of its folder as plain text: any name that a folder can have.")
+    job: str = Field(description="Name of the folder, printable: any name that a folder can have.")
     reason: str
 
 
@@ -71,14 +73,14 @@ class Totals(Record):
     steps: int = 0
     samples: int = 0
     seconds: float = Field(default=0.0, description="Wall time inside windows on rank 0.")
-    dense_bytes: int = Field(default=0, description="What dense would have handed to collectives.")
-    payload_bytes: int = Field(default=0, description="What was handed over, indices included.")
+    dense_bytes: int = Field(default=0, description="Bytes that dense training would have sent.")
+    payload_bytes: int = Field(default=0, description="Bytes handed to collectives, indices included.")
     nonfinite_steps: int = 0
     failed_steps: int = 0
 
 
 class WindowView(Record):
-    """One window as reported, and what follows from it (formulas: ``gravac.signals.figures``)."""
+    """One window as reported, and figures derived from it (formulas: ``gravac.signals.derived``)."""
 
     time: float
     report: WindowReport
@@ -93,24 +95,49 @@ class WindowView(Record):
     wire_cf: float | None = Field(description="dense bytes / payload bytes.")
     global_batch_samples: float | None = Field(description="Samples a step, all ranks.")
     gradient_diversity: float | None = Field(
-        description="sum ||g||^2 / ||sum g||^2 over ranks: 1/ranks when all agree, 1 when orthogonal. Known of "
-        "windows with plainly dense steps (warm-up, fallback), from 2 ranks on."
+        description="sum ||g||^2 / ||sum g||^2 over ranks: 1/ranks when all are equal, 1 when orthogonal. Known for "
+        "windows with dense steps (warm-up, fallback) of at least 2 ranks."
     )
     batch_bound_samples: float | None = Field(
         description="B_S, samples a step of all ranks beyond which larger batches stop paying. Null where the "
-        "gradient diversity is, and where noise drowns the gradient."
+        "gradient diversity is null, and where noise dominates the gradient."
     )
+
+    @classmethod
+    def of(cls, time: float, report: WindowReport, world_size: int) -> "WindowView":
+        """Return the view of a report, without its single steps, which stay in the trace.
+
+        ``world_size``: ranks of the incarnation that sent it.
+        """
+        if report.steps is not None:
+            report = report.model_copy(update={"steps": None})
+        return cls(
+            time=time,
+            report=report,
+            gain=figures.gain(report),
+            gain_minimum=figures.gain_minimum(report),
+            gain_candidate=figures.gain_candidate(report),
+            backlog=figures.backlog(report),
+            residual_ratio=figures.residual_ratio(report),
+            step_seconds=figures.step_seconds(report),
+            samples_per_second=figures.samples_per_second(report),
+            useful_samples_per_second=figures.useful_samples_per_second(report),
+            wire_cf=figures.wire_cf(report),
+            global_batch_samples=figures.global_batch_samples(report),
+            gradient_diversity=figures.gradient_diversity(report, world_size),
+            batch_bound_samples=figures.batch_bound_samples(report, world_size),
+        )
 
 
 class LastKnown(Record):
-    """A figure that only some windows show, and the window it was last measured in."""
+    """A figure that only some windows have, and the window of its last measurement."""
 
     value: float
     window: Count
 
 
 class DecisionView(Record):
-    """A decision with its reason. ``changed``: its epoch differs from the one before, or it is the first."""
+    """A decision with its reason. ``changed``: it is the first, or its epoch differs from the one before."""
 
     time: float
     decision: Decision
@@ -119,24 +146,36 @@ class DecisionView(Record):
         description="Candidate CF of the decision before; null for the first."
     )
 
+    @classmethod
+    def of(cls, time: float, decision: Decision, before: Decision | None) -> "DecisionView":
+        """Return a decision and how it differs from the one before; None: it is the first."""
+        return cls(
+            time=time,
+            decision=decision,
+            changed=before is None or before.epoch != decision.epoch,
+            cf_before=None if before is None else before.cf_candidate,
+        )
+
 
 class EventView(Record):
-    """Something that happened besides windows: registration, restart, gap, fallback, fault, end."""
+    """An event other than a window: registration, restart, gap, fallback, fault, end."""
 
     time: float
     event: Event
 
 
 class RiskView(Record):
-    """How much compression puts learning at risk (``gravac.signals.risk``). Of the gradient, not of accuracy."""
+    """How much compression puts learning at risk (``gravac.signals.risk``), judged by gradients, not by accuracy."""
 
     level: Level
-    because: tuple[Text, ...] = Field(description="Sentences with their figures, the gravest first.")
-    rule: Text = Field(description="How the level is found, and from where its limits are.")
+    because: tuple[Text, ...] = Field(
+        description="The reasons as sentences with figures, the most serious first."
+    )
+    rule: Text = Field(description="How the level is determined, and the source of its limits.")
 
 
 class JobView(JobSummary):
-    """All about one job but its history."""
+    """One job: its state, decision in force and totals. History is in the lists."""
 
     spec: JobSpec = Field(description="As last registered.")
     decision: Decision = Field(description="In force, with its reason.")
@@ -147,15 +186,15 @@ class JobView(JobSummary):
         description="Median dense step of the warm-up, in seconds; null while unknown."
     )
     gradient_diversity: LastKnown | None = Field(
-        description="As last measured in a window of which at least half the steps were plainly dense (warm-up, "
-        "fallback); later windows often have none."
+        description="Last measured in a window with at least half of its steps dense (warm-up, fallback); later "
+        "windows often have none."
     )
     batch_bound_samples: LastKnown | None = Field(
-        description="B_S as last measured in such a window, in samples a step of all ranks. To be compared with "
-        "latest.global_batch_samples: far below B_S adding workers pays, near it cheaper steps do."
+        description="B_S as last measured in such a window, in samples a step of all ranks. Compare it with "
+        "latest.global_batch_samples: far below B_S more workers pay, near it cheaper steps do."
     )
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
-    event_counts: dict[str, int] = Field(description="How many of each kind the job has had, over all of it.")
+    event_counts: dict[str, int] = Field(description="Number of events by kind, over the whole job.")
     missing_windows: int = Field(description="Windows that never arrived.")
     control_enabled: bool = Field(
         description="Whether operators may steer over HTTP, with the control token."
@@ -164,34 +203,34 @@ class JobView(JobSummary):
         description="The operator's order in force; null while the policy decides."
     )
     override_waiting: Override | None = Field(
-        description="An order that the decision on the next window will obey; null when there is none."
+        description="The order that the decision on the next window will apply; null when there is none."
     )
 
 
 class OverrideView(Record):
-    """Who decides. Its ETag is the epoch, with ``+1`` (``+2``, …) while that many orders wait for the next window."""
+    """Who decides. The ETag is the epoch, with ``+1`` (``+2``, …) while that many orders wait for the next window."""
 
     job: Name
-    epoch: Count = Field(description="Of the decision in force: what If-Match must name.")
+    epoch: Count = Field(description="Epoch of the decision in force: the ETag for If-Match.")
     control_enabled: bool
-    in_force: Override | None = Field(description="The order obeyed; null while the policy decides.")
+    in_force: Override | None = Field(description="The order in force; null while the policy decides.")
     waiting: Override | None = Field(
-        description="The order that the decision on the next window will obey. One to resume ends the one in force."
+        description="The order that the decision on the next window will apply. ``resume`` ends the one in force."
     )
 
 
 class CandidatesView(Record):
-    """What the policy knows of each CF on its ladder, as of the decision in force."""
+    """What the policy knows about each CF of its ladder, at the decision in force."""
 
     job: Name
-    window: int = Field(description="Window the decision followed; -1 for the first.")
+    window: int = Field(description="Window that the decision followed; -1 for the first.")
     epoch: Count
-    epsilon: Ratio = Field(description="Smallest gain a CF must keep.")
+    epsilon: Ratio = Field(description="Smallest gain that a CF must reach.")
     candidates: tuple[Candidate, ...]
 
 
 class RankView(Record):
-    """One rank in the last window. ``relative_speed``: by its own work (all but communicate); fastest = 1."""
+    """One rank in the last window. ``relative_speed``: by its own work (all phases but communicate); fastest = 1."""
 
     row: RankRow
     step_seconds: float | None = Field(description="Mean step of this rank.")
@@ -208,55 +247,88 @@ class RanksView(Record):
 
 
 class HeatColumn(Record):
-    """One window, or several put together (first to last, inclusive). ``percent``: by row, null where not known."""
+    """One window, or several merged (first to last, inclusive). ``percent``: by row, null where unknown."""
 
     first_window: Count
     last_window: Count
     percent: tuple[int | None, ...] = Field(
-        description="Own time of the row's ranks, as per cent of the median rank's in that window; the slowest rank "
-        "and window of those put together."
+        description="Own time of the row's ranks in percent of the median rank's in that window: the slowest of the "
+        "merged ranks and windows."
     )
 
 
 class RankHeatView(Record):
-    """Which rank was slow when, over the whole job. Row i stands for ranks i x ``ranks_per_row`` and following."""
+    """Own time by rank and window, over the whole job. Row i holds the ranks from i x ``ranks_per_row`` on."""
 
     job: Name
     ranks_per_row: int
     columns: tuple[HeatColumn, ...] = Field(description="Oldest first, at most 240, of at most 128 rows.")
 
 
+class Snapshot(Record):
+    """Message ``snapshot`` of an event stream: everything a page needs to draw.
+
+    It comes first, and again when the reader has missed something: replace everything.
+    """
+
+    job: JobView
+    windows: tuple[WindowView, ...] = Field(description="The last 600, oldest first.")
+    decisions: tuple[DecisionView, ...] = Field(description="The last 200, oldest first.")
+
+
+class WindowDelta(Record):
+    """Message ``window`` of the stream: a new window and the decision on it."""
+
+    window: WindowView
+    decision: DecisionView
+    job: JobView
+
+
+class EventDelta(Record):
+    """Message ``event`` of the stream: an event other than a window."""
+
+    event: EventView
+    job: JobView
+
+
+class EndView(Record):
+    """Message ``end`` of the stream: the trainer closed its agent. The stream stays open: a job may resume."""
+
+    time: float
+    message: Text
+    job: JobView
+
+
+class JobDelta(Record):
+    """Message ``job`` of the stream: only the job's state changed, for instance to stale. It has no id."""
+
+    job: JobView
+
+
 class Page(Record, Generic[T]):
-    """One page of a list, oldest first. ``next``: cursor for ``?after=``; null when there is no more now."""
+    """One page of a list, oldest first. ``next``: cursor for ``?after=``; null on the last page."""
 
     items: tuple[T, ...]
     next: str | None
 
 
 class JobList(Page[JobSummary]):
-    """The jobs, ordered by name, and the journals that cannot be read."""
+    """The jobs by name, and the journals that cannot be read."""
 
     unreadable: tuple[UnreadableJob, ...] = ()
 
 
 class Health(Record):
-    """Answer of /healthz and /readyz. ``instance`` changes with every start of the controller."""
+    """Answer of /healthz and /readyz. ``instance`` changes at every start of the controller."""
 
     status: Literal["ok"]
     instance: Name
 
 
 class ProofView(Record):
-    """Answer of /v1/proof: one proof for each token that the controller knows; none where it has no token."""
+    """Answer of /v1/proof: a proof for each token that the controller knows; none where it has no token."""
 
     proofs: tuple[str, ...]
-
-
-class Fault(Record):
-    """One thing wrong with a request. ``field``: dotted path into the body, or the name of a parameter."""
-
-    field: str
-    message: str
 
 
 class Problem(Record):
@@ -265,8 +337,6 @@ class Problem(Record):
     type: str
     title: str
     status: int
-    detail: str = Field(description="What is wrong and what to do about it, for people.")
-    reason: str = Field(
-        default="", description="What is wrong in one word, for programs: `unreadable`, `job_is_live`."
-    )
+    detail: str = Field(description="What is wrong and how to fix it, for people.")
+    reason: str = Field(default="", description="One word for programs: `unreadable`, `job_is_live`.")
     errors: tuple[Fault, ...] = ()

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus_client.core import CounterMetricFamily
 
-from gravac_controller.metrics.service import DURATIONS, SERVICE
+from gravac_controller.metrics.service import DURATION, SERVICE
 from gravac_controller.metrics.table import TABLE
 
 ROOT = Path(__file__).parents[3]
@@ -79,5 +78,5 @@ def known_names() -> set[str]:
     """Every name that can be in a Prometheus with our configuration."""
     found = set(OF_PROMETHEUS) | {name for name, rule in rules().items() if "record" in rule}
     for row in (*TABLE, *SERVICE):
-        found.add(f"{row.name}_total" if row.kind is CounterMetricFamily else row.name)
-    return found | {f"{DURATIONS[0]}_{part}" for part in ("bucket", "count", "sum")}
+        found.add(f"{row.name}_total" if row.type == "counter" else row.name)
+    return found | {f"{DURATION.name}_{part}" for part in ("bucket", "count", "sum")}

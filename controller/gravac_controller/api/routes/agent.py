@@ -5,21 +5,17 @@ from starlette.responses import Response
 
 from gravac.protocol import End, Event, JobAnswer, JobSpec, WindowAnswer, WindowReport
 from gravac_controller.api import examples
-from gravac_controller.api.answers import json_answer
-from gravac_controller.api.bodies import read_record
 from gravac_controller.api.openapi import TAKING_BODIES, takes
-from gravac_controller.api.parameters import JobName
+from gravac_controller.api.requests import JobName, read_record
+from gravac_controller.api.responses import json_answer
 from gravac_controller.api.services import Services
 from gravac_controller.jobs.checks import check_event, check_same_job
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.views.models import EventView, JobSummary
-
-WINDOWS = "/v1/jobs/{job}/windows"
-"""Where windows are posted."""
 
 
 def agent_routes(services: Services) -> APIRouter:
-    """The routes, bound to one controller."""
+    """Return the routes of one controller."""
     router = APIRouter(prefix="/v1", tags=["agents"])
     store, settings = services.store, services.settings
 
@@ -31,11 +27,11 @@ def agent_routes(services: Services) -> APIRouter:
         summary="Register or resume a job",
     )
     async def register(request: Request) -> Response:
-        """Answers with the decision to begin with and the first window that the controller lacks.
+        """Answers with the decision to begin with and the number of the next window.
 
-        The same start of the trainer (`incarnation`) may register again. A new one takes the job over when the
-        registered one has ended or been silent for 2.5 of its windows (2 to 30 s); until then it is answered 409
-        with reason `job_is_live`. Reports of a start that was replaced are answered 409, reason `superseded`.
+        The same start of the trainer (`incarnation`) may register again. A new one takes the job over once the
+        registered one has ended or been silent for 2.5 of its windows (2 to 30 s). Until then it gets a 409 with
+        reason `job_is_live`. Reports of a replaced start get a 409 with reason `superseded`.
         """
         spec = await read_record(request, JobSpec, settings)
         return json_answer(await store.register(spec))
@@ -48,8 +44,8 @@ def agent_routes(services: Services) -> APIRouter:
         summary="Report a window and get the decision in force",
     )
     async def window(job: JobName, request: Request) -> Response:
-        """The window and what was decided on it are on disk before this answers. Windows are numbered without gaps;
-        a later one is taken, and the gap is noted."""
+        """The window and the decision on it are on disk before the answer. Windows are numbered without gaps; a
+        later one is accepted, and the gap is recorded."""
         report = await read_record(request, WindowReport, settings)
         check_same_job(job, report.job)
         return json_answer(await store.get(job).window(report))
@@ -59,25 +55,25 @@ def agent_routes(services: Services) -> APIRouter:
         response_model=EventView,
         responses=TAKING_BODIES,
         openapi_extra=takes(Event, examples.EVENT),
-        summary="Tell what happened besides windows",
+        summary="Report an event other than a window",
     )
     async def event(job: JobName, request: Request) -> Response:
-        """For people and the list of faults; nothing is decided by it."""
-        told = await read_record(request, Event, settings)
-        check_event(told)
-        return json_answer(await store.get(job).event(told))
+        """For people and the list of faults. No decision depends on it."""
+        reported = await read_record(request, Event, settings)
+        check_event(reported)
+        return json_answer(await store.get(job).event(reported))
 
     @router.post(
         "/jobs/{job}/end",
         response_model=JobSummary,
         responses=TAKING_BODIES,
         openapi_extra=takes(End, examples.END),
-        summary="Say that the trainer closed its agent",
+        summary="Report that the trainer closed its agent",
     )
     async def end(job: JobName, request: Request) -> Response:
-        """The job stays listed, and a new start of the trainer may go on with it."""
+        """The job stays listed, and a new start of the trainer may resume it."""
         known = store.get(job)
         await known.end(await read_record(request, End, settings))
-        return json_answer(present.summary(known.live))
+        return json_answer(job_views.summary(known.live))
 
     return router

@@ -1,7 +1,7 @@
-"""Routes for Prometheus: what to scrape, and where to find it.
+"""Routes for Prometheus: metrics and service discovery.
 
-Either scrape /metrics, which says everything, or have Prometheus ask /v1/sd/prometheus for targets: one for the
-controller and one for each job, so that a job can be dropped, relabelled or limited like any other target.
+Either scrape /metrics, which has everything, or let Prometheus ask /v1/sd/prometheus for targets: one for the
+controller and one for each job, so that a job can be dropped, relabeled or limited like any other target.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,20 @@ from starlette.responses import Response
 
 from gravac_controller.api import examples
 from gravac_controller.api.openapi import problems
-from gravac_controller.api.parameters import JobName
+from gravac_controller.api.requests import JobName
 from gravac_controller.api.services import Services
 from gravac_controller.live.projection import LiveJob
-from gravac_controller.metrics import exposition as metrics
-from gravac_controller.metrics.targets import JOB_PATH, SERVICE_PATH, TargetGroup, job_target, service_target
+from gravac_controller.metrics.exposition import (
+    CONTENT_TYPE,
+    JOB_PATH,
+    SERVICE_PATH,
+    TargetGroup,
+    exposed,
+    job_target,
+    job_values,
+    render,
+    service_target,
+)
 
 GROUPS = TypeAdapter(list[TargetGroup])
 _EXAMPLE = [
@@ -31,31 +40,27 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 
 
 def metrics_routes(services: Services) -> APIRouter:
-    """The routes, bound to one controller."""
+    """Return the routes of one controller."""
     router = APIRouter(tags=["metrics"])
     store, settings = services.store, services.settings
 
-    def everything() -> list[LiveJob]:
-        return [job.live for job in store.jobs.values()]
-
     async def answer(jobs: Iterable[LiveJob], service: bool) -> Response:
-        own = metrics.take_service(services) if service else None
-        picture = metrics.Picture(metrics.take(jobs, settings), own)
-        text = await anyio.to_thread.run_sync(metrics.render, picture)
-        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+        own = services.own_metrics() if service else None
+        text = await anyio.to_thread.run_sync(render, job_values(jobs, settings), own)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
 
     @router.get(
         "/metrics", summary="Metrics of all jobs and the controller", response_class=Response, responses=_TEXT
     )
     async def scrape() -> Response:
-        """Jobs of which nothing was heard for a day (`metrics_silent_seconds`) are left out."""
-        return await answer(everything(), True)
+        """Jobs that have been silent for a day (`metrics_silent_seconds`) are left out."""
+        return await answer(services.live_jobs(), True)
 
     @router.get(
         SERVICE_PATH, summary="Metrics of the controller alone", response_class=Response, responses=_TEXT
     )
     async def scrape_service() -> Response:
-        """The first target that service discovery names."""
+        """The first target of service discovery."""
         return await answer((), True)
 
     @router.get(
@@ -65,7 +70,7 @@ def metrics_routes(services: Services) -> APIRouter:
         responses=_TEXT | problems(404, 409),
     )
     async def scrape_job(job: JobName) -> Response:
-        """Empty when nothing was heard of it for a day."""
+        """Empty when the job has been silent for a day."""
         return await answer((store.get(job).live,), False)
 
     @router.get(
@@ -75,11 +80,13 @@ def metrics_routes(services: Services) -> APIRouter:
         summary="Targets for Prometheus' HTTP service discovery",
     )
     async def discover(request: Request) -> Response:
-        """The controller, and every job that is in its metrics. Prometheus reaches them where it asked."""
+        """The controller, and every job in its metrics, at the address that Prometheus asked."""
         address = request.headers["host"]
-        shown = sorted(metrics.shown(everything(), settings), key=lambda job: job.known()[0].job)
+        specs = {job.spec_and_decision()[0].job: job for job in exposed(services.live_jobs(), settings)}
         groups = [service_target(address)]
-        groups += [job_target(address, job.known()[0], job.state()) for job in shown]
+        groups += [
+            job_target(address, job.spec_and_decision()[0], job.state()) for _, job in sorted(specs.items())
+        ]
         return Response(GROUPS.dump_json(groups), media_type="application/json")
 
     return router

@@ -1,12 +1,11 @@
-"""GET routes about jobs. They change nothing."""
+"""GET routes of jobs. They change nothing."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
 
-from gravac_controller.api.answers import NOT_MODIFIED, tagged
 from gravac_controller.api.openapi import problems
-from gravac_controller.api.parameters import (
+from gravac_controller.api.requests import (
     After,
     AfterName,
     Changed,
@@ -21,13 +20,13 @@ from gravac_controller.api.parameters import (
     ToStep,
     WithRanks,
 )
-from gravac_controller.api.problems import ApiError
+from gravac_controller.api.responses import NOT_MODIFIED, tagged
 from gravac_controller.api.services import Services
 from gravac_controller.api.stream import EventStream
-from gravac_controller.jobs import pages
-from gravac_controller.jobs.cursor import Cursor
+from gravac_controller.errors import Unavailable
+from gravac_controller.jobs import pages, refusals
 from gravac_controller.jobs.filters import DecisionFilter, WindowFilter
-from gravac_controller.live import present
+from gravac_controller.live import job_views
 from gravac_controller.views.models import (
     CandidatesView,
     DecisionView,
@@ -45,7 +44,7 @@ FROM_DISK = OF_A_JOB | problems(503)
 
 
 def read_routes(services: Services) -> APIRouter:
-    """The routes, bound to one controller."""
+    """Return the routes of one controller."""
     router = APIRouter(prefix="/v1", tags=["jobs"])
     store = services.store
 
@@ -53,12 +52,12 @@ def read_routes(services: Services) -> APIRouter:
     async def jobs(
         request: Request, limit: Limit = 100, after: AfterName = None, state: OfState = None
     ) -> Response:
-        """A line each, with state, phase and CF. `unreadable` names journals that cannot be served, and why."""
+        """State, phase and CF of each job. `unreadable` lists journals that cannot be served, and why."""
         names = sorted(name for name in store.jobs if after is None or name > after)
         if state is not None:
             names = [name for name in names if store.jobs[name].live.state() == state]
         shown = names[:limit]
-        items = tuple(present.summary(store.jobs[name].live) for name in shown)
+        items = tuple(job_views.summary(store.jobs[name].live) for name in shown)
         unreadable = tuple(UnreadableJob(job=job, reason=why) for job, why in store.unreadable.items())
         more = shown[-1] if len(names) > limit else None
         return tagged(request, JobList(items=items, next=more, unreadable=unreadable))
@@ -67,11 +66,11 @@ def read_routes(services: Services) -> APIRouter:
         "/jobs/{job}",
         response_model=JobView,
         responses=OF_A_JOB,
-        summary="One job: state, decision in force and why",
+        summary="One job: state, and the decision in force with its reason",
     )
     async def job_view(request: Request, job: JobName) -> Response:
-        """With the last window, totals over all windows, and the last 100 events."""
-        return tagged(request, present.job_view(store.get(job).live))
+        """Includes the last window, totals over all windows, and the last 100 events."""
+        return tagged(request, job_views.job_view(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/windows",
@@ -90,9 +89,9 @@ def read_routes(services: Services) -> APIRouter:
         phase: OfPhase = None,
         with_ranks: WithRanks = True,
     ) -> Response:
-        """As reported, with what follows from them: gain, backlog, T_sys, T_comp, wire CF.
+        """As reported, with derived figures: gain, backlog, T_sys, T_comp, wire CF.
 
-        A page that a filter leaves little of may be short, or empty, and still have a `next`.
+        With a filter a page may be short, or even empty, and still have a `next`.
         """
         wanted = WindowFilter(from_step, to_step, epoch, phase)
         page = await pages.windows(store.get(job), _cursor(after), limit, wanted)
@@ -114,7 +113,7 @@ def read_routes(services: Services) -> APIRouter:
         epoch: Epoch = None,
         changed: Changed = None,
     ) -> Response:
-        """One a window, each with its reason as a sentence and the candidates as they stood."""
+        """One decision a window, with its reason as a sentence and the candidates at that time."""
         wanted = DecisionFilter(phase, rule, epoch, changed)
         return tagged(request, await pages.decisions(store.get(job), _cursor(after), limit, wanted))
 
@@ -122,11 +121,11 @@ def read_routes(services: Services) -> APIRouter:
         "/jobs/{job}/candidates",
         response_model=CandidatesView,
         responses=OF_A_JOB,
-        summary="What is known of each CF",
+        summary="What is known about each CF",
     )
     async def candidates(request: Request, job: JobName) -> Response:
-        """The ladder as of the decision in force: gain, T_sys, T_comp and a verdict for each rung."""
-        return tagged(request, present.candidates(store.get(job).live))
+        """The ladder at the decision in force: gain, T_sys, T_comp and a verdict for each rung."""
+        return tagged(request, job_views.candidates(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/ranks",
@@ -136,37 +135,36 @@ def read_routes(services: Services) -> APIRouter:
     )
     async def ranks(request: Request, job: JobName) -> Response:
         """Step time, phases, and speed relative to the fastest rank, by each rank's own work."""
-        return tagged(request, present.ranks(store.get(job).live))
+        return tagged(request, job_views.ranks(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/ranks/history",
         response_model=RankHeatView,
         responses=OF_A_JOB,
-        summary="Which rank was slow when",
+        summary="Own time by rank and window",
     )
     async def rank_heat(request: Request, job: JobName) -> Response:
-        """Own time by rank and window, over the whole job. Long and wide jobs have windows, and ranks, put together:
-        then a cell is the slowest of them."""
-        return tagged(request, present.rank_heat(store.get(job).live))
+        """Shows which rank was slow when, over the whole job. In long or wide jobs windows or ranks are merged: then
+        a cell shows the slowest of them."""
+        return tagged(request, job_views.rank_heat(store.get(job).live))
 
     @router.get(
         "/jobs/{job}/events",
-        summary="Live: a snapshot, then what happens (server-sent events)",
+        summary="Live: a snapshot, then changes (server-sent events)",
         response_class=EventStream,
         responses=problems(404, 409, 503)
         | {200: {"content": {"text/event-stream": {}}, "description": "Messages: see Snapshot."}},
     )
     async def events(job: JobName, last_event_id: LastEventId = None) -> Response:
         """Messages: `snapshot`, `window`, `event`, `end`, `job`; their data are the schemas Snapshot, WindowDelta,
-        EventDelta, EndView, JobDelta. The stream has no end; come back with the last id to miss nothing."""
+        EventDelta, EndView, JobDelta. The stream has no end; reconnect with the last id to miss nothing."""
         known = store.get(job)
         if services.streams.full:
-            raise ApiError(
-                503,
+            raise Unavailable(
                 f"{services.streams.open} event streams are open, which is the limit; close some, or raise "
                 "GRAVAC_CONTROLLER_MAX_STREAMS",
                 reason="too_many_streams",
-                headers={"retry-after": "10"},
+                retry_after=10,
             )
         return EventStream(services.streams, known, _line(last_event_id))
 
@@ -178,13 +176,13 @@ def read_routes(services: Services) -> APIRouter:
         | {200: {"content": {"application/x-ndjson": {}}, "description": "The journal so far."}},
     )
     async def trace(job: JobName) -> Response:
-        """One JSON object a line, each sealed with a digest over the one before."""
+        """One JSON object a line, each with a digest over the line before."""
         journal = store.get(job).journal
         end = journal.end
         try:
             size = journal.reader.size(end)
         except OSError as error:
-            raise ApiError(503, f"the journal cannot be read: {error}", reason="journal") from error
+            raise refusals.journal_unreadable(error) from error
         return StreamingResponse(
             journal.reader.raw(end),
             media_type="application/x-ndjson",
@@ -205,11 +203,11 @@ def _without_ranks(page: Page[WindowView]) -> Page[WindowView]:
     return page.model_copy(update={"items": tuple(bare)})
 
 
-def _cursor(text: str | None) -> Cursor | None:
-    return None if text is None else Cursor.parse(text)
+def _cursor(text: str | None) -> pages.Cursor | None:
+    return None if text is None else pages.Cursor.parse(text)
 
 
 def _line(last_event_id: str | None) -> int | None:
-    """The journal line in a Last-Event-ID; null (a snapshot, then) for anything that is not one."""
+    """Return the journal line in a Last-Event-ID; None (so a snapshot is sent) for anything else."""
     text = last_event_id or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else None

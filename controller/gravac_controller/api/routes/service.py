@@ -1,57 +1,63 @@
-"""Routes of the service itself: health, documentation, the live page."""
+"""Routes of the service itself: health, proof of the token, documentation, and the live page."""
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.responses import Response
 
 from gravac import proof
-from gravac_controller.api.answers import json_answer
-from gravac_controller.api.parameters import Challenge
-from gravac_controller.api.problems import ApiError
+from gravac_controller.api.access import Access
+from gravac_controller.api.requests import Challenge
+from gravac_controller.api.responses import cacheable, json_answer
 from gravac_controller.api.services import Services
+from gravac_controller.errors import Unavailable, Unknown
 from gravac_controller.page.docs_page import STYLE, docs_page
-from gravac_controller.page.files import STATIC, Mode, shipped
+from gravac_controller.page.files import STATIC, Mode, page_files
 from gravac_controller.views.models import Health, ProofView
 
 DOCS_STYLE = STATIC.parent / "docs.css"
 
 
 def service_routes(services: Services) -> APIRouter:
-    """The routes, bound to one controller."""
+    """Return the routes of one controller."""
     router = APIRouter(tags=["service"])
-    access = services.settings.access()
+    access = Access.of(services.settings)
 
-    @router.get("/healthz", response_model=Health, summary="Is the process alive?")
+    @router.get("/healthz", response_model=Health, summary="Liveness")
     async def healthz() -> Response:
         return json_answer(Health(status="ok", instance=services.instance))
 
-    @router.get("/readyz", response_model=Health, summary="Does it serve? Not while it shuts down.")
+    @router.get("/readyz", response_model=Health, summary="Readiness; 503 while the controller shuts down")
     async def readyz() -> Response:
         if services.streams.stopping.is_set():
-            raise ApiError(503, "the controller is shutting down")
+            raise Unavailable("the controller is shutting down")
         return json_answer(Health(status="ok", instance=services.instance))
 
     @router.get(proof.PATH, response_model=ProofView, summary="Prove that this controller knows your token")
     async def prove(challenge: Challenge) -> Response:
-        """For those who are about to send a token: draw a challenge, ask here on the connection on which you will
-        send it, and compare (`gravac.proof`). A program that took the port of a controller cannot answer."""
+        """For clients that are about to send a token: draw a challenge, send it on the same connection, and compare
+        the answer (`gravac.proof`). A program that took over the port of a controller cannot answer it."""
         return json_answer(ProofView(proofs=access.proofs(challenge)))
 
     return router
 
 
 def mount_pages(app: FastAPI, mode: Mode = "live") -> None:
-    """The page at ``/``, its files under ``/static``, and ``/docs``."""
-
-    files = shipped()
+    """Add the page at ``/``, its files under ``/static``, and ``/docs``."""
+    files = page_files()
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        return files.page(mode)
+        html = files.page(mode)
+        if html is None:
+            raise Unknown("the live page is not part of this installation; the API is under /v1/jobs")
+        return HTMLResponse(html)
 
     @app.get("/static/{name:path}", include_in_schema=False)
     async def static(request: Request, name: str) -> Response:
-        return files.file(name, request.headers.get("if-none-match"))
+        file = files.get(name)
+        if file is None:
+            raise Unknown("no such file of the live page", reason="not_found")
+        return cacheable(file.body, file.media_type, file.cache_control, request.headers.get("if-none-match"))
 
     @app.get(STYLE, include_in_schema=False)
     async def docs_style() -> Response:

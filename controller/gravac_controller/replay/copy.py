@@ -1,6 +1,6 @@
-"""A trace that is copied while it is read: plain, line by line, so that it can be read again from any place on.
+"""A trace that is copied while it is read, uncompressed and line by line, so that it can be read again from any offset.
 
-The copy stays as it is while the original goes on, turns to a new part, or is deleted.
+The copy does not change while the original grows, starts a new part, or is deleted.
 """
 
 import io
@@ -13,12 +13,14 @@ from gravac.traces import TraceError, parts
 _BOM = b"\xef\xbb\xbf"
 
 
-class Copied(io.RawIOBase):
-    """The trace at ``source`` as a stream of lines, of which ``target`` becomes a copy.
+class CopyingReader(io.RawIOBase):
+    """The lines of the trace at ``source``, which are copied to ``target``.
 
-    Gzipped and in parts is fine; neither has a byte order mark or carriage returns. What cannot be read of a
-    compressed file that ends early is left out. ``size``: bytes of the source, uncompressed, by its word; 0 unknown.
-    Raises TraceError when it cannot be opened, OSError and zlib.error later.
+    The source may be gzipped or in parts. Byte order marks and carriage returns are removed. Where a compressed file
+    ends early, the rest is left out. ``size``: uncompressed bytes of the source as it states them; 0 if unknown.
+
+    Raises:
+        TraceError: The source cannot be opened. Reading may raise OSError and zlib.error.
     """
 
     def __init__(self, source: Path, target: Path) -> None:
@@ -37,7 +39,7 @@ class Copied(io.RawIOBase):
         return True
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """The next line, or as much of it as ``size`` bytes; nothing at the end."""
+        """Return the next line, at most ``size`` bytes of it; empty at the end."""
         try:
             raw = self._source.readline(-1 if size is None else size)
         except EOFError:
@@ -50,7 +52,7 @@ class Copied(io.RawIOBase):
         return raw
 
     def sync(self) -> None:
-        """Have all that was read in the copy."""
+        """Flush everything read so far to the copy."""
         if not self.closed:
             self._copy.flush()
 
@@ -62,7 +64,7 @@ class Copied(io.RawIOBase):
 
 
 def _size(source: Path) -> int:
-    """Bytes, uncompressed; 0 where that cannot be told, as of a journal that just turns to a new part."""
+    """Return the uncompressed bytes; 0 where they are unknown, as while a journal starts a new part."""
     files = [source]
     if source.name == parts.ACTIVE:
         files += parts.full_parts(source.parent).values()

@@ -1,4 +1,4 @@
-"""Crowds of connections that say little and take nothing: agents' windows are answered all the same."""
+"""Floods of connections that send little and read nothing: windows of agents are answered all the same."""
 
 import contextlib
 import resource
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from gravac.protocol import JobAnswer, WindowAnswer
-from gravac_controller.server.room import SPARE_CONNECTIONS, Room
+from gravac_controller.server.connections import SPARE_CONNECTIONS, ConnectionLimit
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller
 
 TOKEN = "an-agents-token-0123456789abcdef"
 HOST = b"Host: localhost\r\n"
 JSON_TYPE = b"Content-Type: application/json\r\n"
-SAID = {
+SENT = {
     "half a head": b"POST /v1/jobs/job/windows HTTP/1.1\r\nHost: loc",
     "a head without its body": b"POST /v1/jobs/job/windows HTTP/1.1\r\n"
     + HOST
@@ -26,13 +26,13 @@ SAID = {
     "streams": b"GET /v1/jobs/job/events HTTP/1.1\r\n" + HOST + b"\r\n",
     "downloads": b"GET /v1/jobs/job/trace HTTP/1.1\r\n" + HOST + b"\r\n",
 }
-CROWD = 600
+CONNECTIONS = 600
 WINDOWS = 100
 
 
 @pytest.fixture(autouse=True)
 def many_files() -> Iterator[None]:
-    """Both ends of a crowd may be this user's."""
+    """Both ends of a flood may belong to this user."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     yield
@@ -49,7 +49,7 @@ class Job:
         self.decision = JobAnswer.model_validate_json(answer.body).decision
 
     def windows(self, count: int) -> int:
-        """Post so many, each on a connection of its own as agents do; how many were answered."""
+        """Post this many, each on its own connection as agents do; return how many were answered."""
         answered = 0
         for _ in range(count):
             report = self.trainer.report(self.decision)
@@ -62,36 +62,36 @@ class Job:
 
 
 @contextlib.contextmanager
-def crowd(controller: Controller, said: bytes, count: int = CROWD) -> Iterator[list[socket.socket]]:
-    """So many connections that say this and read nothing."""
+def flood(controller: Controller, sent: bytes, count: int = CONNECTIONS) -> Iterator[list[socket.socket]]:
+    """Open this many connections that send this and read nothing."""
     with contextlib.ExitStack() as stack:
         sockets = []
         for _ in range(count):
             with contextlib.suppress(OSError):  # the controller may close some at once
                 sock = stack.enter_context(socket.create_connection((controller.host, controller.port)))
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                sock.sendall(said)
+                sock.sendall(sent)
                 sockets.append(sock)
         yield sockets
 
 
 @pytest.fixture(scope="module")
 def job(shared: Controller) -> Job:
-    """A job whose agent shows no token and shares its address with every crowd."""
+    """A job whose agent has no token and shares its address with every flood."""
     found = Job(shared)
     assert found.windows(5) == 5
     return found
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_a_crowd_without_a_token_starves_nobody(job: Job, said: str) -> None:
-    with crowd(job.controller, SAID[said]):
+@pytest.mark.parametrize("sent", SENT)
+def test_a_flood_without_a_token_does_not_starve_agents(job: Job, sent: str) -> None:
+    with flood(job.controller, SENT[sent]):
         assert job.windows(WINDOWS) == WINDOWS
 
 
-@pytest.mark.parametrize("said", ["streams", "downloads"])
-def test_a_token_takes_the_place_of_those_who_only_look(start: Callable[..., Controller], said: str) -> None:
-    """Even where as many look as there may be requests at all."""
+@pytest.mark.parametrize("sent", ["streams", "downloads"])
+def test_requests_with_a_token_replace_reading_ones(start: Callable[..., Controller], sent: str) -> None:
+    """Even where readers take every place."""
     env = {
         "GRAVAC_TOKEN": TOKEN,
         "GRAVAC_CONTROLLER_MAX_CONNECTIONS": "20",
@@ -100,14 +100,14 @@ def test_a_token_takes_the_place_of_those_who_only_look(start: Callable[..., Con
     controller = start(env=env)
     job = Job(controller, TOKEN)
     assert job.windows(30) == 30  # so that a download does not fit into a socket
-    with crowd(controller, SAID[said], 200):
+    with flood(controller, SENT[sent], 200):
         assert job.windows(30) == 30
         looking = controller.ask("GET", "/v1/jobs", headers=job.headers)
         assert looking.status == 200
 
 
-def test_requests_beyond_the_limit_are_told_so(start: Callable[..., Controller]) -> None:
-    """Where every request shows a token, none gives way."""
+def test_requests_beyond_the_limit_get_503(start: Callable[..., Controller]) -> None:
+    """Where every request has a token, none is replaced."""
     env = {
         "GRAVAC_TOKEN": TOKEN,
         "GRAVAC_CONTROLLER_MAX_CONNECTIONS": "20",
@@ -116,7 +116,7 @@ def test_requests_beyond_the_limit_are_told_so(start: Callable[..., Controller])
     controller = start(env=env)
     Job(controller, TOKEN)
     shown = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
-    with crowd(controller, SAID["streams"].replace(HOST, HOST + shown), 20) as sockets:
+    with flood(controller, SENT["streams"].replace(HOST, HOST + shown), 20) as sockets:
         for sock in sockets:
             assert sock.recv(12) == b"HTTP/1.1 200"
         for headers in ({}, {"Authorization": f"Bearer {TOKEN}"}):
@@ -135,66 +135,66 @@ def _healthy(controller: Controller) -> Answer:
 
 
 @dataclass(eq=False)
-class Guest:
-    """A connection on paper."""
+class Fake:
+    """A connection without a socket."""
 
     address: str
     expendable: bool = True
-    gone: bool = field(default=False)
+    aborted: bool = field(default=False)
 
-    def evict(self) -> None:
-        self.gone = True
-
-
-def entered(room: "Room[Guest]", address: str, count: int) -> list[Guest]:
-    guests = [Guest(address) for _ in range(count)]
-    for guest in guests:
-        room.enter(guest)
-    return guests
+    def abort(self) -> None:
+        self.aborted = True
 
 
-def test_the_largest_crowd_loses_first_and_its_oldest_first() -> None:
-    room: Room[Guest] = Room(10)
-    few, many = entered(room, "10.0.0.1", 5), entered(room, "10.0.0.2", 100)
-    assert not any(guest.gone for guest in few)
-    assert [guest.gone for guest in many] == [True] * 31 + [False] * 69
-    assert len(room) == 10 + SPARE_CONNECTIONS
+def opened(limit: "ConnectionLimit[Fake]", address: str, count: int) -> list[Fake]:
+    connections = [Fake(address) for _ in range(count)]
+    for connection in connections:
+        limit.opened(connection)
+    return connections
 
 
-def test_who_is_worked_on_is_not_closed_for_a_newcomer() -> None:
-    room: Room[Guest] = Room(10)
-    busy = entered(room, "10.0.0.1", 10)
-    assert all(room.begin(guest, matters=False) for guest in busy)
-    crowd = entered(room, "10.0.0.1", 200)
-    assert not any(guest.gone for guest in busy)
-    assert not room.begin(crowd[-1], matters=False), "one more that looks is refused"
-    assert room.begin(crowd[-2], matters=True), "one that matters is not"
-    assert [guest.gone for guest in busy] == [True] + [False] * 9
+def test_the_oldest_connections_of_the_largest_flood_are_closed_first() -> None:
+    limit: ConnectionLimit[Fake] = ConnectionLimit(10)
+    few, many = opened(limit, "10.0.0.1", 5), opened(limit, "10.0.0.2", 100)
+    assert not any(connection.aborted for connection in few)
+    assert [connection.aborted for connection in many] == [True] * 31 + [False] * 69
+    assert len(limit) == 10 + SPARE_CONNECTIONS
 
 
-def test_what_matters_gives_way_to_nothing() -> None:
-    room: Room[Guest] = Room(3)
-    for guest in (kept := entered(room, "a", 3)):
-        guest.expendable = False
-        assert room.begin(guest, matters=True)
-    (late,) = entered(room, "b", 1)
-    assert not room.begin(late, matters=True)
-    assert not any(guest.gone for guest in kept)
-    room.leave(late)
-    room.done(kept[0])
-    (late,) = entered(room, "b", 1)
-    assert room.begin(late, matters=True)
+def test_a_request_in_progress_is_not_closed_for_a_new_connection() -> None:
+    limit: ConnectionLimit[Fake] = ConnectionLimit(10)
+    busy = opened(limit, "10.0.0.1", 10)
+    assert all(limit.admit(connection, priority=False) for connection in busy)
+    flood = opened(limit, "10.0.0.1", 200)
+    assert not any(connection.aborted for connection in busy)
+    assert not limit.admit(flood[-1], priority=False), "one more reader is refused"
+    assert limit.admit(flood[-2], priority=True), "one with priority is not"
+    assert [connection.aborted for connection in busy] == [True] + [False] * 9
 
 
-def test_places_are_counted_once() -> None:
+def test_requests_with_priority_are_not_replaced() -> None:
+    limit: ConnectionLimit[Fake] = ConnectionLimit(3)
+    for connection in (first := opened(limit, "a", 3)):
+        connection.expendable = False
+        assert limit.admit(connection, priority=True)
+    (late,) = opened(limit, "b", 1)
+    assert not limit.admit(late, priority=True)
+    assert not any(connection.aborted for connection in first)
+    limit.closed(late)
+    limit.answered(first[0])
+    (late,) = opened(limit, "b", 1)
+    assert limit.admit(late, priority=True)
+
+
+def test_connections_are_counted_once() -> None:
     """Closed twice, closed while waiting, a second request behind the first."""
-    room: Room[Guest] = Room(5)
-    one, two = entered(room, "a", 2)
-    assert room.begin(one, matters=False)
-    assert room.begin(one, matters=False)
-    room.done(one)
-    room.done(one)
+    limit: ConnectionLimit[Fake] = ConnectionLimit(5)
+    one, two = opened(limit, "a", 2)
+    assert limit.admit(one, priority=False)
+    assert limit.admit(one, priority=False)
+    limit.answered(one)
+    limit.answered(one)
     for _ in range(2):
-        room.leave(one)
-        room.leave(two)
-    assert len(room) == 0
+        limit.closed(one)
+        limit.closed(two)
+    assert len(limit) == 0

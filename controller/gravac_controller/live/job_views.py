@@ -1,11 +1,10 @@
-"""Live jobs as the views that REST and the event streams answer with."""
+"""Views of live jobs, as REST and the event streams answer them."""
 
 from collections.abc import Sequence
 from itertools import islice
 
 from gravac.protocol import RankRow
 from gravac.signals import figures, risk
-from gravac_controller.live.messages import Snapshot
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
 from gravac_controller.views.models import (
@@ -18,12 +17,13 @@ from gravac_controller.views.models import (
     RanksView,
     RankView,
     RiskView,
+    Snapshot,
 )
 
 
 def summary(job: LiveJob) -> JobSummary:
-    """One line of the job list."""
-    spec, decision = job.known()
+    """Return the job's line of the job list."""
+    spec, decision = job.spec_and_decision()
     report = None if job.latest is None else job.latest.report
     return JobSummary(
         job=spec.job,
@@ -42,8 +42,8 @@ def summary(job: LiveJob) -> JobSummary:
 
 
 def job_view(job: LiveJob) -> JobView:
-    """All about one job but its history."""
-    spec, decision = job.known()
+    """Return everything about one job except its history."""
+    spec, decision = job.spec_and_decision()
     return JobView(
         **dict(summary(job)),
         spec=spec,
@@ -71,15 +71,15 @@ def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
 
 
 def snapshot(job: LiveJob) -> Snapshot:
-    """What a page needs to draw: the job, its last windows and decisions."""
+    """Return what a page needs to draw: the job, its last windows and decisions."""
     windows = tuple(job.all_windows())[-SNAPSHOT_WINDOWS:]
     decisions = tuple(islice(reversed(job.decisions), SNAPSHOT_DECISIONS))[::-1]
     return Snapshot(job=job_view(job), windows=windows, decisions=decisions)
 
 
 def override(job: LiveJob) -> OverrideView:
-    """The order in force and the one that waits."""
-    spec, decision = job.known()
+    """Return the order in force and the one that waits."""
+    spec, decision = job.spec_and_decision()
     return OverrideView(
         job=spec.job,
         epoch=decision.epoch,
@@ -90,8 +90,8 @@ def override(job: LiveJob) -> OverrideView:
 
 
 def candidates(job: LiveJob) -> CandidatesView:
-    """What the policy knows of each CF."""
-    spec, decision = job.known()
+    """Return what the policy knows about each CF."""
+    spec, decision = job.spec_and_decision()
     return CandidatesView(
         job=spec.job,
         window=decision.window,
@@ -102,8 +102,8 @@ def candidates(job: LiveJob) -> CandidatesView:
 
 
 def ranks(job: LiveJob) -> RanksView:
-    """The ranks in the last window, by rank."""
-    spec, _ = job.known()
+    """Return the ranks in the last window, by rank."""
+    spec, _ = job.spec_and_decision()
     if job.latest is None:
         return RanksView(job=spec.job, window=None, time=None, ranks=())
     report = job.latest.report
@@ -113,8 +113,8 @@ def ranks(job: LiveJob) -> RanksView:
 
 
 def rank_heat(job: LiveJob) -> RankHeatView:
-    """Own time by rank and window."""
-    spec, _ = job.known()
+    """Return the own time by rank and window."""
+    spec, _ = job.spec_and_decision()
     heat = job.heat
     columns = (
         HeatColumn(first_window=one.first, last_window=one.last, percent=tuple(x or None for x in one.cells))
@@ -124,10 +124,10 @@ def rank_heat(job: LiveJob) -> RankHeatView:
 
 
 def rank_views(rows: Sequence[RankRow]) -> list[RankView]:
-    """Each rank with its mean own step, and its speed relative to the fastest (own time: all but communicate).
+    """Return each rank with its mean step, and its speed relative to the fastest (own time: all but communicate).
 
-    Ranks wait for each other in the collective, so whole steps take equally long everywhere: a slow rank shows in
-    the time it spends on its own work.
+    Ranks wait for each other in the collective, so whole steps take equally long on all of them. A slow rank shows in
+    the time of its own work.
     """
     own = [figures.own_step_seconds(row) for row in rows]
     fastest = min((value for value in own if value), default=None)

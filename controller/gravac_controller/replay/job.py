@@ -1,12 +1,13 @@
-"""A job read from a trace file, as it was after any of its windows. Nothing is decided again.
+"""A job read from a trace file, as it was after any of its windows. No decision is made again.
 
-The trace is copied into a folder of our own while it is read (``copied``). A long one is shown before all of it has
-been read: always as of a window, with all that was known then, so that no number on the page counts half a trace.
+The trace is copied into a private folder while it is read. A long one is shown before all of it is read: always as it
+was after some window, with everything known at that time, so that no figure on the page counts half a trace.
 """
 
 import copy
 import threading
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -17,36 +18,35 @@ from gravac.traces.line import decode
 from gravac.traces.parts import Part
 from gravac_controller.jobs.job import Job
 from gravac_controller.jobs.journal import Journal
-from gravac_controller.jobs.reader import End
-from gravac_controller.jobs.writers import Writers
-from gravac_controller.live.budget import Budget
+from gravac_controller.jobs.reader import JournalEnd
 from gravac_controller.live.projection import LiveJob
+from gravac_controller.live.recent import Budget
 from gravac_controller.lock import being_written
-from gravac_controller.replay.copied import Copied
+from gravac_controller.replay.copy import CopyingReader
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.history import History
 from gravac_controller.views.models import DecisionView, State, WindowView
-from gravac_controller.views.thinning import Kept
+from gravac_controller.views.thinning import ThinnedWindow
 
 EVERY = 50
-"""Windows between two checkpoints: the most that is read again to look back."""
+"""Windows between two checkpoints: at most this many are read again to show an older one."""
 AT_ONCE = 500
-"""Windows read before anything is shown."""
+"""Windows read before the page is shown."""
 MOST_WINDOWS = 20_000
-"""Windows that the page holds; of longer traces those that stand out (``thinning``)."""
+"""Windows on the page; longer traces are thinned (``views.thinning``)."""
 
 
 class ReplayedLive(LiveJob):
-    """A job whose clock is its trace: never stale. An order is in force once a window was decided under it."""
+    """A job whose clock is its trace, so it is never stale. An order is in force once a decision applied it."""
 
     def apply(self, line: int, time: float, record: TraceRecord) -> None:
         waiting = self.ordered
         super().apply(line, time, record)
         if waiting is not None and self.ordered is None:
-            self.in_force(None if waiting.action == "resume" else waiting)
+            self.override = None if waiting.action == "resume" else waiting
 
     interrupted = False
-    """Set at the end of a trace that does not say that the job ended, and that nobody writes any more."""
+    """True at the end of a trace that does not end with its job, and that no process writes to any more."""
 
     def state(self) -> State:
         return "ended" if self.ended else "interrupted" if self.interrupted else "running"
@@ -54,7 +54,7 @@ class ReplayedLive(LiveJob):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was known before the line of ``window``, which is at ``offset`` of the copy and has number ``line``."""
+    """The state before the line of ``window``, which has number ``line`` and begins at ``offset`` of the copy."""
 
     window: int
     offset: int
@@ -67,7 +67,7 @@ class Checkpoint:
     ordered: Override | None
 
     def restored(self, settings: ControllerSettings) -> ReplayedLive:
-        """The job as it was."""
+        """Return the job in this state."""
         live = ReplayedLive(settings)
         live.apply(0, self.time, Part(number=2, lines=0, digest="0" * 16, summary=self.summary))
         live.apply(0, self.time, self.spec.model_copy(update={"first_window": self.window}))
@@ -77,10 +77,10 @@ class Checkpoint:
 
 
 class ReplayedJob(Job):
-    """The job of the trace at ``path``. ``folder`` is empty and ours.
+    """The job of the trace at ``path``. ``folder``: an empty private folder.
 
-    The first windows are read at once (all of a short trace), the rest by ``read_on``, in a thread of its own.
-    ``live`` is the job as of the last ``told``. Raises TraceError, OSError.
+    The constructor reads the first windows (all of a short trace), ``read_on`` reads the rest in another thread.
+    ``live`` is the job at the last call of ``drawn``. Raises TraceError, OSError.
     """
 
     def __init__(
@@ -88,76 +88,79 @@ class ReplayedJob(Job):
     ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        writers, budget = Writers(), Budget(settings.history_bytes)  # nothing is written
-        super().__init__(self._copy.parent, settings, lambda: 0.0, writers, budget)
+        threads, budget = (
+            ThreadPoolExecutor(1),
+            Budget(settings.history_bytes),
+        )  # not used: nothing is written
+        super().__init__(self._copy.parent, settings, lambda: 0.0, threads, budget)
         self.first_window: int | None = None
         self.problem = ""
         self.done = False
         self.shown = threading.Event()
-        """Set once somebody looks, or nobody will."""
+        """Set once a page has what it draws, or at ``stop``."""
         self._stopped = False
         self._reading = threading.Lock()
         self._source = path
-        self._stream = Copied(path, self._copy)
+        self._stream = CopyingReader(path, self._copy)
         self._trace = Trace(cast(BinaryIO, self._stream), str(path), verify=True, owned=True)
-        # As of the last line read; pages of older windows come from the copy.
+        # The state after the last line read; pages of older windows come from the copy.
         self._ahead = ReplayedLive(settings.model_copy(update={"history_windows": 1}))
         self._history = History(MOST_WINDOWS)
-        self._waiting: WindowView | None = None
-        self._held: Line | None = None  # read already, the next to be taken in
+        self._undecided: WindowView | None = None
+        self._pending: Line | None = None  # read already, but not applied yet
         self._offset = self._since = 0
         self._checkpoints: list[Checkpoint] = []
-        self.journal = self._copied = _ReadOnly(self._copy.parent, settings)
+        self.journal = self._copied = _CopiedJournal(self._copy.parent, settings)
         self._read(at_once)
         if self._ahead.spec is None or self._ahead.decision is None:
             raise TraceError(str(path), None, "holds no job")
-        self.told()
+        self.drawn()
 
     @property
     def name(self) -> str:
-        """As registered."""
-        return self._ahead.known()[0].job
+        """The job's name, as registered."""
+        return self._ahead.spec_and_decision()[0].job
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was repaired or is missing, as far as it has been read."""
+        """What was repaired or is missing in the part read so far."""
         return tuple(self._trace.notes)
 
     @property
     def windows(self) -> int:
-        """How many have been read."""
+        """Number of windows read so far."""
         return self._ahead.totals.windows
 
     @property
     def share(self) -> float:
-        """How much of the trace has been read, 0 to 1; 1 only at its end."""
+        """Share of the trace that has been read, 0 to 1; 1 only at its end."""
         return 1.0 if self.done else min(0.99, self._offset / (self._stream.size or 2**40))
 
     def read_on(self) -> None:
-        """Read the rest. Where a line is bad, what is before it is the trace, and ``problem`` says so."""
+        """Read the rest. At a damaged line the trace ends before it, and ``problem`` says why."""
         try:
             while not self.done and not self._stopped:
                 self._read(EVERY)
         except (TraceError, OSError) as error:
             with self._reading:
-                self._decided(None)
+                self._add_to_history(None)
                 self.problem, self.done = str(error), True
         finally:
             self._trace.close()
 
     def stop(self) -> None:
-        """Have ``read_on`` return soon."""
+        """Make ``read_on`` return soon."""
         self._stopped = True
         self.shown.set()
 
-    def told(self) -> tuple[list[Kept], list[DecisionView]]:
-        """What there is to draw as of the last line read; from here on that is what ``live`` and ``as_of`` know."""
+    def drawn(self) -> tuple[list[ThinnedWindow], list[DecisionView]]:
+        """Return the windows and decisions to draw, up to the last line read, and update ``live`` to the same line."""
         with self._reading:
             self._stream.sync()
             windows, decisions, done = list(self._history.windows), self._history.decisions(), self.done
             last = -1 if self._ahead.latest is None else self._ahead.latest.report.window
             heat = copy.deepcopy(self._ahead.heat)
-            self._copied.ends(End(self._trace.part, self._offset))
+            self._copied.set_end(JournalEnd(self._trace.part, self._offset))
         if done:
             self.live = self._ahead
             self.live.interrupted = not being_written(self._source)
@@ -167,7 +170,7 @@ class ReplayedJob(Job):
         return windows, decisions
 
     def as_of(self, window: int) -> LiveJob:
-        """The job after the decision on ``window``, and what happened before the next one. Raises OSError."""
+        """Return the job after the decision on ``window`` and the events before the next one. Raises OSError."""
         at = bisect_right([one.window for one in self._checkpoints], window) - 1
         if at < 0:
             live, offset, number = ReplayedLive(self._settings), 0, 1
@@ -186,26 +189,26 @@ class ReplayedJob(Job):
         return live
 
     def _read(self, windows: int) -> None:
-        """Take in so many windows more, and what follows the last of them, leaving checkpoints."""
+        """Apply this many more windows and what follows the last of them, and make checkpoints."""
         left = windows
         with self._reading:
             while True:
-                line = self._held or next(self._trace, None)
-                self._held = None
+                line = self._pending or next(self._trace, None)
+                self._pending = None
                 if line is None:
-                    self._decided(None)
+                    self._add_to_history(None)
                     self.done = True
                     return
                 if isinstance(line.record, WindowReport):
                     if left == 0:
-                        self._held = line
+                        self._pending = line
                         return
                     left -= 1
                     self._before(line, line.record.window)
-                self._take(line)
+                self._apply(line)
 
     def _before(self, line: Line, window: int) -> None:
-        """A window comes: leave a checkpoint every so often."""
+        """Make a checkpoint before every ``EVERY``-th window."""
         if self.first_window is None:
             self.first_window = window
         self._since += 1
@@ -213,27 +216,27 @@ class ReplayedJob(Job):
             self._since = 1
             self._checkpoints.append(self._checkpoint(line, window, self._offset))
 
-    def _take(self, line: Line) -> None:
-        """Fold one line."""
+    def _apply(self, line: Line) -> None:
+        """Apply one line."""
         if isinstance(line.record, WindowReport):
-            self._decided(None)
+            self._add_to_history(None)
         self._ahead.apply(line.number, line.time, line.record)
         if isinstance(line.record, WindowReport):
-            self._waiting = self._ahead.latest
+            self._undecided = self._ahead.latest
         elif isinstance(line.record, Decision):
             self._history.begin(self._ahead.decisions[-1])
-            self._decided(self._ahead.decisions[-1])
+            self._add_to_history(self._ahead.decisions[-1])
         self._offset = self._trace.good_bytes
 
-    def _decided(self, decision: DecisionView | None) -> None:
-        """The window that waits for its decision has it, or (None) never will."""
-        if self._waiting is not None:
-            self._history.add(self._waiting, decision)
-            self._waiting = None
+    def _add_to_history(self, decision: DecisionView | None) -> None:
+        """Add the window that waits for its decision; None: the trace has no decision on it."""
+        if self._undecided is not None:
+            self._history.add(self._undecided, decision)
+            self._undecided = None
 
     def _checkpoint(self, line: Line, window: int, offset: int) -> Checkpoint:
         live = self._ahead
-        spec, decision = live.known()
+        spec, decision = live.spec_and_decision()
         return Checkpoint(
             window=window,
             offset=offset,
@@ -247,12 +250,12 @@ class ReplayedJob(Job):
         )
 
 
-class _ReadOnly(Journal):
-    """A journal that ends where the trace does, as far as it has been read."""
+class _CopiedJournal(Journal):
+    """The copy of a trace as a journal. Nothing is written to it."""
 
     def __init__(self, folder: Path, settings: ControllerSettings) -> None:
         super().__init__(folder, settings, lambda: 0.0)
 
-    def ends(self, end: End) -> None:
-        """This is how much there is."""
+    def set_end(self, end: JournalEnd) -> None:
+        """Set where readers stop."""
         self._end = end

@@ -1,0 +1,146 @@
+"""What a metric of a job is, and the values of a job that it reads. The metrics themselves are in ``table``.
+
+An unknown value has no sample.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gravac.protocol import Candidate, Decision, JobSpec
+from gravac.signals import figures
+from gravac_controller.live.job_views import rank_views
+from gravac_controller.live.projection import LiveJob
+from gravac_controller.views.models import LastKnown, RankView, State, Totals, WindowView
+
+Sample = tuple[tuple[str, ...], float]
+"""Values of the labels, and the value of the sample."""
+
+
+@dataclass(frozen=True)
+class JobValues:
+    """The values of one job in a scrape, immutable. ``show_ranks``: it has series per rank."""
+
+    spec: JobSpec
+    decision: Decision
+    state: State
+    latest: WindowView | None
+    totals: Totals
+    decided_time: float
+    decisions_by_rule: dict[str, int]
+    events_by_kind: dict[str, int]
+    missing_windows: int
+    phase_seconds: dict[str, float]
+    baseline_step_seconds: float | None
+    baseline_exposed_seconds: float | None
+    gradient_diversity: LastKnown | None
+    batch_bound_samples: LastKnown | None
+    overridden: bool
+    show_ranks: bool
+
+    @classmethod
+    def of(cls, job: LiveJob, show_ranks: bool) -> "JobValues":
+        """Return the current values. Call it on the event loop."""
+        spec, decision = job.spec_and_decision()
+        return cls(
+            spec=spec,
+            decision=decision,
+            state=job.state(),
+            latest=job.latest,
+            totals=job.totals,
+            decided_time=job.decided_time,
+            decisions_by_rule=dict(job.decisions_by_rule),
+            events_by_kind=dict(job.events_by_kind),
+            missing_windows=job.missing_windows,
+            phase_seconds=dict(job.phase_seconds),
+            baseline_step_seconds=job.baseline_step_seconds,
+            baseline_exposed_seconds=job.baseline_exposed_seconds,
+            gradient_diversity=job.gradient_diversity,
+            batch_bound_samples=job.batch_bound_samples,
+            show_ranks=show_ranks,
+            overridden=job.override is not None,
+        )
+
+    @cached_property
+    def ranks(self) -> list[RankView]:
+        """The ranks of the last window; empty where they have no series."""
+        return rank_views(self.latest.report.ranks) if self.show_ranks and self.latest is not None else []
+
+    @cached_property
+    def own_seconds(self) -> list[float]:
+        """Seconds of own work in a step of each rank of the last window, ascending; may be empty."""
+        rows = () if self.latest is None else self.latest.report.ranks
+        return sorted(seconds for row in rows if (seconds := figures.own_step_seconds(row)) is not None)
+
+    @property
+    def median_own_seconds(self) -> float | None:
+        """The median of ``own_seconds``; None where that is empty."""
+        return statistics.median(self.own_seconds) if self.own_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobMetric:
+    """Definition of one metric. ``name`` is without ``_total``; ``labels`` come after ``job_name``."""
+
+    type: Literal["counter", "gauge"]
+    name: str
+    help: str
+    samples: Callable[[JobValues], Iterator[Sample]]
+    labels: tuple[str, ...] = ()
+
+
+def single(value: Callable[[JobValues], float | None]) -> Callable[[JobValues], Iterator[Sample]]:
+    """One sample without labels, or none where the value is None."""
+
+    def samples(job: JobValues) -> Iterator[Sample]:
+        number = value(job)
+        if number is not None:
+            yield (), number
+
+    return samples
+
+
+def gauge(name: str, text: str, value: Callable[[JobValues], float | None]) -> JobMetric:
+    """A gauge of a job."""
+    return JobMetric("gauge", name, text, single(value))
+
+
+def window_gauge(name: str, text: str, value: Callable[[WindowView], float | None]) -> JobMetric:
+    """A gauge of a job's last window."""
+    return gauge(name, text, lambda job: None if job.latest is None else value(job.latest))
+
+
+def last_known(name: str, text: str, value: Callable[[JobValues], LastKnown | None]) -> JobMetric:
+    """A gauge of a figure that only some windows have."""
+    return gauge(name, text, lambda job: None if (known := value(job)) is None else known.value)
+
+
+def total(name: str, text: str, value: Callable[[Totals], float]) -> JobMetric:
+    """A counter over all windows of a job."""
+    return JobMetric("counter", name, text, single(lambda job: value(job.totals)))
+
+
+def per_rank(name: str, text: str, value: Callable[[RankView], float | None]) -> JobMetric:
+    """A gauge for each rank of a job with series per rank."""
+
+    def samples(job: JobValues) -> Iterator[Sample]:
+        for rank in job.ranks:
+            number = value(rank)
+            if number is not None:
+                yield (str(rank.row.rank),), number
+
+    return JobMetric("gauge", name, text, samples, ("rank",))
+
+
+def per_candidate(name: str, text: str, value: Callable[[Candidate], float | None]) -> JobMetric:
+    """A gauge for each CF on a job's ladder."""
+
+    def samples(job: JobValues) -> Iterator[Sample]:
+        for candidate in {f"{one.cf:g}": one for one in job.decision.candidates}.values():
+            number = value(candidate)
+            if number is not None:
+                yield (f"{candidate.cf:g}",), number
+
+    return JobMetric("gauge", name, text, samples, ("cf",))
