@@ -52,7 +52,7 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-class Story:
+class RunLog:
     """Of one agent, from its start to ``end``. Silent on all ranks but 0."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
@@ -71,7 +71,7 @@ class Story:
         if settings.controller == "none":
             self._begin(parts)
         else:  # the address is known once the controller answers, which no step may wait for
-            threading.Thread(target=self._wait, name="gravac-story", daemon=True).start()
+            threading.Thread(target=self._wait, name="gravac-run-log", daemon=True).start()
 
     def end(self, clean: bool) -> None:
         """Say what came of it, after the desk was closed. Lets go of the agent's parts."""

@@ -17,10 +17,6 @@ def refusal(**given: object) -> str:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"widow": 5}, "Agent has no keyword 'widow' (did you mean 'window'?)"),
-        ({"widow": None}, "Agent has no keyword 'widow'"),
-        ({"scalar": None}, "'scaler'"),
-        ({"compresor": "topk", "memmory": "none"}, "'compresor' (did you mean 'compressor'?), 'memmory'"),
         ({"compressor": "tpok"}, "compressor='tpok' is unknown (did you mean 'topk'"),
         ({"compressor": "TopK+bf61"}, "compressor='TopK' is unknown (did you mean 'topk'"),
         ({"compressor": "powersgd:rnak=2"}, "no setting 'rnak' (did you mean 'rank'?)"),

@@ -168,7 +168,7 @@ def test_nested_agents(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
     with (
         Agent(module, optimizer, controller=None, data_dir=tmp_path),
-        pytest.raises(SetupError, match="another Agent is open"),
+        pytest.raises(SetupError, match="another Agent runs in this process"),
         Agent(*pair(), controller=None, data_dir=tmp_path),
     ):
         pass

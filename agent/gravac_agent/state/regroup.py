@@ -27,7 +27,7 @@ class Regrouper:
         self._left = len(layout)
         self._lock = threading.Lock()
 
-    def take(
+    def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, submit: Submit
     ) -> torch.futures.Future[Tensor]:
         """One provisional bucket; on the last one everything is submitted in the saved order."""
