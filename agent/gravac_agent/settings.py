@@ -102,7 +102,10 @@ class AgentSettings(BaseSettings):
         "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
     )
     window: int = Field(
-        50, ge=1, le=1_000_000, description="Steps between decisions. Fewer react faster and measure less precisely."
+        50,
+        ge=1,
+        le=1_000_000,
+        description="Steps between decisions. Fewer react faster and measure less precisely.",
     )
     controller: Annotated[str, AfterValidator(_controller)] = Field(
         "auto",
@@ -114,7 +117,9 @@ class AgentSettings(BaseSettings):
         pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
         description="Name of the job; default: the script's name and the start time.",
     )
-    data_dir: Path = Field(Path("gravac-runs"), description="Folder of the journals, with a folder for each job.")
+    data_dir: Path = Field(
+        Path("gravac-runs"), description="Folder of the journals, with a folder for each job."
+    )
     page_port: int = Field(
         0, ge=0, le=65535, description="Port of a controller started by the agent; 0: any free one."
     )
@@ -127,7 +132,9 @@ class AgentSettings(BaseSettings):
         description="Kernels of the hot loops. auto: compiled where numba works (the extra `cpu` installs it), else "
         "plain torch, which is several times slower; results are the same. cpu or reference: that one.",
     )
-    seed: int = Field(0, ge=0, le=2**31, description="Seed of codecs that draw random numbers, the same on all ranks.")
+    seed: int = Field(
+        0, ge=0, le=2**31, description="Seed of codecs that draw random numbers, the same on all ranks."
+    )
     nonfinite: Literal["skip", "propagate"] = Field(
         "skip",
         description="What happens when a rank's gradient is NaN or infinite. skip: the optimizer step does nothing on "

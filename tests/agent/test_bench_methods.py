@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from gravac_agent.bench.methods import apply
-from gravac_agent.bench.task import build
 from gravac_agent.bench.train import Trainer
+from gravac_agent.demo import lm
 
 STEPS = 5
 
@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
 
 
 def trained(method: str, folder: Path, clip_norm: float) -> tuple[Tensor, Trainer]:
-    task = replace(build(0, 1, 0, 16), clip_norm=clip_norm)
+    task = replace(lm.build(0, 1, 0, 16), clip_norm=clip_norm)
     with apply(method, task, "none", folder, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
         trainer.train(STEPS)
@@ -53,7 +53,7 @@ def test_momentum_is_the_memorys_or_the_optimisers(tmp_path: Path) -> None:
 
 def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
     """After the ramp, from the first to the last of its steps, in a straight line."""
-    task = replace(build(0, 1, 0, 16), ramp_steps=2)
+    task = replace(lm.build(0, 1, 0, 16), ramp_steps=2)
     full = task.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     with apply("dense", task, "none", tmp_path, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1, decay=(4, 8))
