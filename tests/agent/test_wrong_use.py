@@ -143,7 +143,7 @@ def test_a_state_of_another_model(world_of_one: None, tmp_path: Path) -> None:
         state = agent.state_dict()
     for other, message in (
         (made(32), r"parameter '0\.weight' has shape \(64, 4\) there and \(32, 4\) here"),
-        (pair(), r"it has a parameter '0\.weight' of shape \(64, 4\), which the module lacks"),
+        (pair(), r"the module has no parameter '0\.weight' of shape \(64, 4\)"),
     ):
         with Agent(*other, **options) as agent, pytest.raises(SetupError, match=message):
             agent.load_state_dict(state)
@@ -251,7 +251,7 @@ def test_a_checkpoint_that_does_not_fit(world_of_one: None, tmp_path: Path) -> N
         ):
             agent.load_state_dict({**state, **change})
     with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent:
-        with pytest.raises(SetupError, match=r"these are of ranks \[0\]"):
+        with pytest.raises(SetupError, match=r"the list has ranks \[0\]"):
             agent.load_state_dict([{**state, "world_size": 2}])
         agent.load_state_dict([{**state, "world_size": 2}, {**state, "world_size": 2, "rank": 1}])
 
@@ -322,5 +322,10 @@ def test_momentum_twice_is_refused(world_of_one: None, tmp_path: Path) -> None:
     module, _ = pair()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.8)
     agent = Agent(module, optimizer, memory="momentum:momentum=0.9", controller=None, data_dir=tmp_path)
-    with pytest.raises(SetupError, match=r"one of 0\.8 on top: give the optimiser momentum=0"), agent:
+    with (
+        pytest.raises(
+            SetupError, match=r"momentum=0\.8 as well: give the optimizer momentum=0"
+        ),
+        agent,
+    ):
         pass

@@ -29,8 +29,8 @@ def test_corpus_is_capped(tmp_path: Path) -> None:
     assert len(training) + len(heldout) == 600_000
 
 
-def test_a_python_without_source_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="without the text of its standard library"):
+def test_a_python_without_source_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="without the source of its standard library"):
         lm.split_text(tmp_path)
 
 

@@ -176,7 +176,7 @@ class Engine:
             Exception
         ) as error:  # a collective could not be issued: the job is broken, say so where DDP waits
             self._fail(task, error)
-        for wait_begun, wait_ended in self._metered.take():
+        for wait_begun, wait_ended in self._metered.pop_waits():
             step.activity += [("compress", begun, wait_begun), ("communicate", wait_begun, wait_ended)]
             begun = wait_ended
         step.activity.append(("compress", begun, time.monotonic()))
