@@ -224,14 +224,13 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
         before = parts.loop.payload_bytes
         train(module, optimizer, rank, range(19, 20))
         late = parts.loop.payload_bytes - before
+        others = [name for bucket in agent._session.layout if bucket.number for name in bucket.names]
     events = [] if trace is None else [json.loads(line) for line in trace.read_text().splitlines()]
     return {
         "parameters": fingerprint(module),
         "failed": failed,
         "owed": [name in owed for name in names],
-        "others_owed": sum(
-            name in owed for bucket in agent._session.layout if bucket.number for name in bucket.names
-        ),
+        "others_owed": sum(name in owed for name in others),
         "sent": sent,
         "late": late,
         "buckets": buckets,
