@@ -323,9 +323,7 @@ def test_momentum_twice_is_refused(world_of_one: None, tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.8)
     agent = Agent(module, optimizer, memory="momentum:momentum=0.9", controller=None, data_dir=tmp_path)
     with (
-        pytest.raises(
-            SetupError, match=r"momentum=0\.8 as well: give the optimizer momentum=0"
-        ),
+        pytest.raises(SetupError, match=r"momentum=0\.8 as well: give the optimizer momentum=0"),
         agent,
     ):
         pass
