@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gravac.collectives import Collective
     from gravac.compressors import Compressor, Key, Payload, Traits
     from gravac.memories import Bucket, Memory
-    from gravac.policies import Policy, PolicyState, Verdict
-    from gravac.policies.settings import PolicySettings
+    from gravac.policies import Policy, PolicySettings, PolicyState, Verdict
     from gravac.protocol import Decision, WindowReport
     from gravac.traces import TraceError, read_trace
     from gravac.traces.redecide import redecide
@@ -122,7 +121,7 @@ _HOMES = {
     "Payload": "gravac.compressors",
     "PeerError": "gravac_agent",
     "Policy": "gravac.policies",
-    "PolicySettings": "gravac.policies.settings",
+    "PolicySettings": "gravac.policies",
     "PolicyState": "gravac.policies",
     "Refused": "gravac_controller.client",
     "SetupError": "gravac_agent",

@@ -158,7 +158,7 @@ def train(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, sca
         other.wait_ready(5)
     with gravac.read_trace("run.jsonl") as lines:
         found = gravac.replay(lines)
-    return 1.0 if state is None else state.cf + len(found.rows)
+    return 1.0 if state is None else state.cf + len(found.differing)
 
 
 RULE = gravac.protocol.PolicySpec(name="dense", settings={})

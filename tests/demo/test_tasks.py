@@ -1,4 +1,4 @@
-"""The demo's tasks: real data, split cleanly, the same on every rank where it must be."""
+"""The demo's tasks: real data, a clean split, and the same on every rank where it must be."""
 
 import itertools
 import sys
@@ -47,7 +47,7 @@ def test_ranks_share_the_model_and_not_the_data() -> None:
     assert not torch.equal(next(lm.build(0, 2, seed=4).batches)[0], mine[0])
 
 
-def test_heldout_is_shared_out_whole() -> None:
+def test_ranks_share_all_heldout_batches() -> None:
     alone = [inputs for inputs, _ in lm.build(0, 1, seed=0).heldout]
     shares = [[inputs for inputs, _ in lm.build(rank, 3, seed=0).heldout] for rank in range(3)]
     mixed = [part for row in itertools.zip_longest(*shares) for part in row if part is not None]
@@ -56,7 +56,7 @@ def test_heldout_is_shared_out_whole() -> None:
 
 
 def test_the_gradient_is_worth_compressing() -> None:
-    """What the page and the documents say: 4.2 MB a step."""
+    """The documents say 4.2 MB a step."""
     elements = sum(parameter.numel() for parameter in lm.ByteLSTM().parameters())
     assert 3e6 < 4 * elements < 5e6
 

@@ -1,4 +1,4 @@
-"""What a program sees of the agent in its log: on rank 0 only, with and without logging of its own."""
+"""The lines that the agent logs: on rank 0 only, with and without logging configured by the program."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.distributed
 
 def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path: Path) -> None:
     results = run_ranks("logged", 2)
-    assert all(found["level"] == found["handlers"] == 0 for found in results)  # left as it was
+    assert all(found["level"] == found["handlers"] == 0 for found in results)  # restored
     unconfigured, off, configured = parts(tmp_path / "rank0.log")
 
     journal = re.escape(str(tmp_path / "job0"))
@@ -49,5 +49,5 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
 
 
 def parts(log: Path) -> list[list[str]]:
-    """The lines that were written in each part of the program."""
+    """Return the lines of each part of the program."""
     return [part.splitlines()[1:] for part in re.split(r"^--- ", log.read_text(), flags=re.MULTILINE)[1:]]
