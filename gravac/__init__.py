@@ -1,4 +1,152 @@
-"""gravac: the mathematics of adaptive gradient compression. No sockets, no clocks, no files but traces."""
+"""gravac: adaptive gradient compression for PyTorch distributed training.
+
+``import gravac`` is the whole public interface: what ``__all__`` lists is supported, the rest may change. Names are
+imported at their first use, so that ``import gravac`` is quick and loads neither torch nor the controller.
+
+    with gravac.Agent(ddp_model, optimizer) as agent:
+        ...
+"""
+
+import importlib
+
+TYPE_CHECKING = False  # as typing has it, whose import would take three times as long as this file's
+if TYPE_CHECKING:
+    from gravac import aggregators, collectives, compressors, memories, policies, protocol, testing, whatif
+    from gravac.aggregators import Aggregator
+    from gravac.collectives import Collective
+    from gravac.compressors import Compressor, Key, Payload, Traits
+    from gravac.memories import Bucket, Memory
+    from gravac.policies import Policy, PolicySettings, PolicyState, Verdict
+    from gravac.protocol import Decision, WindowReport
+    from gravac.traces import TraceError, read_trace
+    from gravac.traces.redecide import redecide
+    from gravac.traces.replay import check, replay
+    from gravac_agent import (
+        Agent,
+        AgentError,
+        AgentSettings,
+        AgentState,
+        AgreementError,
+        ClosedError,
+        Link,
+        PeerError,
+        SetupError,
+    )
+    from gravac_controller.client import Client, ControllerError, NoController, NotAController, Refused
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+__all__ = [  # noqa: RUF022 (grouped by use)
+    # train
+    "Agent",
+    "AgentSettings",
+    "AgentState",
+    "Link",
+    # errors of the agent
+    "AgentError",
+    "AgreementError",
+    "ClosedError",
+    "PeerError",
+    "SetupError",
+    # ask a controller
+    "Client",
+    "ControllerError",
+    "NoController",
+    "NotAController",
+    "Refused",
+    # traces
+    "TraceError",
+    "check",
+    "read_trace",
+    "redecide",
+    "replay",
+    "testing",
+    "whatif",
+    # extend
+    "Aggregator",
+    "Bucket",
+    "Collective",
+    "Compressor",
+    "Key",
+    "Memory",
+    "Payload",
+    "Policy",
+    "PolicySettings",
+    "PolicyState",
+    "Traits",
+    "Verdict",
+    # records
+    "Decision",
+    "WindowReport",
+    "protocol",
+    # registries
+    "aggregators",
+    "collectives",
+    "compressors",
+    "memories",
+    "policies",
+    # version
+    "__version__",
+]
+
+_MODULES = {
+    "aggregators",
+    "collectives",
+    "compressors",
+    "memories",
+    "policies",
+    "protocol",
+    "testing",
+    "whatif",
+}
+_HOMES = {
+    "Agent": "gravac_agent",
+    "AgentError": "gravac_agent",
+    "AgentSettings": "gravac_agent",
+    "AgentState": "gravac_agent",
+    "Aggregator": "gravac.aggregators",
+    "AgreementError": "gravac_agent",
+    "Bucket": "gravac.memories",
+    "Client": "gravac_controller.client",
+    "ClosedError": "gravac_agent",
+    "Collective": "gravac.collectives",
+    "Compressor": "gravac.compressors",
+    "ControllerError": "gravac_controller.client",
+    "Decision": "gravac.protocol",
+    "Key": "gravac.compressors",
+    "Link": "gravac_agent",
+    "Memory": "gravac.memories",
+    "NoController": "gravac_controller.client",
+    "NotAController": "gravac_controller.client",
+    "Payload": "gravac.compressors",
+    "PeerError": "gravac_agent",
+    "Policy": "gravac.policies",
+    "PolicySettings": "gravac.policies",
+    "PolicyState": "gravac.policies",
+    "Refused": "gravac_controller.client",
+    "SetupError": "gravac_agent",
+    "TraceError": "gravac.traces",
+    "Traits": "gravac.compressors",
+    "Verdict": "gravac.policies",
+    "WindowReport": "gravac.protocol",
+    "check": "gravac.traces.replay",
+    "read_trace": "gravac.traces",
+    "redecide": "gravac.traces.redecide",
+    "replay": "gravac.traces.replay",
+}
+"""Where each name is defined. The packages above this one are imported only when a name of theirs is used."""
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        """Import a public name at its first use (PEP 562)."""
+        if name in _MODULES:
+            return importlib.import_module(f"gravac.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'gravac' has no attribute {name!r}")
+        globals()[name] = value = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

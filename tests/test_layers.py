@@ -107,9 +107,22 @@ ROOM_FILES = 15
 FILES = [(package, file) for package, folder in PACKAGES.items() for file in sorted(folder.rglob("*.py"))]
 
 
+FACE = PACKAGES["gravac"] / "__init__.py"
+"""The one file that names what is above it: for type checkers, and for imports at a name's first use."""
+
+
 @functools.cache
 def nodes(file: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(file.read_text())))
+    tree = ast.parse(file.read_text())
+    if file == FACE:
+        tree.body = [
+            each for each in tree.body if not (isinstance(each, ast.If) and _for_type_checkers(each))
+        ]
+    return list(ast.walk(tree))
+
+
+def _for_type_checkers(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def imported(file: Path) -> set[str]:

@@ -1,297 +1,320 @@
-"""The one thing a trainer uses: a context manager around a DDP module."""
+"""The agent as a trainer sees it: a context manager around a DDP module."""
 
-import logging
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
-from gravac.memories import Bucket
 from gravac.policies.base import Policy
-from gravac.protocol import End
 from gravac_agent.errors import ClosedError, SetupError
-from gravac_agent.exchange.agreement import fail_together
-from gravac_agent.exchange.hook import attach, leftover
 from gravac_agent.network.link import Link
-from gravac_agent.run_log import Story
-from gravac_agent.settings import AgentSettings, load
+from gravac_agent.session import AgentState, Session
+from gravac_agent.settings import DEFAULT, AgentSettings, Default, load
 from gravac_agent.setup import usage
-from gravac_agent.setup.build import Parts, assemble
+from gravac_agent.setup.build import Parts
 from gravac_agent.state import checkpoint
-from gravac_agent.state.rates import Rates, Scaler
-from gravac_agent.state.regroup import Regrouper
+from gravac_agent.state.rates import Scaler
 from gravac_agent.state.switch import switch
-from gravac_agent.status import AgentState, state_of
-from gravac_agent.windows.meters import TrainerInput
-
-log = logging.getLogger("gravac.agent")
 
 
 class Agent:
-    """Compress the gradients of ``module`` as far as pays, decided per window and the same on all ranks.
+    """Compresses the gradients of a DDP module and decides once a window how far, the same on all ranks.
 
-    ``with Agent(ddp_model, optimizer) as agent:`` around the training loop is all a trainer needs; every rank runs it.
-    ``optimizer`` is the one that steps ``module``'s parameters. ``policy``: a name, ``"name:setting=value"`` or an
-    instance (one that is not registered needs ``controller=None``). ``controller``: ``"auto"`` (rank 0 starts one, it
-    ends with the agent), an ``http://`` address, or None to decide in process. ``enabled=False`` is plain DDP.
-    ``scaler``: the GradScaler in use, if any, so that what is owed follows its scale. Other
-    settings and all ``GRAVAC_…`` variables: ``gravac_agent.settings.AgentSettings``.
+    Every rank makes an agent, with the same settings, and runs its training loop inside ``with``. Where ``with`` does
+    not fit, call :meth:`start` before the first step and :meth:`close` after the last one. One agent may run in a
+    process at a time.
 
-    Raises SetupError for wrong use and AgreementError when ranks were started with different settings.
+    A setting that is None, or not given, comes from the environment variable ``GRAVAC_<NAME>``, else it has the
+    default named here. ``docs/settings.md`` lists all of them.
+
+    Args:
+        module: The DDP module, or ``torch.compile`` of one.
+        optimizer: The optimizer that steps the module's parameters.
+        enabled: False trains with plain DDP: nothing is registered and nothing is started. Default: True.
+        compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them.
+            Default: ``topk+bf16``.
+        memory: Error memory, ``name`` or ``name:setting=value,…``. Default: ``residual``.
+        collective: Collective that exchanges a codec's payloads; ``auto`` takes the fastest on the measured network.
+            Default: ``auto``.
+        policy: Decision rule, ``name`` or ``name:setting=value,…``, or a :class:`~gravac.policies.Policy`. One that is
+            not registered needs ``controller=None``. Default: ``gravac``.
+        window: Steps between decisions. Default: 50.
+        controller: ``auto``: rank 0 starts a controller that ends with the agent; ``http://…``: use that one; None:
+            decide in this process. Default: ``auto``.
+        job: Name of the job. Default: made of the script's name and the start time.
+        data_dir: Folder of the journals, one folder per job. Default: ``gravac-runs``.
+        page_port: Port of the controller that rank 0 starts; 0 takes any free one. Default: 0.
+        link: Emulates a slow link, such as ``100mbit`` or a :class:`Link`; ``none`` is the real network.
+            Default: ``none``.
+        kernels: ``auto``: compiled kernels where numba works, else plain torch; ``cpu`` or ``reference``: that one.
+            Default: ``auto``.
+        seed: Seed of codecs that draw random numbers. Default: 0.
+        nonfinite: When a rank's gradient is NaN or infinite, ``skip`` skips the optimizer step on all ranks and
+            ``propagate`` leaves it to the optimizer, as plain DDP does. Default: ``skip``.
+        rescale: Whether the residual follows the learning rate and the loss scale. Default: True.
+        settle_steps: Steps after a change of CF that step times leave out. Default: 3.
+        fallback_windows: Windows without an answer from the controller before all ranks go dense. Default: 3.
+        max_cf: Largest CF that an operator may pin. Default: 1000.
+        request_seconds: Total deadline of a request to the controller, in seconds. Default: 2.
+        agreement_seconds: How long ranks wait for each other in the agent's own collectives, in seconds. Default: 300.
+        rank_rows: Ranks that a window's report lists one by one. Default: 1024.
+        step_rows: Steps that a window's report lists one by one. Default: 0.
+        log_to_stderr: Whether rank 0 writes its log to stderr when the program configures no logging. Default: True.
+        steering: Who may steer the job at a controller that rank 0 starts: ``off`` or ``owner``, the owner of
+            ``data_dir``. Default: ``off``.
+        token: Token of a controller that asks for one. Default: none.
+        scaler: The :class:`torch.amp.GradScaler` in use, so that the residual follows its scale. Default: none.
+
+    Raises:
+        SetupError: For wrong use or a wrong value; the message says what to change.
+
+    Example::
+
+        with gravac.Agent(ddp_model, optimizer) as agent:
+            for x, y in loader:
+                loss = criterion(ddp_model(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                agent.log(loss=loss)  # optional
     """
-
-    _open: ClassVar["Agent | None"] = None
 
     def __init__(
         self,
         module: DistributedDataParallel,
         optimizer: torch.optim.Optimizer,
         *,
+        enabled: bool | None = None,
         compressor: str | None = None,
         memory: str | None = None,
+        collective: str | None = None,
         policy: str | Policy | None = None,
         window: int | None = None,
-        controller: str | None = "",
-        enabled: bool | None = None,
+        controller: str | Default | None = DEFAULT,
         job: str | None = None,
         data_dir: str | Path | None = None,
+        page_port: int | None = None,
         link: str | Link | None = None,
+        kernels: Literal["auto", "cpu", "reference"] | None = None,
         seed: int | None = None,
+        nonfinite: Literal["skip", "propagate"] | None = None,
+        rescale: bool | None = None,
+        settle_steps: int | None = None,
+        fallback_windows: int | None = None,
+        max_cf: float | None = None,
+        request_seconds: float | None = None,
+        agreement_seconds: float | None = None,
+        rank_rows: int | None = None,
+        step_rows: int | None = None,
+        log_to_stderr: bool | None = None,
+        steering: Literal["off", "owner"] | None = None,
+        token: str | None = None,
         scaler: Scaler | None = None,
-        **more: Any,
     ) -> None:
         self._policy = policy if policy is not None and not isinstance(policy, str) else None
         self._link = link if isinstance(link, Link) else None
+        if controller is None:
+            controller = "none"
         self.settings: AgentSettings = load(
+            enabled=enabled,
             compressor=compressor,
             memory=memory,
+            collective=collective,
             policy=policy if isinstance(policy, str) else None,
             window=window,
-            controller="none" if controller is None else controller or None,
-            enabled=enabled,
+            controller=None if isinstance(controller, Default) else controller,
             job=job,
             data_dir=None if data_dir is None else Path(data_dir),
+            page_port=page_port,
             link=link if isinstance(link, str) else None,
+            kernels=kernels,
             seed=seed,
-            **more,
+            nonfinite=nonfinite,
+            rescale=rescale,
+            settle_steps=settle_steps,
+            fallback_windows=fallback_windows,
+            max_cf=max_cf,
+            request_seconds=request_seconds,
+            agreement_seconds=agreement_seconds,
+            rank_rows=rank_rows,
+            step_rows=step_rows,
+            log_to_stderr=log_to_stderr,
+            steering=steering,
+            token=token,
         )
         usage.check_arguments(optimizer, scaler)
-        self._called = module  # torch.compile's wrapper, if there is one: it does not see hooks inside
-        self._module, self._optimizer = usage.ddp_of(module), optimizer
+        ddp = usage.ddp_of(module)
+        self._module, self._optimizer, self._scaler = module, optimizer, scaler
         if self.settings.enabled:
-            usage.check_devices(self._module)
+            usage.check_devices(ddp)
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
-        self._parts: Parts | None = None
-        self._closed = False
-        self._handles: list[RemovableHandle] = []
-        self._in_flight = threading.Event()  # set: a step was handed over and not finished yet
-        self._layout: list[Bucket] = []  # buckets of the running step, in order
-        self._regrouper: Regrouper | None = None
-        self._unapplicable = False  # the last finished step had a non-finite gradient
-        self._intake = TrainerInput()
-        names = {id(parameter): name for name, parameter in self._module.module.named_parameters()}
-        self._rates = Rates(optimizer, scaler, names)
-        if self.settings.enabled:
-            self._handles = [usage.warn_of_steps_outside(optimizer)]
+        self._session: Session | None = None
+        self._started = self._closed = False
+        self._reminder = usage.warn_of_steps_outside(optimizer) if self.settings.enabled else None
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start compressing; ``with`` calls it. Every rank calls it, before the first step.
+
+        Raises:
+            SetupError: On all ranks, when one of them cannot start; also for a second call.
+            AgreementError: On all ranks, when their settings differ.
+            ClosedError: When the agent was closed.
+        """
         if self._closed:
             raise ClosedError("this Agent was closed; make a new one")
-        if not self.settings.enabled:
-            return self
-        with fail_together(self._module.process_group, self.settings.agreement_seconds):
-            if Agent._open is not None:
-                raise SetupError("another Agent is open in this process; one `with Agent(...)` at a time")
-            usage.check(self._module, self._optimizer, self.settings.memory)
-            self._slot = attach(self._module)
-        self._parts = assemble(self._module, self.settings, self._slot, self._policy, self._link)
-        self._drop_handles()
-        Agent._open = self
-        self._slot.handler = self
-        self._handles = [
-            self._called.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            usage.before_steps(self._module, self._optimizer, self._before_optimizer),
-            self._optimizer.register_step_post_hook(self._after_optimizer),
-        ]
-        self._story = Story(self._parts, self.settings)
-        return self
+        if self._started:
+            raise SetupError("this Agent was started already: call start() once, or use `with` without it")
+        if self.settings.enabled:
+            self._session = Session(
+                self._module,
+                self._optimizer,
+                self.settings,
+                scaler=self._scaler,
+                policy=self._policy,
+                link=self._link,
+            )
+        self._started = True
+        self._drop_reminder()
 
-    def _drop_handles(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+    def close(self, *, clean: bool = True) -> None:
+        """Report the last window and give the module back to plain DDP; ``with`` calls it. Later calls do nothing.
+
+        The residual is added to the gradients of the next backward, so nothing is lost. Every rank calls it.
+
+        Args:
+            clean: False after an exception: skips what needs the other ranks, which may have ended.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._drop_reminder()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close(clean)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(clean=kind is None)
 
-    def close(self, *, clean: bool = True) -> None:
-        """End the agent: the last window is reported, the hook becomes a plain all-reduce, what is owed goes out with
-        the next backward. ``clean=False`` (an exception is on its way) skips what needs the other ranks. Safe to
-        repeat."""
-        if self._closed:
-            return
-        self._closed = True
-        parts, self._parts = self._parts, None
-        if parts is None:
-            self._drop_handles()
-            return
-        try:
-            if clean:
-                self._finish(parts)
-                if parts.loop.window.own.steps:
-                    self._close_window(parts)
-        finally:
-            self._drop_handles()
-            parts.engine.close()
-            self._slot.handler, self._slot.leftover = None, leftover(parts.memory)
-            Agent._open = None
-            if parts.reporter is not None:
-                message = "finished" if clean else "ended by an error in the training"
-                windows, steps = parts.loop.window.number, parts.loop.step
-                parts.reporter.close(
-                    End(incarnation=parts.incarnation, windows=windows, steps=steps, message=message)
-                )
-            self._story.end(clean)
-
     def log(self, *, loss: float | Tensor | None = None, samples: int | None = None) -> None:
-        """Tell the agent the loss of the step just done (drawn beside the CF), and how many samples a step of this rank
-        has (otherwise the first dimension of the first tensor given to ``forward``). Call it after the optimiser step.
-        A loss on a GPU is read one step later, so nothing waits for it.
+        """Report figures that only the trainer knows. Call it after the optimizer step.
+
+        Args:
+            loss: Loss of the step just done, drawn beside the CF. A tensor on a GPU is read one step later, so that
+                nothing waits for it.
+            samples: Samples in a step of this rank. Without it, the first dimension of the first tensor passed to
+                ``forward`` counts.
+
+        Raises:
+            ClosedError: When the agent was closed.
+            SetupError: When it was not started.
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
-        if self.settings.enabled:
-            self._need_parts()
+        if not self.settings.enabled:
+            return
+        session = self._running()
         if samples is not None:
-            self._intake.samples_per_step = samples
-        if loss is not None and self._parts is not None:
-            self._parts.loop.window.add_loss(self._intake.log_loss(loss))
+            session.intake.samples_per_step = samples
+        if loss is not None:
+            session.log_loss(loss)
 
     @property
     def state(self) -> AgentState | None:
-        """What it is doing now; None when not enabled."""
-        return None if self._parts is None else state_of(self._parts)
+        """What the agent does now; None when it does not run."""
+        return None if self._session is None else self._session.state()
 
     @property
     def url(self) -> str | None:
-        """Address of the live page (rank 0, once the controller is up)."""
-        return (
-            self._parts.reporter.url if self._parts is not None and self._parts.reporter is not None else None
-        )
+        """Address of the live page, on rank 0 once the controller answers; else None."""
+        reporter = None if self._parts is None else self._parts.reporter
+        return None if reporter is None else reporter.url
 
     @property
     def trace_path(self) -> Path | None:
-        """The job's journal (rank 0, when it is on this machine)."""
-        return (
-            self._parts.reporter.trace_path
-            if self._parts is not None and self._parts.reporter is not None
-            else None
-        )
+        """The job's journal, on rank 0 when it is on this machine; else None."""
+        reporter = None if self._parts is None else self._parts.reporter
+        return None if reporter is None else reporter.trace_path
 
     def wait_ready(self, seconds: float = 30.0) -> bool:
-        """Wait for the controller, on rank 0; True at once elsewhere. Training never needs it: it starts dense."""
-        reporter = self._parts.reporter if self._parts is not None else None
+        """Wait on rank 0 until the controller answers. Training does not need it: it starts dense.
+
+        Args:
+            seconds: Longest wait.
+
+        Returns:
+            Whether the controller answers; True at once on other ranks.
+        """
+        reporter = None if self._parts is None else self._parts.reporter
         return reporter is None or reporter.wait_ready(seconds)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals, plan and gain averages, plain tensors and numbers; save one a rank, between steps."""
-        parts = self._need_parts()
-        self._finish(parts)
-        return checkpoint.save(parts, self._layout, self._module, self._rates)
+        """Return this rank's residual, plan and gain averages, for a checkpoint between steps.
+
+        Returns:
+            Plain tensors, numbers and strings: ``torch.load(…, weights_only=True)`` reads them. Save one per rank.
+        """
+        session = self._running()
+        session.finish_step()
+        return checkpoint.save(session.parts, session.layout, session.module, session.rates)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on where ``state_dict`` was taken. Give this rank's state, or, after a change of the number of ranks, the
-        list of all ranks' states. Every rank calls it, before the first step. Raises SetupError, on all ranks, when it
-        does not fit on one."""
-        parts = self._need_parts()
-        if parts.loop.step:
-            raise SetupError("load_state_dict comes before the first step")
-        self._regrouper = checkpoint.load_everywhere(state, parts, self._module, self._rates)
+        """Continue from a checkpoint. Every rank calls it, before the first step.
+
+        Args:
+            state: This rank's state; after a change of the number of ranks, the list of all ranks' states.
+
+        Raises:
+            SetupError: On all ranks, when a state does not fit on one.
+        """
+        session = self._running()
+        if session.parts.loop.step:
+            raise SetupError("call load_state_dict before the first step")
+        session.regrouper = checkpoint.load_everywhere(state, session.parts, session.module, session.rates)
 
     def switch(
         self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None
     ) -> None:
-        """Go on with another codec, error memory or collective; what is owed is kept. Every rank calls it, between
-        steps, with the same arguments. Raises SetupError, with nothing changed, for what cannot be."""
-        parts = self._need_parts()
-        self._finish(parts)
+        """Change codec, error memory or collective, and keep the residual. Every rank calls it, between steps.
+
+        Args:
+            compressor: As in :class:`Agent`; None keeps the present one.
+            memory: As in :class:`Agent`; None keeps the present one.
+            collective: As in :class:`Agent`; None keeps the present one.
+
+        Raises:
+            SetupError: When the change is not possible; nothing is changed then.
+            AgreementError: On all ranks, when their arguments differ.
+        """
+        session = self._running()
+        session.finish_step()
         if memory is not None:
-            usage.check_memory(memory, self._module, self._optimizer)
-        switch(parts, compressor, memory, collective)
+            usage.check_memory(memory, session.module, session.optimizer)
+        switch(session.parts, compressor, memory, collective)
 
-    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
-        """One bucket from DDP's hook."""
-        parts = self._parts
-        assert parts is not None
-        if bucket.number == 0:
-            self._finish(parts)  # only if the optimiser did not step since the last backward
-            if parts.loop.window_full:
-                self._close_window(
-                    parts
-                )  # nor was there a forward: this rank shadows the others in a Join context
-            self._unapplicable = False
-            self._layout = []
-        self._layout.append(bucket)
-        if last:
-            self._in_flight.set()
-        if self._regrouper is None:
-            return parts.engine.submit(bucket, buffer, last)
-        future = self._regrouper.take(bucket, buffer, last, parts.engine.submit)
-        if last:
-            self._regrouper = None
-        return future
+    @property
+    def _parts(self) -> Parts | None:
+        return None if self._session is None else self._session.parts
 
-    def _need_parts(self) -> Parts:
+    def _running(self) -> Session:
         if self._closed:
             raise ClosedError("this Agent is closed")
-        if self._parts is None:
-            raise SetupError("this Agent is not running: use it inside `with`, and with enabled=True")
-        return self._parts
+        if self._session is None:
+            raise SetupError("this Agent does not run: use it inside `with`, and with enabled=True")
+        return self._session
 
-    def _finish(self, parts: Parts) -> None:
-        """End the step in flight, if any."""
-        if not self._in_flight.is_set():
-            return
-        self._in_flight.clear()
-        self._unapplicable = not parts.loop.end_step()
-        self._intake.end_step()
-
-    def _close_window(self, parts: Parts) -> None:
-        parts.loop.window.add_loss(self._intake.pop_loss())
-        parts.loop.close_window(self._intake.pop_samples())
-
-    def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parts = self._parts
-        if parts is None or not torch.is_grad_enabled():
-            return
-        usage.check_division(self._module)
-        self._finish(parts)
-        if parts.loop.window_full:
-            self._close_window(parts)
-        parts.loop.clock.forward_began()
-        if self.settings.rescale:
-            self._rates.follow(parts.memory)
-        self._intake.forward(args, kwargs)
-
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        parts = self._parts
-        if parts is None:
-            return
-        self._finish(parts)
-        if self._unapplicable and self.settings.nonfinite == "skip":
-            log.warning("non-finite gradient: this optimiser step is skipped on all ranks")
-            usage.drop_gradients(self._module, self._optimizer)
-
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._unapplicable = False
-        if self._parts is not None:
-            self._parts.loop.clock.optimizer_ended()
+    def _drop_reminder(self) -> None:
+        if self._reminder is not None:
+            self._reminder.remove()
+            self._reminder = None

@@ -1,43 +1,43 @@
-"""What the agent raises.
+"""Errors of the agent.
 
 AgentError
-├── SetupError       wrong use: the message says what to change
-├── ClosedError      the agent was used after its ``with`` block
-├── AgreementError   ranks disagree on the plan; raised before any collective of another shape
-└── PeerError        a collective failed, because another rank ended or does not answer
+├── SetupError       wrong use; the message says what to change
+├── ClosedError      the agent was used after it was closed
+├── AgreementError   ranks disagree on settings or plan; raised on all, before any collective of another size
+└── PeerError        a collective failed because another rank ended or does not answer
 """
 
 import re
 
 
 class AgentError(RuntimeError):
-    """Base of the agent's errors."""
+    """Base class of the agent's errors."""
 
 
 class SetupError(AgentError):
-    """The agent cannot start as asked."""
+    """The agent is used wrongly or cannot start; the message says what to change."""
 
 
 class ClosedError(AgentError):
-    """The agent is closed."""
+    """The agent was closed; make a new one."""
 
 
 class AgreementError(AgentError):
-    """Ranks would apply different plans (promise P2)."""
+    """Ranks have different settings or plans. Raised on all ranks, before they exchange a gradient (promise P2)."""
 
 
 class PeerError(AgentError):
-    """Another rank ended or does not answer, so a collective failed; the original error is its ``__cause__``."""
+    """A collective failed because another rank ended or does not answer; ``__cause__`` is the original error."""
 
 
 _NETWORK = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|socket", re.IGNORECASE
 )
-"""How the errors of a process group's backend read: they are plain RuntimeErrors."""
+"""Words in the errors of a process group's backend, which are plain RuntimeErrors."""
 
 
 def peer_error(error: Exception) -> Exception:
-    """``error`` as a PeerError if a process group's backend raised it, else unchanged."""
+    """Return ``error`` as a PeerError if a process group's backend raised it, else unchanged."""
     if (
         isinstance(error, AgentError)
         or not isinstance(error, RuntimeError)

@@ -1,7 +1,7 @@
-"""What rank 0 logs of a job as a whole: one line at the start, one at the end.
+"""What rank 0 logs about a job: one line at the start and one at the end.
 
-A library leaves logging to the program. Where the program has configured none, these lines would be lost, so they go to
-stderr then, for as long as the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
+A library leaves logging to the program. Where the program configures none, these lines would be lost, so they are
+written to stderr while the agent runs (``GRAVAC_LOG_TO_STDERR=false`` turns that off).
 """
 
 import logging
@@ -18,12 +18,12 @@ from gravac_agent.windows.step_loop import StepLoop
 
 log = logging.getLogger("gravac.agent")
 READY_SECONDS = 1.0
-"""How often it is seen whether the agent closed before its controller came up."""
-_said_kernels = False
+"""How often the waiting thread checks whether the agent was closed."""
+_warned_of_kernels = False
 
 
 class Printable(logging.Filter):
-    """Cleans every line of the agent: what a controller answered must not reach a terminal as escapes."""
+    """Removes control characters from every line, so that a controller's answer cannot send escapes to a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = printable(record.getMessage()), None
@@ -37,11 +37,11 @@ log.addFilter(Printable())
 
 
 class _Stderr(logging.Handler):
-    """Shows records while the program has no handler of its own."""
+    """Writes records to stderr while the program has no handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:
-            return  # configured since: shown there
+            return  # the program configured logging meanwhile
         level = "" if record.levelno == logging.INFO else f" {record.levelname}"
         try:
             sys.stderr.write(f"gravac{level}: {self.format(record)}\n")
@@ -50,12 +50,12 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
-class Story:
-    """Of one agent, from its start to ``end``. Silent on all ranks but 0."""
+class RunLog:
+    """The log of one agent from its start to ``end``. Silent on all ranks but 0."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
         self._parts: Parts | None = None if parts.reporter is None else parts
-        self._said, self._over = threading.Lock(), threading.Event()
+        self._began, self._over = threading.Lock(), threading.Event()
         self._handler: logging.Handler | None = None
         self._level = log.level
         if self._parts is None:
@@ -65,14 +65,14 @@ class Story:
             log.addHandler(self._handler)
             if log.level == logging.getLogger("gravac").level == logging.NOTSET:
                 log.setLevel(logging.INFO)
-        _say_kernels(settings)
+        _warn_of_kernels(settings)
         if settings.controller == "none":
             self._begin(parts)
-        else:  # the address is known once the controller answers, which no step may wait for
-            threading.Thread(target=self._wait, name="gravac-story", daemon=True).start()
+        else:  # the address is known when the controller answers; no step may wait for that
+            threading.Thread(target=self._wait, name="gravac-run-log", daemon=True).start()
 
     def end(self, clean: bool) -> None:
-        """Say what came of it, after the reporter was closed. Lets go of the agent's parts."""
+        """Log the summary, after the reporter was closed, and drop the reference to the agent's parts."""
         parts, self._parts = self._parts, None
         if parts is None or parts.reporter is None:
             return
@@ -97,8 +97,8 @@ class Story:
 
     def _begin(self, parts: Parts) -> None:
         reporter = parts.reporter
-        if reporter is None or self._over.is_set() or not self._said.acquire(blocking=False):
-            return  # said already, or too late
+        if reporter is None or self._over.is_set() or not self._began.acquire(blocking=False):
+            return  # logged already, or too late
         page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
@@ -106,14 +106,14 @@ class Story:
 
 
 def _sent(loop: StepLoop) -> str:
-    """The CF that most steps sent, and what that saved."""
+    """Describe the CF of most steps, and how many bytes were saved."""
     if not loop.steps_at:
         return ""
     cf, steps = loop.steps_at.most_common(1)[0]
-    held = "stayed dense" if cf == 1 else f"held CF {cf:g}"
+    sent = "stayed dense" if cf == 1 else f"held CF {cf:g}"
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
     fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
-    return f": {held} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+    return f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
 
 
 def _replay(reporter: Reporter) -> str:
@@ -122,12 +122,12 @@ def _replay(reporter: Reporter) -> str:
     return "" if reporter.url is None else f", journal at {reporter.url}"
 
 
-def _say_kernels(settings: AgentSettings) -> None:
-    """Once a process, where there are no compiled kernels though nobody asked for plain torch."""
-    global _said_kernels
-    if _said_kernels or settings.kernels != "auto" or kernels.active() != "reference":
+def _warn_of_kernels(settings: AgentSettings) -> None:
+    """Warn once a process where compiled kernels are missing and plain torch was not asked for."""
+    global _warned_of_kernels
+    if _warned_of_kernels or settings.kernels != "auto" or kernels.active() != "reference":
         return
-    _said_kernels = True
+    _warned_of_kernels = True
     log.warning(
         "compressing with plain torch, several times slower than with compiled kernels (%s): pip install 'gravac[cpu]'",
         kernels.lacking(),

@@ -1,9 +1,10 @@
-"""Settings of the agent: keyword argument, else ``GRAVAC_<NAME>`` in the environment, else the default."""
+"""Settings of the agent: a keyword of ``Agent``, else the variable ``GRAVAC_<NAME>``, else the default."""
 
 import os
 import warnings
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
@@ -15,15 +16,25 @@ from gravac.wording import did_you_mean, validator_message
 from gravac_agent.errors import SetupError
 from gravac_agent.network import link
 
-OTHER_KEYWORDS = ("module", "optimizer", "scaler")
-"""Keywords of ``Agent`` that are no settings."""
 SECRET = ("token",)
 """Settings whose value no message shows."""
 _RECORDED = TypeAdapter(Choice)
 
 
+class Default(Enum):
+    """Type of ``DEFAULT``: a keyword that was not given, where None has a meaning already."""
+
+    DEFAULT = "the variable in the environment, else the default"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+DEFAULT: Final = Default.DEFAULT
+
+
 def spelled(text: str) -> str:
-    """A choice by name as records hold it: without blanks. Raises ValueError for what cannot be recorded."""
+    """Return a choice by name as records hold it, without blanks. Raises ValueError for what cannot be recorded."""
     cleaned = "".join(text.split())
     try:
         return _RECORDED.validate_python(cleaned) if cleaned else cleaned
@@ -39,7 +50,7 @@ def _known_compressor(text: str) -> str:
 
 
 def _known_collective(text: str, info: ValidationInfo) -> str:
-    # Not there: wrong itself, and said so.
+    # A wrong compressor is missing here and has an error of its own.
     aggregators.parse(info.data.get("compressor", "topk"), name := spelled(text))
     return name
 
@@ -66,66 +77,74 @@ def _controller(text: str) -> str:
 
 
 class AgentSettings(BaseSettings):
-    """How the agent behaves. All ranks must have the same values; a difference is an error at start."""
+    """How the agent behaves. All ranks need the same values; a difference is an error at start."""
 
     model_config = SettingsConfigDict(env_prefix="GRAVAC_", frozen=True, extra="forbid")
 
-    enabled: bool = Field(True, description="False: plain DDP, nothing is registered, nothing is started.")
+    enabled: bool = Field(True, description="False: plain DDP; nothing is registered and nothing is started.")
     compressor: Annotated[str, AfterValidator(_known_compressor)] = Field(
         "topk+bf16",
         description="Codec or aggregator: a name, or name:setting=value,setting=value. `gravac codecs` lists them. The "
-        "default sends 16-bit values, so that CF 10 is 15 on the wire; what rounding leaves stays owed.",
+        "default sends 16-bit values, so CF 10 is 15 on the wire; the residual keeps the rounding error.",
     )
     memory: Annotated[str, AfterValidator(_known_memory)] = Field(
         "residual", description="Error memory: a name, or name:setting=value,setting=value."
     )
     collective: Annotated[str, AfterValidator(_known_collective)] = Field(
         "auto",
-        description="How the payloads of a codec meet. auto: the way that is quickest by the network, which is "
-        "measured at the start where there are more than 2 ranks. gather, reduce-scatter, shared, "
-        "shared:leader=largest, all-reduce: that one. Linear codecs and aggregators have a way of their own.",
+        description="Collective that exchanges a codec's payloads. auto: the fastest by the cost model; with more than "
+        "2 ranks the agent measures the network at the start. gather, reduce-scatter, shared, shared:leader=largest, "
+        "all-reduce: that one. Linear codecs are always all-reduced, and aggregators bring their own.",
     )
     policy: Annotated[str, AfterValidator(_known_policy)] = Field(
         "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
     )
     window: int = Field(
-        50, ge=1, le=1_000_000, description="Steps between decisions. Smaller reacts faster, noisier."
+        50,
+        ge=1,
+        le=1_000_000,
+        description="Steps between decisions. Fewer react faster and measure less precisely.",
     )
     controller: Annotated[str, AfterValidator(_controller)] = Field(
         "auto",
-        description="auto: rank 0 starts one on this machine. http://…: use that one. none: decide in process.",
+        description="auto: rank 0 starts a controller on its machine. http://…: use that one. none: decide in the "
+        "process of rank 0; as a keyword, None.",
     )
     job: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
-        description="Name of the job; default: script name and start time.",
+        description="Name of the job; default: the script's name and the start time.",
     )
-    data_dir: Path = Field(Path("gravac-runs"), description="Folder of the journals, one folder per job.")
+    data_dir: Path = Field(
+        Path("gravac-runs"), description="Folder of the journals, with a folder for each job."
+    )
     page_port: int = Field(
         0, ge=0, le=65535, description="Port of a controller started by the agent; 0: any free one."
     )
     link: Annotated[str, AfterValidator(_link)] = Field(
         "none",
-        description="Emulate a slow link, such as 100mbit, by pacing collectives; none: the real network.",
+        description="Emulate a slow link, such as 100mbit, by delaying collectives; none: the real network.",
     )
     kernels: Literal["auto", "cpu", "reference"] = Field(
         "auto",
-        description="Hot loops. auto: compiled where numba works (it comes with the extra `cpu`), else plain torch, "
-        "several times slower; results are the same. cpu or reference: that one.",
+        description="Kernels of the hot loops. auto: compiled where numba works (the extra `cpu` installs it), else "
+        "plain torch, which is several times slower; results are the same. cpu or reference: that one.",
     )
-    seed: int = Field(0, ge=0, le=2**31, description="Seed of codecs that draw, shared by all ranks.")
+    seed: int = Field(
+        0, ge=0, le=2**31, description="Seed of codecs that draw random numbers, the same on all ranks."
+    )
     nonfinite: Literal["skip", "propagate"] = Field(
         "skip",
-        description="A step with a NaN or infinite gradient on any rank. skip: the optimiser step does nothing on all "
-        "ranks. propagate: the optimiser gets it, as plain DDP would. Either way the error memory stays clean.",
+        description="What happens when a rank's gradient is NaN or infinite. skip: the optimizer step does nothing on "
+        "all ranks. propagate: the optimizer gets it, as with plain DDP. Either way it stays out of the error memory.",
     )
     rescale: bool = Field(
         True,
-        description="When the learning rate or the loss scale changes, scale what is owed, so that it is applied "
-        "as it was computed. False: leave it.",
+        description="Scale the residual when the learning rate or the loss scale changes, so that it is applied as it "
+        "was computed. False: leave it.",
     )
     settle_steps: int = Field(
-        3, ge=0, le=1000, description="Steps after a change of CF left out of step times."
+        3, ge=0, le=1000, description="Steps after a change of CF that step times leave out."
     )
     fallback_windows: int = Field(
         3,
@@ -137,47 +156,46 @@ class AgentSettings(BaseSettings):
         1000.0,
         ge=1,
         le=1e9,
-        description="Largest compression factor that an operator may pin. The agent obeys no decision above it, nor "
+        description="Largest compression factor that an operator may pin. The agent ignores decisions above it and "
         "above what its policy can choose.",
     )
     request_seconds: float = Field(
-        2.0, gt=0, le=60, description="Total deadline of one request to the controller."
+        2.0, gt=0, le=60, description="Total deadline of one request to the controller, in seconds."
     )
     agreement_seconds: float = Field(
         300.0,
         gt=0,
         le=86400,
-        description="How long ranks wait for each other in the agent's own collectives.",
+        description="How long ranks wait for each other in the agent's own collectives, in seconds.",
     )
     rank_rows: int = Field(
         1024,
         ge=0,
         le=1024,
-        description="How many ranks a window's report lists one by one, from rank 0 on. It always says how times "
-        "spread over all of them; fewer rows keep the journal of a large job small, and the page shows fewer ranks.",
+        description="How many ranks a window's report lists one by one, from rank 0 on. The spread of times over all "
+        "ranks is always reported. Fewer rows keep the journal of a large job small; the page shows fewer ranks.",
     )
     step_rows: int = Field(
         0,
         ge=0,
         le=MAX_LISTED_STEPS,
-        description="How many steps a window's report lists one by one, the newest of the window; 0: none. For looking "
-        "inside windows: each costs the journal about 200 bytes, and nothing is decided by it.",
+        description="How many steps a window's report lists one by one, the newest of the window; 0: none. Each takes "
+        "about 200 bytes of the journal. Policies do not use them.",
     )
     log_to_stderr: bool = Field(
         True,
-        description="Where the program has configured no logging, rank 0 shows its lines (logger gravac.agent) on "
-        "stderr: the page's address at the start, what was sent at the end. False: only warnings are shown, as by any "
-        "library.",
+        description="Where the program configures no logging, rank 0 writes its log (logger gravac.agent) to stderr: "
+        "the page's address at the start, a summary at the end. False: only warnings are shown, as with any library.",
     )
     steering: Literal["off", "owner"] = Field(
         "off",
-        description="Who may steer the job at a controller started by the agent. off: nobody. owner: the owner of the "
+        description="Who may steer the job at a controller that the agent starts. off: nobody. owner: the owner of the "
         "data folder, with `gravac pin`, `dense`, `pause` and `resume`.",
     )
     token: str | None = Field(None, description="Token of a controller that asks for one.", repr=False)
 
     def described(self) -> dict[str, Any]:
-        """For the job's trace: all that does not stand there already, and neither secrets nor places."""
+        """Return the settings for the job's trace: no secrets, no places, and nothing that it records elsewhere."""
         elsewhere = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
         return self.model_dump(
             mode="json",
@@ -186,15 +204,13 @@ class AgentSettings(BaseSettings):
 
 
 def load(**given: Any) -> AgentSettings:
-    """Settings from keyword arguments (None: not given) and the environment.
+    """Read the settings from keyword arguments (None: not given) and the environment.
 
-    Raises SetupError with one sentence per wrong value, naming the keyword or variable it came from. Warns about
-    ``GRAVAC_`` variables that are no settings.
+    Warns about ``GRAVAC_`` variables that are not settings.
+
+    Raises:
+        SetupError: With a sentence for each wrong value, which names the keyword or variable that it came from.
     """
-    known = set(AgentSettings.model_fields)
-    if unknown := sorted(set(given) - known):
-        hints = [f"{name!r}{did_you_mean(name, known | set(OTHER_KEYWORDS))}" for name in unknown]
-        raise SetupError(f"Agent has no keyword {', '.join(hints)}; docs/settings.md lists them all")
     chosen = {name: value for name, value in given.items() if value is not None}
     try:
         settings = AgentSettings(**chosen)
@@ -202,19 +218,21 @@ def load(**given: Any) -> AgentSettings:
         raise SetupError("; ".join(_wrong(each, chosen) for each in error.errors())) from None
     if settings.steering != "off" and settings.controller != "auto":
         raise SetupError(
-            f"steering={settings.steering!r} is for a controller that the agent starts, and "
+            f"steering={settings.steering!r} needs a controller that the agent starts, and "
             f"controller={settings.controller!r}: start that one with `gravac serve --owner-may-steer` and leave "
             "steering (GRAVAC_STEERING) out"
         )
     for name in sorted(os.environ):
-        if name.startswith("GRAVAC_") and not _read_by_us(name):
-            hint = did_you_mean(name, [field.upper() for field in known], prefix="GRAVAC_")
+        if name.startswith("GRAVAC_") and not _is_read(name):
+            hint = did_you_mean(
+                name, [field.upper() for field in AgentSettings.model_fields], prefix="GRAVAC_"
+            )
             warnings.warn(f"environment variable {name!r} is not a setting of gravac{hint}", stacklevel=3)
     return settings
 
 
 def _wrong(error: ErrorDetails, chosen: dict[str, Any]) -> str:
-    """One wrong value, blamed on the keyword or the variable that it came from."""
+    """Return what is wrong with one value, and the keyword or variable that it came from."""
     field, message = ".".join(map(str, error["loc"])), validator_message(error["msg"])
     value = "" if field in SECRET else f"={error['input']!r:.100}"
     if field in chosen:
@@ -227,7 +245,7 @@ def _variable(field: str) -> str:
     return f"GRAVAC_{field.upper()}"
 
 
-def _read_by_us(variable: str) -> bool:
-    """Whether an agent reads it, or a controller, which checks the names of its own variables itself."""
+def _is_read(variable: str) -> bool:
+    """Whether an agent reads the variable, or a controller, which checks the names of its own."""
     field = variable.removeprefix("GRAVAC_").lower()
     return field in AgentSettings.model_fields or variable.startswith("GRAVAC_CONTROLLER_")

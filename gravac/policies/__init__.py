@@ -25,6 +25,7 @@ __all__ = [
     "DensePolicy",
     "GravacPolicy",
     "Policy",
+    "PolicySettings",
     "PolicyState",
     "StaticPolicy",
     "Verdict",

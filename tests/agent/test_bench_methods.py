@@ -1,4 +1,4 @@
-"""Methods of ``gravac bench train`` in one process: each is the training its name says."""
+"""Methods of ``gravac bench train`` in one process: each trains as its name says."""
 
 import math
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 
 from gravac_agent.bench.methods import apply
-from gravac_agent.bench.task import build
 from gravac_agent.bench.train import Trainer
+from gravac_agent.demo import lm
 
 STEPS = 5
 
@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
 
 
 def trained(method: str, folder: Path, clip_norm: float) -> tuple[Tensor, Trainer]:
-    task = replace(build(0, 1, 0, 16), clip_norm=clip_norm)
+    task = replace(lm.build(0, 1, 0, 16), clip_norm=clip_norm)
     with apply(method, task, "none", folder, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
         trainer.train(STEPS)
@@ -41,19 +41,19 @@ def test_an_agent_that_stays_dense_is_plain_ddp(tmp_path: Path) -> None:
     assert trainer.applied.clip_norm == 1.0
 
 
-def test_momentum_is_the_memorys_or_the_optimisers(tmp_path: Path) -> None:
-    """Never both: dense, and not clipped, it makes no difference whose it is."""
+def test_momentum_is_applied_by_the_memory_or_the_optimizer(tmp_path: Path) -> None:
+    """Never by both: dense and without clipping, the result is the same."""
     plain, _ = trained("dense", tmp_path, math.inf)
     ours, trainer = trained("agent//momentum/dense", tmp_path, 1e-3)
-    assert trainer.applied.clip_norm == math.inf, "what the memory sends is not one step's gradient"
+    assert trainer.applied.clip_norm == math.inf, "the memory sends more than one step's gradient"
     assert [group["momentum"] for group in trainer.applied.optimizer.param_groups] == [0.0]
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(plain, trained("dense", tmp_path, 1e-3)[0], rtol=1e-3)
 
 
 def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
-    """After the ramp, from the first to the last of its steps, in a straight line."""
-    task = replace(build(0, 1, 0, 16), ramp_steps=2)
+    """After the ramp it falls in a straight line, from the first to the last of its steps."""
+    task = replace(lm.build(0, 1, 0, 16), ramp_steps=2)
     full = task.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     with apply("dense", task, "none", tmp_path, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1, decay=(4, 8))

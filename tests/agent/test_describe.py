@@ -1,4 +1,4 @@
-"""What a job says of itself in its trace: the commit of its script, its settings, and no secret."""
+"""The description of a job in its trace: the commit of its script, its settings, and no secret."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from gravac_agent.settings import AgentSettings, load
 from gravac_agent.setup import describe
 
 
-def test_the_commit_is_that_of_the_script_not_of_the_folder_one_is_in(
+def test_the_commit_is_that_of_the_script_not_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "project" / "deep" / "train.py"
@@ -45,12 +45,12 @@ def test_a_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
     assert describe.revision() is None
 
 
-def test_settings_are_told_whole_but_for_secrets_and_places() -> None:
-    told = load(token="secret-0123456789", job="a", seed=7, rank_rows=16).described()
-    assert (told["seed"], told["rank_rows"], told["nonfinite"]) == (7, 16, "skip")
-    assert "secret" not in str(told)
+def test_all_settings_are_recorded_except_secrets_and_places() -> None:
+    recorded = load(token="secret-0123456789", job="a", seed=7, rank_rows=16).described()
+    assert (recorded["seed"], recorded["rank_rows"], recorded["nonfinite"]) == (7, 16, "skip")
+    assert "secret" not in str(recorded)
     own_fields = {"enabled", "compressor", "memory", "policy", "window", "job", "link"}
-    assert set(AgentSettings.model_fields) - set(told) == own_fields | {
+    assert set(AgentSettings.model_fields) - set(recorded) == own_fields | {
         "token",
         "data_dir",
         "controller",

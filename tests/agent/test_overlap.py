@@ -55,7 +55,7 @@ class Network(Communicator):
 
     maximum = broadcast = exchange = sum
 
-    def take(self) -> list[tuple[float, float]]:
+    def pop_waits(self) -> list[tuple[float, float]]:
         """As ``Metered``: no time is spent waiting for rounds."""
         return []
 

@@ -1,4 +1,4 @@
-"""One clear error for each wrong use, in one real process of a world of one."""
+"""Each wrong use has a clear error; in one process, a world of one."""
 
 import time
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def test_an_optimizer_of_another_model(world_of_one: None, tmp_path: Path) -> No
         pass
 
 
-def test_an_optimizer_of_some_parameters_is_said_once(
+def test_an_optimizer_of_some_parameters_is_logged_once(
     world_of_one: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module, _ = pair()
@@ -93,7 +93,7 @@ def test_an_agent_that_is_never_entered(
     world_of_one: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module, optimizer = pair()
-    Agent(module, optimizer, controller=None, data_dir=tmp_path)  # kept by nobody
+    Agent(module, optimizer, controller=None, data_dir=tmp_path)  # no reference is left
     step(module, optimizer)
     step(module, optimizer)
     assert caplog.text.count("the Agent made for it does not run: nothing is compressed. Write `with") == 1
@@ -143,7 +143,7 @@ def test_a_state_of_another_model(world_of_one: None, tmp_path: Path) -> None:
         state = agent.state_dict()
     for other, message in (
         (made(32), r"parameter '0\.weight' has shape \(64, 4\) there and \(32, 4\) here"),
-        (pair(), r"it has a parameter '0\.weight' of shape \(64, 4\), which the module lacks"),
+        (pair(), r"the module has no parameter '0\.weight' of shape \(64, 4\)"),
     ):
         with Agent(*other, **options) as agent, pytest.raises(SetupError, match=message):
             agent.load_state_dict(state)
@@ -168,11 +168,11 @@ def test_nested_agents(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
     with (
         Agent(module, optimizer, controller=None, data_dir=tmp_path),
-        pytest.raises(SetupError, match="another Agent is open"),
+        pytest.raises(SetupError, match="another Agent runs in this process"),
         Agent(*pair(), controller=None, data_dir=tmp_path),
     ):
         pass
-    with Agent(module, optimizer, controller=None, data_dir=tmp_path):  # the first one left all in order
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path):  # the first one closed cleanly
         step(module, optimizer)
 
 
@@ -192,7 +192,43 @@ def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:
     step(module, optimizer)  # the module trains on
 
 
-def test_the_users_exception_is_not_masked(world_of_one: None, tmp_path: Path) -> None:
+def test_start_and_close_without_with(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    agent = Agent(module, optimizer, controller=None, data_dir=tmp_path, job="plain", policy="static:cf=2")
+    agent.start()
+    with pytest.raises(SetupError, match=r"was started already: call start\(\) once"):
+        agent.start()
+    step(module, optimizer)
+    assert agent.state is not None
+    agent.close()
+    agent.close()
+    assert agent.state is None
+    with pytest.raises(ClosedError, match="make a new one"):
+        agent.start()
+    ends = [
+        line.record for line in read_trace(tmp_path / "plain/journal.jsonl") if isinstance(line.record, End)
+    ]
+    assert [end.steps for end in ends] == [1], "the second close reports nothing"
+
+
+def test_a_failed_start_may_be_repeated(world_of_one: None, tmp_path: Path) -> None:
+    module, optimizer = pair()
+    first, second = (Agent(module, optimizer, controller=None, data_dir=tmp_path) for _ in range(2))
+    first.start()
+    with pytest.raises(SetupError, match="another Agent runs"):
+        second.start()
+    first.close()
+    second.start()
+    second.close()
+
+
+def test_ddps_hook_and_torchs_hooks_are_not_methods_of_the_agent() -> None:
+    public = {name for name in dir(Agent) if not name.startswith("_")}
+    methods = {"start", "close", "log", "wait_ready", "state_dict", "load_state_dict", "switch"}
+    assert public == methods | {"state", "url", "trace_path"}
+
+
+def test_the_users_exception_is_raised_unchanged(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
 
     def broken_training() -> None:
@@ -219,7 +255,7 @@ def test_not_enabled_does_nothing(world_of_one: None, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*/journal.jsonl")) == []
 
 
-def test_a_policy_of_ones_own_needs_to_decide_in_process(world_of_one: None, tmp_path: Path) -> None:
+def test_an_unregistered_policy_decides_in_process(world_of_one: None, tmp_path: Path) -> None:
     class Mine(DensePolicy):
         name = "mine"
 
@@ -251,7 +287,7 @@ def test_a_checkpoint_that_does_not_fit(world_of_one: None, tmp_path: Path) -> N
         ):
             agent.load_state_dict({**state, **change})
     with Agent(module, optimizer, controller=None, data_dir=tmp_path, policy="static:cf=4") as agent:
-        with pytest.raises(SetupError, match=r"these are of ranks \[0\]"):
+        with pytest.raises(SetupError, match=r"the list has ranks \[0\]"):
             agent.load_state_dict([{**state, "world_size": 2}])
         agent.load_state_dict([{**state, "world_size": 2}, {**state, "world_size": 2, "rank": 1}])
 
@@ -301,7 +337,7 @@ def test_the_owner_of_the_folder_steers_a_training(world_of_one: None, tmp_path:
     assert not (tmp_path / "mine" / CONTROL_TOKEN_NAME).exists()
 
 
-def test_steering_is_for_a_controller_of_ones_own() -> None:
+def test_steering_needs_a_controller_that_the_agent_starts() -> None:
     for controller in ("none", "http://127.0.0.1:8756"):
         with pytest.raises(SetupError, match=r"steering='owner' .*gravac serve --owner-may-steer"):
             load(steering="owner", controller=controller)
@@ -311,16 +347,19 @@ def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pyte
     module, optimizer = pair()
     elsewhere = [
         nn.Parameter(torch.empty(3, device="meta"))
-    ]  # stands in for a GPU, which the test machine lacks
+    ]  # instead of a GPU, which the test machine lacks
     monkeypatch.setattr(module, "parameters", lambda: iter(elsewhere))
     with pytest.raises(SetupError, match="on the CPU only, the module's are on meta: pass enabled=False"):
         Agent(module, optimizer)
     Agent(module, optimizer, enabled=False)
 
 
-def test_momentum_twice_is_refused(world_of_one: None, tmp_path: Path) -> None:
+def test_a_second_momentum_is_an_error(world_of_one: None, tmp_path: Path) -> None:
     module, _ = pair()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.8)
     agent = Agent(module, optimizer, memory="momentum:momentum=0.9", controller=None, data_dir=tmp_path)
-    with pytest.raises(SetupError, match=r"one of 0\.8 on top: give the optimiser momentum=0"), agent:
+    with (
+        pytest.raises(SetupError, match=r"momentum=0\.8 as well: give the optimizer momentum=0"),
+        agent,
+    ):
         pass

@@ -12,29 +12,28 @@ from gravac.traces import TraceWriter
 from tools.chaos import checks
 from tools.chaos.events import LIES
 from tools.chaos.journals import Journal, journals
-from tools.chaos.life import Life
-from tools.chaos.training import Remains
-from tools.chaos.watch import Watch, most_within
+from tools.chaos.launch import Launch, TrainingRecord
+from tools.chaos.peers.watch import Watch, most_within
 from tools.harness.builders import Trainer, spec
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-class Story:
-    """A job of ten windows as it was handed in, and its journal, which a test spoils."""
+class Handover:
+    """A job of ten windows as it was handed_in in, and its journal, which a test spoils."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.remains = Remains(Life(folder, "life0", 2, {}, {}), outcome="finished")
+        self.remains = TrainingRecord(Launch(folder, "launch0", 2, {}, {}), outcome="finished")
         fold, trainer = JobFold(spec()), Trainer()
         self.records: list[tuple[WindowReport, Decision]] = []
         for _ in range(10):
             report = trainer.report(fold.decision)
             self.records.append((report, fold.decide(report)))
-        handed = "".join(report.model_dump_json() + "\n" for report, _ in self.records)
-        self.remains.life.handed.write_text(handed)
-        self.remains.life.file(0, "log").write_text("")
-        self.remains.life.file(0, "notes").write_text('{"incarnation": "first"}\n')
+        handed_in = "".join(report.model_dump_json() + "\n" for report, _ in self.records)
+        self.remains.launch.handed_in.write_text(handed_in)
+        self.remains.launch.file(0, "log").write_text("")
+        self.remains.launch.file(0, "notes").write_text('{"incarnation": "first"}\n')
 
     def books(self, keep: Callable[[int], int] = lambda number: 1, *more: Event | End) -> list[Journal]:
         """Write the journal, each window so many times, and read it."""
@@ -47,74 +46,78 @@ class Story:
         return journals(self.folder / "runs")
 
     def log(self, text: str) -> None:
-        self.remains.life.file(0, "log").write_text(text)
+        self.remains.launch.file(0, "log").write_text(text)
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Story:
-    return Story(tmp_path)
+def handover(tmp_path: Path) -> Handover:
+    return Handover(tmp_path)
 
 
 def gap(first: int, last: int) -> Event:
     return Event(kind="gap", window=last + 1, message=f"windows {first} to {last} never arrived")
 
 
-def test_a_whole_journal_is_right(story: Story) -> None:
-    books = story.books(lambda number: 1, End(incarnation="first", windows=10, steps=500, message="finished"))
+def test_a_whole_journal_is_right(handover: Handover) -> None:
+    books = handover.books(
+        lambda number: 1, End(incarnation="first", windows=10, steps=500, message="finished")
+    )
     assert books[0].wrong == []
-    assert checks.windows(story.remains, books, {0, 50}) == []
-    assert checks.ended(story.remains, books) == []
+    assert checks.windows(handover.remains, books, {0, 50}) == []
+    assert checks.ended(handover.remains, books) == []
 
 
-def test_a_lost_window_is_found(story: Story) -> None:
-    books = story.books(lambda number: number != 4)
+def test_a_lost_window_is_found(handover: Handover) -> None:
+    books = handover.books(lambda number: number != 4)
     assert any("windows range(4, 5) are missing" in sentence for sentence in books[0].wrong)
-    (sentence,) = checks.windows(story.remains, books, set())
+    (sentence,) = checks.windows(handover.remains, books, set())
     assert "windows 4 of 10" in sentence
     assert "nobody said so" in sentence
 
 
-def test_one_that_was_acknowledged_is_worse(story: Story) -> None:
-    acknowledged = {story.records[4][0].first_step}
-    found = checks.windows(story.remains, story.books(lambda number: number != 4), acknowledged)
+def test_one_that_was_acknowledged_is_worse(handover: Handover) -> None:
+    acknowledged = {handover.records[4][0].first_step}
+    found = checks.windows(handover.remains, handover.books(lambda number: number != 4), acknowledged)
     assert any("were acknowledged and are not in the journal" in sentence for sentence in found)
 
 
-def test_what_the_agent_announced_is_not_lost(story: Story) -> None:
-    books = story.books(lambda number: number < 8)
-    story.log(
+def test_what_the_agent_announced_is_not_lost(handover: Handover) -> None:
+    books = handover.books(lambda number: number < 8)
+    handover.log(
         "1 ERROR gravac.agent: the journal of job job lacks 2 windows that were never acknowledged, 1 events\n"
     )
-    assert checks.windows(story.remains, books, set()) == []
-    assert checks.ended(story.remains, books) == []
-    story.log("1 ERROR gravac.agent: the journal of job job lacks 1 windows that were never acknowledged\n")
-    assert checks.windows(story.remains, books, set())
+    assert checks.windows(handover.remains, books, set()) == []
+    assert checks.ended(handover.remains, books) == []
+    handover.log(
+        "1 ERROR gravac.agent: the journal of job job lacks 1 windows that were never acknowledged\n"
+    )
+    assert checks.windows(handover.remains, books, set())
 
 
-def test_a_killed_rank_0_may_lose_its_last_windows_only(story: Story) -> None:
-    story.remains.outcome, story.remains.killed = "killed", 0
-    assert checks.windows(story.remains, story.books(lambda number: number < 7), set()) == []
-    (story.folder / "runs" / "job" / "journal.jsonl").unlink()
-    assert checks.windows(story.remains, story.books(lambda number: number != 7), set())
+def test_a_killed_rank_0_may_lose_its_last_windows_only(handover: Handover) -> None:
+    handover.remains.outcome, handover.remains.killed = "killed", 0
+    assert checks.windows(handover.remains, handover.books(lambda number: number < 7), set()) == []
+    (handover.folder / "runs" / "job" / "journal.jsonl").unlink()
+    assert checks.windows(handover.remains, handover.books(lambda number: number != 7), set())
 
 
-def test_a_doubled_window_is_found(story: Story) -> None:
-    books = story.books(lambda number: 2 if number == 3 else 1)
+def test_a_doubled_window_is_found(handover: Handover) -> None:
+    books = handover.books(lambda number: 2 if number == 3 else 1)
     assert any(sentence.startswith("doubled: journal") for sentence in books[0].wrong)
     assert any(sentence.startswith("replay:") for sentence in books[0].wrong)
     assert any(
-        sentence.startswith("doubled: life0") for sentence in checks.windows(story.remains, books, set())
+        sentence.startswith("doubled: launch0") for sentence in checks.windows(handover.remains, books, set())
     )
 
 
-def test_an_end_that_is_missing_is_found(story: Story) -> None:
-    assert checks.ended(story.remains, story.books())
+def test_an_end_that_is_missing_is_found(handover: Handover) -> None:
+    assert checks.ended(handover.remains, handover.books())
 
 
-def test_ranks_that_differ_are_found(story: Story) -> None:
-    story.remains.life.file(0, "notes").write_text('{"step": 20, "fingerprint": "a"}\n')
-    story.remains.life.file(1, "notes").write_text('{"step": 20, "fingerprint": "b"}\n{"step": 4')
-    assert checks.equal(story.remains) == ["ranks differ: life0: from step 20 of 20"]
+def test_ranks_that_differ_are_found(handover: Handover) -> None:
+    handover.remains.launch.file(0, "notes").write_text('{"step": 20, "fingerprint": "a"}\n')
+    handover.remains.launch.file(1, "notes").write_text('{"step": 20, "fingerprint": "b"}\n{"step": 4')
+    assert checks.equal(handover.remains) == ["ranks differ: launch0: from step 20 of 20"]
 
 
 def test_a_storm_is_found() -> None:
@@ -154,10 +157,10 @@ FLOOD = "".join(f"{number} WARNING gravac.agent: again\n" for number in range(30
         FLOOD,
     ],
 )
-def test_a_bad_log_is_found(story: Story, text: str) -> None:
-    assert checks.log(story.remains) == []
-    story.log(text)
-    assert checks.log(story.remains)
+def test_a_bad_log_is_found(handover: Handover, text: str) -> None:
+    assert checks.log(handover.remains) == []
+    handover.log(text)
+    assert checks.log(handover.remains)
 
 
 def test_there_are_many_kinds_of_lies() -> None:

@@ -1,4 +1,4 @@
-"""The demo's tasks: real data, split cleanly, the same on every rank where it must be."""
+"""The demo's tasks: real data, a clean split, and the same on every rank where it must be."""
 
 import itertools
 import sys
@@ -7,31 +7,31 @@ from pathlib import Path
 import pytest
 import torch
 
-from gravac_agent.demo import corpus, digits, lm, train
-from gravac_agent.demo.task import TaskError
+from gravac_agent.demo import digits, lm, train
+from gravac_agent.demo.task import TaskError, rate_share
 
 
 def test_corpus_is_the_standard_library_split_by_file(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"m{number:02}.py").write_bytes(bytes([65 + number]) * 10_000)
-    training, heldout = corpus.split(tmp_path)
+    training, heldout = lm.split_text(tmp_path)
     assert heldout.tolist() == [65 + 9] * 10_000 + [65 + 19] * 10_000
     assert not set(training.tolist()) & set(heldout.tolist())
     assert len(training) == 180_000
-    assert b"import os" in bytes(corpus.split()[0].tolist())
-    assert all(torch.equal(a, b) for a, b in zip(corpus.split(), corpus.split(), strict=True))
+    assert b"import os" in bytes(lm.split_text()[0].tolist())
+    assert all(torch.equal(a, b) for a, b in zip(lm.split_text(), lm.split_text(), strict=True))
 
 
 def test_corpus_is_capped(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"m{number:02}.py").write_bytes(b"x" * 50_000)
-    training, heldout = corpus.split(tmp_path, max_bytes=600_000)
+    training, heldout = lm.split_text(tmp_path, max_bytes=600_000)
     assert len(training) + len(heldout) == 600_000
 
 
-def test_a_python_without_source_is_said(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="without the text of its standard library"):
-        corpus.split(tmp_path)
+def test_a_python_without_source_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="without the source of its standard library"):
+        lm.split_text(tmp_path)
 
 
 def test_ranks_share_the_model_and_not_the_data() -> None:
@@ -47,7 +47,7 @@ def test_ranks_share_the_model_and_not_the_data() -> None:
     assert not torch.equal(next(lm.build(0, 2, seed=4).batches)[0], mine[0])
 
 
-def test_heldout_is_shared_out_whole() -> None:
+def test_ranks_share_all_heldout_batches() -> None:
     alone = [inputs for inputs, _ in lm.build(0, 1, seed=0).heldout]
     shares = [[inputs for inputs, _ in lm.build(rank, 3, seed=0).heldout] for rank in range(3)]
     mixed = [part for row in itertools.zip_longest(*shares) for part in row if part is not None]
@@ -56,13 +56,13 @@ def test_heldout_is_shared_out_whole() -> None:
 
 
 def test_the_gradient_is_worth_compressing() -> None:
-    """What the page and the documents say: 4.2 MB a step."""
+    """The documents say 4.2 MB a step."""
     elements = sum(parameter.numel() for parameter in lm.ByteLSTM().parameters())
     assert 3e6 < 4 * elements < 5e6
 
 
 def test_the_learning_rate_rises_then_falls() -> None:
-    rates = [train._rate(step, 100, 10) for step in range(101)]
+    rates = [rate_share(step, 100, 10) for step in range(101)]
     assert rates[0] == pytest.approx(0.1)
     assert max(rates) == rates[9]
     assert rates[100] == pytest.approx(0.05)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def demo(folder: Path, *arguments: str) -> str:
-    """Two ranks of the demo in ``folder``, with the environment torchrun gives them. What rank 0 said."""
+    """Run two ranks of the demo in ``folder``, with torchrun's environment. Returns the output of rank 0."""
     shared = surroundings(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE="2", OMP_NUM_THREADS="1"
     )
@@ -66,7 +66,7 @@ def test_lines_for_people_without_progress(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.distributed
 def test_the_example_on_two_hosts(tmp_path: Path) -> None:
-    """As docs/multi-host.md shows, both hosts being this one."""
+    """As docs/multi-host.md shows, with both hosts on this machine."""
     port = str(free_port())
     hosts = []
     with WarmPython(tmp_path) as warm:

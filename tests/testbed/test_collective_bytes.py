@@ -30,7 +30,8 @@ def test_bytes_said_are_bytes_counted(tmp_path: Path) -> None:
         words = [
             sys.executable,
             "-m",
-            "gravac_agent.bench.exchange",
+            "gravac_agent.bench.wire",
+            "rank",
             "--codec",
             "topk",
             "--interface",

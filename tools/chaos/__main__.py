@@ -1,4 +1,4 @@
-"""``python -m tools.chaos --events 500 --seed 1``: run it, tell what happened, exit 1 when something did not hold."""
+"""``python -m tools.chaos --events 500 --seed 1``: run it, print what happened, exit 1 when a check failed."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="keep the logs of what did not fail, too")
     parser.add_argument("--stop", action="store_true", help="end after the first episode that failed")
     parser.add_argument("--json", type=Path, help="write the summary here, too")
-    parser.add_argument("--verbose", action="store_true", help="tell each event")
+    parser.add_argument("--verbose", action="store_true", help="print each event")
     given = parser.parse_args(arguments)
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             wanted = min(given.per_episode, given.events - done)
             outcome = run(place, given.seed, number, wanted, witness, lies, given.mode)
             outcomes.append(outcome)
-            tell(number, outcome, given, place)
+            print_outcome(number, outcome, given, place)
             if not outcome.wrong and not given.keep:
                 shutil.rmtree(place, ignore_errors=True)
             if outcome.wrong and given.stop:
@@ -77,16 +77,16 @@ def happened(outcomes: list[Outcome]) -> int:
     return sum(outcome.events.total() for outcome in outcomes)
 
 
-def tell(number: int, outcome: Outcome, given: argparse.Namespace, place: Path) -> None:
-    """One line an episode; the story of one that failed."""
+def print_outcome(number: int, outcome: Outcome, given: argparse.Namespace, place: Path) -> None:
+    """Print a line for an episode, and the events of one that failed."""
     print(
-        f"episode {number} ({outcome.mode}): {outcome.events.total()} events, {outcome.lives} lives, "
+        f"episode {number} ({outcome.mode}): {outcome.events.total()} events, {outcome.launches} launches, "
         f"{outcome.windows} windows, longest step {outcome.longest_step:.2f} s: "
         f"{'FAILED' if outcome.wrong else 'ok'}",
         flush=True,
     )
     if outcome.wrong or given.verbose:
-        for line in outcome.story:
+        for line in outcome.log_lines:
             print(f"    {line}")
     for sentence in outcome.wrong:
         print(f"  VIOLATION {sentence}")
@@ -106,15 +106,15 @@ def summary(outcomes: list[Outcome], late: float, seconds: float) -> dict[str, o
         "events": events.total(),
         "events_by_kind": dict(sorted(events.items())),
         "episodes": len(outcomes),
-        "lives": sum(outcome.lives for outcome in outcomes),
-        "windows_handed_in": sum(outcome.handed for outcome in outcomes),
+        "launches": sum(outcome.launches for outcome in outcomes),
+        "windows_handed_in": sum(outcome.handed_in for outcome in outcomes),
         "windows_journaled": sum(outcome.windows for outcome in outcomes),
         "windows_announced_as_lost": sum(outcome.announced for outcome in outcomes),
         "windows_sent_again": sum(outcome.resent for outcome in outcomes),
         "longest_step_seconds": round(max((outcome.longest_step for outcome in outcomes), default=0.0), 3),
         "longest_close_seconds": round(max((outcome.longest_close for outcome in outcomes), default=0.0), 3),
         "machine_late_seconds": round(late, 3),
-        "requests_to_liars": sum(outcome.untold for outcome in outcomes),
+        "requests_to_liars": sum(outcome.invalid_requests for outcome in outcomes),
         "most_requests_to_a_liar_in_a_second": max((outcome.busiest for outcome in outcomes), default=0),
         "violations": len(wrong),
         "violations_by_kind": dict(sorted(Counter(sentence.split(":")[0] for sentence in wrong).items())),

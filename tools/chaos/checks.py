@@ -1,4 +1,4 @@
-"""What must hold after an episode. Each check returns sentences about what does not."""
+"""What must hold after an episode. Each check returns a sentence for everything that does not."""
 
 import re
 from collections import Counter
@@ -7,14 +7,14 @@ from typing import Any
 
 from gravac.protocol import WindowReport
 from tools.chaos.journals import Journal
+from tools.chaos.launch import TrainingRecord, whole_lines
 from tools.chaos.scene import Scene
-from tools.chaos.training import Remains, whole_lines
 from tools.chaos.witness import Witness
 
 STEP_SECONDS = 2.0
-"""Longest step, but for what the machine itself was late."""
+"""Longest step, apart from the time that the machine itself was late."""
 BUSY = 4.0
-"""Processes that want each core, from which on all bounds on time grow in proportion."""
+"""Load per core; above it, all bounds on time grow in proportion."""
 CLOSE_SECONDS = 8.0
 FRESH_CLOSE_SECONDS = 25.0
 """Longest ``close`` where a controller has to be started, which takes seconds on a busy machine."""
@@ -28,19 +28,19 @@ _ESCAPES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def announced(log: str) -> tuple[set[int], int]:
-    """What the agent's log says that the journal lacks: windows by number, and how many more."""
+    """Return what the journal lacks by the agent's log: windows by number, and how many more."""
     lacks = " ".join(_LACKS.findall(log))
     return {int(number) for number in _DROPPED.findall(log)}, sum(map(int, _COUNT.findall(lacks)))
 
 
-def windows(training: Remains, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
-    """Every window handed in is journaled once, or announced. ``acknowledged``: first steps of those that were."""
-    handed = [WindowReport.model_validate_json(line) for line in whole_lines(training.life.handed)]
-    if not handed:
+def windows(training: TrainingRecord, books: Iterable[Journal], acknowledged: set[int]) -> list[str]:
+    """Check that every window is journaled once, or its loss announced. ``acknowledged``: first steps of windows."""
+    handed_in = [WindowReport.model_validate_json(line) for line in whole_lines(training.launch.handed_in)]
+    if not handed_in:
         return []
-    name, incarnation = training.life.name, handed[0].incarnation
+    name, incarnation = training.launch.name, handed_in[0].incarnation
     found: list[str] = []
-    kept: dict[int, WindowReport] = {}
+    journaled: dict[int, WindowReport] = {}
     gaps: set[int] = set()
     for book in books:
         own = [report for report in book.windows if report.incarnation == incarnation]
@@ -48,45 +48,47 @@ def windows(training: Remains, books: Iterable[Journal], acknowledged: set[int])
             if times > 1:
                 found.append(f"doubled: {name}: the window from step {first_step} is journaled {times} times")
         for report in own:
-            kept[report.first_step] = report
+            journaled[report.first_step] = report
         if own:
             gaps |= {number for gap in book.gaps for number in gap}
     offset = 0
-    for report in handed:
-        there = kept.pop(report.first_step, None)
+    for report in handed_in:
+        there = journaled.pop(report.first_step, None)
         if there is not None:
             offset = there.window - report.window
             if there.model_copy(update={"window": report.window}) != report:
                 found.append(f"altered: {name}: window {report.window} is journaled with other content")
-    if kept:
-        found.append(f"invented: {name}: {len(kept)} journaled windows were never handed in")
+    if journaled:
+        found.append(f"invented: {name}: {len(journaled)} journaled windows were never handed_in in")
     stepped = {
         report.first_step for book in books for report in book.windows if report.incarnation == incarnation
     }
-    missing = [report for report in handed if report.first_step not in stepped]
+    missing = [report for report in handed_in if report.first_step not in stepped]
     lost = [report.window for report in missing if report.first_step in acknowledged]
     if lost:
         found.append(f"lost: {name}: windows {lost} were acknowledged and are not in the journal")
-    if training.killed == 0:  # may take with it what it had not sent
-        last = max((report.window for report in handed if report.first_step in stepped), default=-1)
+    if training.killed == 0:  # it may not have sent the last ones
+        last = max((report.window for report in handed_in if report.first_step in stepped), default=-1)
         missing = [report for report in missing if report.window < last]
     dropped, more = announced(training.log())
-    unsaid = [report.window for report in missing if not {report.window, report.window + offset} & dropped]
-    if len(unsaid) > more:
+    unannounced = [
+        report.window for report in missing if not {report.window, report.window + offset} & dropped
+    ]
+    if len(unannounced) > more:
         where = (
             "only the gap in the journal says so"
-            if {one + offset for one in unsaid} <= gaps
-            else "nobody said so"
+            if {one + offset for one in unannounced} <= gaps
+            else "no log says so"
         )
         found.append(
-            f"lost: {name} ({training.outcome}): windows {spans(unsaid)} of {len(handed)} were handed in and are in no "
-            f"journal; the log announces {more}, {where}"
+            f"lost: {name} ({training.outcome}): windows {spans(unannounced)} of {len(handed_in)} were handed in and "
+            f"are in no journal; the log announces {more}, {where}"
         )
     return found
 
 
 def spans(numbers: list[int]) -> str:
-    """Numbers in few words."""
+    """Write numbers as ranges."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -96,34 +98,34 @@ def spans(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, span)) for span in found)
 
 
-def ended(training: Remains, books: Iterable[Journal]) -> list[str]:
-    """An orderly end is in the journal, unless the log says that something is not."""
+def ended(training: TrainingRecord, books: Iterable[Journal]) -> list[str]:
+    """Check that an orderly end is in the journal, unless the log announces a loss."""
     if training.outcome != "finished":
         return []
     starts = [note["incarnation"] for note in training.notes(0) if "incarnation" in note]
     if starts and not any(starts[0] in book.ends for book in books) and not _LACKS.search(training.log()):
-        return [f"end: {training.life.name} ended in order, and no journal says so"]
+        return [f"end: {training.launch.name} ended in order, and no journal says so"]
     return []
 
 
-def equal(training: Remains) -> list[str]:
-    """All ranks have the same parameters, all along and at the end."""
+def equal(training: TrainingRecord) -> list[str]:
+    """Check that all ranks have the same parameters, throughout and at the end."""
     seen: dict[int, set[str]] = {}
-    for rank in range(training.life.world):
+    for rank in range(training.launch.world):
         for note in training.notes(rank):
             if "fingerprint" in note:
                 seen.setdefault(note["step"], set()).add(note["fingerprint"])
     differing = sorted(step for step, prints in seen.items() if len(prints) > 1)
     if differing:
-        return [f"ranks differ: {training.life.name}: from step {differing[0]} of {max(seen)}"]
+        return [f"ranks differ: {training.launch.name}: from step {differing[0]} of {max(seen)}"]
     return []
 
 
-def times(training: Remains, witness: Witness) -> list[str]:
-    """Steps and the end took no longer than they may, and the training ended."""
+def times(training: TrainingRecord, witness: Witness) -> list[str]:
+    """Check that steps and the end took no longer than allowed, and that the training ended."""
     found = []
-    name = training.life.name
-    for rank in range(training.life.world):
+    name = training.launch.name
+    for rank in range(training.launch.world):
         notes = training.notes(rank)
         for note in [note for note in notes if "longest" in note][-1:]:
             seconds, step, began = note["longest"]
@@ -152,38 +154,38 @@ def times(training: Remains, witness: Witness) -> list[str]:
 
 
 def patience(note: dict[str, Any]) -> float:
-    """How many times longer things may take on a machine as busy as that."""
+    """Return how many times longer things may take under that load."""
     return max(1.0, float(note.get("busy", 0.0)) / BUSY)
 
 
-def log(training: Remains) -> list[str]:
-    """The training's log holds no control characters, no traceback of ours and no flood."""
+def log(training: TrainingRecord) -> list[str]:
+    """Check that the training's log has no control characters, no traceback and no flood of lines."""
     found = []
-    for rank in range(training.life.world):
+    for rank in range(training.launch.world):
         text = training.log(rank)
         if match := _ESCAPES.search(text):
             at = text[max(0, match.start() - 60) : match.end() + 20]
-            found.append(f"log: {training.life.name}: rank {rank} logged a control character: {at!r}")
+            found.append(f"log: {training.launch.name}: rank {rank} logged a control character: {at!r}")
         if training.outcome == "finished" and "Traceback" in text:
             last = text[text.index("Traceback") :].splitlines()
             error = next((line for line in last[1:] if line and not line.startswith(" ")), "")
-            found.append(f"log: {training.life.name}: rank {rank} logged a traceback: {error}")
+            found.append(f"log: {training.launch.name}: rank {rank} logged a traceback: {error}")
         seconds = [int(stamp) // 1000 for stamp in _STAMP.findall(text)]
         most = max(Counter(seconds).values(), default=0)
         if most > MOST_LINES_A_SECOND:
-            found.append(f"log: {training.life.name}: rank {rank} logged {most} lines within a second")
+            found.append(f"log: {training.launch.name}: rank {rank} logged {most} lines within a second")
     return found
 
 
 def peers(scene: Scene) -> list[str]:
-    """No request storm, and nobody saw what is not for them."""
+    """Check that there was no request storm, and that no server saw what it must not."""
     found = []
     for watch in scene.watches:
         found += watch.storms() + watch.leaks(frozenset(scene.tokens))
     return found
 
 
-def obeyed(training: Remains) -> list[str]:
-    """The ranks sent no CF beyond the bounds of their policy."""
+def obeyed(training: TrainingRecord) -> list[str]:
+    """Check that the ranks sent no CF above their policy's bounds."""
     beyond = sorted(cf for cf in training.cfs if cf > 1000.0)
-    return [f"bounds: {training.life.name} sent at CF {beyond}"] if beyond else []
+    return [f"bounds: {training.launch.name} sent at CF {beyond}"] if beyond else []

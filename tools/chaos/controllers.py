@@ -1,4 +1,4 @@
-"""A controller of our own behind the proxy: killed, stopped and started again."""
+"""Controllers: their processes, and one that we serve behind a proxy and kill, stop and start again."""
 
 import contextlib
 import json
@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tools.chaos.processes import send
-from tools.chaos.proxy import Proxy
+from tools.chaos.peers.proxy import Proxy
 
 
 class Served:
@@ -28,12 +27,12 @@ class Served:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; None while there is none that answers."""
+        """Of the running process; None while there is none."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
     def start(self, after: float = 0.0) -> None:
-        """Start it in the background, so many seconds from now; it tries until it can."""
+        """Start it in the background after ``after`` seconds, and retry until it runs."""
         self._wanted = True
         if self._starting is None or not self._starting.is_alive():
             self._starting = threading.Thread(target=self._start, args=(after,), daemon=True)
@@ -56,7 +55,7 @@ class Served:
             self._close_pipes(self._process)
 
     def stop(self) -> None:
-        """For good."""
+        """Stop it and do not start it again."""
         self._wanted = False
         if self._starting is not None:
             self._starting.join(30)
@@ -88,7 +87,7 @@ class Served:
                 parts = urlsplit(json.loads(line)["url"])
                 self._proxy.upstream = (str(parts.hostname), int(parts.port or 0))
                 return
-            process.wait()  # it cannot start, while the disk is full
+            process.wait()  # it does not start while the disk is full
             self._close_pipes(process)
             time.sleep(0.2)
 
@@ -97,3 +96,49 @@ class Served:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+def children(parent: int) -> list[int]:
+    """Return the running controllers that this process started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                after = (entry / "stat").read_text().rpartition(")")[2].split()
+                ours = int(after[1]) == parent and after[0] != "Z"
+                if ours and b"gravac_controller" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def of_folder(folder: Path) -> list[int]:
+    """Return the running controllers of a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (entry / "cmdline").read_bytes()  # empty once it has ended
+                if b"gravac_controller" in command and str(folder).encode() in command:
+                    found.append(int(entry.name))
+    return found
+
+
+def token_of(pid: int) -> str | None:
+    """Return the token in a process's environment."""
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == b"GRAVAC_TOKEN":
+                return value.decode()
+    return None
+
+
+def send(pid: int | None, number: int) -> bool:
+    """Send a signal. Returns False when there is no such process."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -10,7 +10,7 @@ SIZE = 32 << 20
 
 
 class Disk:
-    """``folder`` on a small file system of its own, where we may mount one."""
+    """A folder on a small file system of its own, where mounting is allowed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -20,7 +20,7 @@ class Disk:
         self._limited: list[int] = []
 
     def fill(self, pid: int | None) -> None:
-        """No byte more: for anybody, or for process ``pid``."""
+        """Leave no room, for all processes; without a mount, for process ``pid``."""
         if not self.mounted:
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -36,7 +36,7 @@ class Disk:
                 file.write(b"0")
 
     def free(self) -> None:
-        """As before."""
+        """Make room again."""
         (self.folder / ".full").unlink(missing_ok=True)
         for pid in self._limited:
             with contextlib.suppress(ProcessLookupError):
@@ -45,6 +45,6 @@ class Disk:
         self._limited.clear()
 
     def unmount(self) -> None:
-        """What is in the folder is gone with it, where it was mounted."""
+        """Unmount the file system, which drops its files."""
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)

@@ -1,4 +1,4 @@
-"""One job from its first life to the checks: events at random moments, drawn from a seed."""
+"""One job from its first launch to the checks, with events at random moments, drawn from a seed."""
 
 import random
 import shutil
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from tools.chaos import checks, events
 from tools.chaos.journals import journals, latest
-from tools.chaos.liars import Lie
+from tools.chaos.launch import lines, whole_lines
+from tools.chaos.peers.lies import Lie
 from tools.chaos.scene import Mode, Scene
-from tools.chaos.training import Training, lines, whole_lines
+from tools.chaos.training import Training
 from tools.chaos.witness import Witness
 
 RECOVERY_SECONDS = 120.0
@@ -21,7 +22,7 @@ attempts, and long enough to start a controller on a busy machine."""
 QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
 """Seconds between events: mostly the former, so that one meets what the other left; sometimes enough to recover."""
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
@@ -30,18 +31,18 @@ class Outcome:
 
     mode: Mode
     events: Counter[str] = field(default_factory=Counter)
-    story: list[str] = field(default_factory=list)
+    log_lines: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     windows: int = 0
-    handed: int = 0
+    handed_in: int = 0
     announced: int = 0
     """Windows that the agents' logs said were lost."""
     resent: int = 0
-    lives: int = 0
+    launches: int = 0
     longest_step: float = 0.0
     longest_close: float = 0.0
     busiest: int = 0
-    untold: int = 0
+    invalid_requests: int = 0
     """Requests that lied-to agents sent, of all."""
 
 
@@ -57,9 +58,9 @@ def run(
     """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
     mode = mode or ("own" if number % 2 else "served")
-    deck = list(lies)
-    random.Random(seed).shuffle(deck)
-    scene, outcome = Scene(folder, mode, number, chance, deck), Outcome(mode)
+    order = list(lies)
+    random.Random(seed).shuffle(order)
+    scene, outcome = Scene(folder, mode, number, chance, order), Outcome(mode)
     try:
         live(scene, outcome, wanted)
         for left in scene.close():
@@ -79,26 +80,24 @@ def run(
 
 
 def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
-    """Run the job's lives and let things happen."""
+    """Run the job's launches and let things happen."""
     began, done, refused = time.monotonic(), 0, 0
 
-    def tell(what: str) -> None:
-        outcome.story.append(
-            f"{time.monotonic() - began:7.2f} {scene.trainings and scene.training.life.name} {what}"
+    def log(what: str) -> None:
+        outcome.log_lines.append(
+            f"{time.monotonic() - began:7.2f} {scene.trainings and scene.training.launch.name} {what}"
         )
 
-    begin(scene, tell, outcome)
+    begin(scene, log, outcome)
     while done < wanted and not outcome.wrong:
         scene.pause(scene.chance.uniform(*(QUICK if scene.chance.random() < 0.7 else SLOW)))
         if not scene.training.running:
-            outcome.wrong.append(f"failed: {scene.training.life.name} ended by itself")
+            outcome.wrong.append(f"failed: {scene.training.launch.name} ended by itself")
             break
         kind = events.draw(scene)
         if kind.ends and scene.chance.random() < 0.5:
-            recover(
-                scene, outcome
-            )  # else a life that was lost would pass for one that ended during an outage
-            tell("recovered")
+            recover(scene, outcome)  # a lost launch must not look like one that ended in an outage
+            log("recovered")
         what = kind.happen(scene)
         if what is None:
             refused += 1
@@ -107,22 +106,22 @@ def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
             continue
         done += 1
         outcome.events[what] += 1
-        tell(what)
+        log(what)
         if kind.ends:
-            end(scene, tell)
+            end(scene, log)
             if done < wanted:
-                begin(scene, tell, outcome)
+                begin(scene, log, outcome)
     if scene.training.outcome is None:
         scene.pause(scene.chance.uniform(*QUICK))
         recover(scene, outcome)
-        tell("recovered")
+        log("recovered")
         scene.controller()  # notes its token
         scene.training.stop()
-        end(scene, tell)
+        end(scene, log)
 
 
-def begin(scene: Scene, tell: Tell, outcome: Outcome) -> None:
-    """Start a life; sometimes things happen before its first step."""
+def begin(scene: Scene, log: Log, outcome: Outcome) -> None:
+    """Start a launch; sometimes an event comes before its first step."""
     if scene.served is not None:
         scene.served.start(after=scene.chance.choice((0.0, scene.chance.uniform(0.0, 4.0))))
         if scene.chance.random() < 0.7:
@@ -130,38 +129,38 @@ def begin(scene: Scene, tell: Tell, outcome: Outcome) -> None:
     if scene.served is not None and scene.chance.random() < 0.4:
         what = events.cut(scene) or ""
         outcome.events[what] += 1
-        tell(f"{what}, before the start")
-    scene.begin_life()
-    tell("began")
+        log(f"{what}, before the start")
+    scene.begin_launch()
+    log("began")
     if scene.chance.random() < 0.6 or not scene.served:
         if not scene.training.wait_started():
-            outcome.wrong.append(f"failed: {scene.training.life.name} did not start")
-        tell("started")
+            outcome.wrong.append(f"failed: {scene.training.launch.name} did not start")
+        log("started")
 
 
-def end(scene: Scene, tell: Tell) -> None:
-    """Wait for the end of a life, while what is wrong goes on for its time."""
+def end(scene: Scene, log: Log) -> None:
+    """Wait for the end of a launch, while faults last for their time."""
     training = scene.training
     until = time.monotonic() + 60
     while any(process.is_alive() for process in training.processes) and time.monotonic() < until:
         time.sleep(0.02)
         scene.pause(0.0)
     training.join()
-    tell(f"ended: {training.outcome}")
+    log(f"ended: {training.outcome}")
 
 
 def recover(scene: Scene, outcome: Outcome) -> None:
     """Nothing is wrong any more: wait until the ranks do again what the controller decides."""
-    scene.cure_all()
+    scene.repair_all()
     training = scene.training
     if not training.wait_started():
-        outcome.wrong.append(f"failed: {training.life.name} did not start")
+        outcome.wrong.append(f"failed: {training.launch.name} did not start")
         return
     incarnation = next((note["incarnation"] for note in training.notes(0) if "incarnation" in note), "")
-    handed = lines(training.life.handed)
+    handed_in = lines(training.launch.handed_in)
     target = (
-        handed[-1]["last_step"] + 1 if handed else 0
-    )  # of the next window, which nobody has handed in yet
+        handed_in[-1]["last_step"] + 1 if handed_in else 0
+    )  # of the next window, which nobody has handed_in in yet
     until, why = time.monotonic() + RECOVERY_SECONDS, ""
     while training.running:
         newest, epochs = latest(scene.data_dir, incarnation)
@@ -175,10 +174,10 @@ def recover(scene: Scene, outcome: Outcome) -> None:
         else:
             return
         if time.monotonic() > until:
-            outcome.wrong.append(f"no recovery: {training.life.name}: after {RECOVERY_SECONDS:g} s {why}")
+            outcome.wrong.append(f"no recovery: {training.launch.name}: after {RECOVERY_SECONDS:g} s {why}")
             return
         time.sleep(0.1)
-    outcome.wrong.append(f"failed: {training.life.name} ended by itself")
+    outcome.wrong.append(f"failed: {training.launch.name} ended by itself")
 
 
 def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
@@ -187,8 +186,8 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
     acknowledged = scene.proxy.acknowledged if scene.proxy is not None else []
     wrong = [sentence for book in books for sentence in book.wrong]
     for training in scene.trainings:
-        told = {note["incarnation"] for note in training.notes(0) if "incarnation" in note}
-        steps = {first_step for incarnation, first_step in acknowledged if incarnation in told}
+        incarnations = {note["incarnation"] for note in training.notes(0) if "incarnation" in note}
+        steps = {first_step for incarnation, first_step in acknowledged if incarnation in incarnations}
         wrong += checks.windows(training, books, steps)
         wrong += checks.ended(training, books)
         wrong += checks.equal(training)
@@ -196,15 +195,15 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
         wrong += checks.log(training)
         wrong += checks.obeyed(training)
         measure(training, outcome)
-        outcome.handed += len(whole_lines(training.life.handed))
+        outcome.handed_in += len(whole_lines(training.launch.handed_in))
         numbers, more = checks.announced(training.log())
         outcome.announced += len(numbers) + more
     wrong += checks.peers(scene)
     outcome.wrong += wrong
-    outcome.lives = len(scene.trainings)
+    outcome.launches = len(scene.trainings)
     outcome.windows = sum(len(book.windows) for book in books)
     outcome.busiest = max((watch.busiest for watch in scene.watches if watch.strict), default=0)
-    outcome.untold = sum(len(watch.requests) for watch in scene.watches if watch.strict)
+    outcome.invalid_requests = sum(len(watch.requests) for watch in scene.watches if watch.strict)
     if scene.proxy is not None:
         outcome.resent = max(
             0, scene.proxy.everything.paths.count(f"/v1/jobs/{scene.job}/windows") - outcome.windows
@@ -212,7 +211,7 @@ def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
 
 
 def measure(training: Training, outcome: Outcome) -> None:
-    for rank in range(training.life.world):
+    for rank in range(training.launch.world):
         for note in training.notes(rank):
             outcome.longest_step = max(outcome.longest_step, note.get("longest", (0.0,))[0])
             outcome.longest_close = max(outcome.longest_close, note.get("closing", 0.0))
@@ -221,5 +220,5 @@ def measure(training: Training, outcome: Outcome) -> None:
 def keep(scene: Scene) -> None:
     """The journals, to look at: out of the small disk, which goes."""
     if scene.disk.mounted:
-        shutil.copytree(scene.disk.folder, scene.folder / "kept", ignore=shutil.ignore_patterns(".full"))
+        shutil.copytree(scene.disk.folder, scene.folder / "saved", ignore=shutil.ignore_patterns(".full"))
         scene.disk.unmount()

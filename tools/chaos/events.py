@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tools.chaos import contents, framing
-from tools.chaos.liars import Lie
-from tools.chaos.processes import send
-from tools.chaos.proxy import CUTS, Scope, Trouble
+from tools.chaos.controllers import send
+from tools.chaos.peers import http_lies, json_lies
+from tools.chaos.peers.lies import Lie
+from tools.chaos.peers.proxy import CUTS, Scope, Trouble
+from tools.chaos.peers.squatter import Squatter
 from tools.chaos.scene import Mode, Scene
-from tools.chaos.squatter import Squatter
 
-LIES: tuple[Lie, ...] = framing.LIES + contents.LIES
+LIES: tuple[Lie, ...] = http_lies.LIES + json_lies.LIES
 STOP_SECONDS = (0.2, 4.0)
 SCOPES: tuple[Scope, ...] = ("all", "all", "all", "windows", "windows", "jobs", "events", "proof")
 
@@ -46,13 +46,13 @@ def kill(scene: Scene) -> str | None:
 
 def kill_and_squat(scene: Scene) -> str | None:
     """SIGKILL of the agent's own controller; another program has its port at once."""
-    scene.calm(always=True)
+    scene.wait_for_answers(always=True)
     pid, port = scene.controller(), scene.port()
     if pid is None or port is None or port in scene.squatted:
         return None
     silent = scene.chance.random() < 0.25
     lie = None if silent else scene.next_lie()
-    squatter = Squatter(lie, scene.talk)
+    squatter = Squatter(lie, scene.context)
     scene.watches.append(squatter.watch)
     if not send(pid, signal.SIGKILL):
         return None
@@ -60,14 +60,14 @@ def kill_and_squat(scene: Scene) -> str | None:
         return "kill (a squatter came too late)"
     scene.squatted.add(port)
     stays = scene.chance.choice((scene.chance.uniform(0.5, 5.0), 1e6))
-    scene.ill("squatter", stays, squatter.close)
+    scene.add_fault("squatter", stays, squatter.close)
     return f"squatter: {'silent' if lie is None else lie.name}"
 
 
 def stop(scene: Scene) -> str | None:
     """SIGSTOP, and SIGCONT later."""
     pid = scene.controller()
-    if pid is None or any(ill.what == "stopped" for ill in scene.ills):
+    if pid is None or any(fault.what == "stopped" for fault in scene.faults):
         return None
     scene.stop_process(pid, scene.chance.uniform(*STOP_SECONDS))
     return "stop"
@@ -75,16 +75,16 @@ def stop(scene: Scene) -> str | None:
 
 def full_disk(scene: Scene) -> str | None:
     """No room for the journal, for a while."""
-    if any(ill.what == "disk" for ill in scene.ills):
+    if any(fault.what == "disk" for fault in scene.faults):
         return None
     scene.disk.fill(scene.controller())
-    scene.ill("disk", scene.chance.uniform(0.2, 3.0), scene.disk.free)
+    scene.add_fault("disk", scene.chance.uniform(0.2, 3.0), scene.disk.free)
     return "full disk"
 
 
 def cut(scene: Scene) -> str | None:
     """The next few connections end somewhere in a request's answer."""
-    scene.calm()
+    scene.wait_for_answers()
     where, scope = scene.chance.choice(CUTS), scene.chance.choice(SCOPES)
     times = scene.chance.choice((1, 1, 2, 5))
     scene.trouble(Trouble(scope, cut=where, times=times), seconds=scene.chance.uniform(0.5, 3.0))
@@ -96,7 +96,7 @@ def kill_in_answer(scene: Scene) -> str | None:
     served = scene.served
     if served is None or served.pid is None:
         return None
-    scene.calm()
+    scene.wait_for_answers()
     where = scene.chance.choice(CUTS[1:])
     after = scene.chance.uniform(0.0, 2.0)
 
@@ -110,13 +110,17 @@ def kill_in_answer(scene: Scene) -> str | None:
 
 
 def lie(scene: Scene) -> str | None:
-    """The man in the middle answers with a lie for a while."""
-    scene.calm()
-    told = scene.next_lie()
-    scope = scene.chance.choice(SCOPES if told.scratch else DECISIONS) if told.scope is None else told.scope
-    trouble = Trouble(scope, lie=told)
+    """The proxy answers with a lie for a while."""
+    scene.wait_for_answers()
+    chosen = scene.next_lie()
+    scope = (
+        scene.chance.choice(SCOPES if chosen.any_request else DECISIONS)
+        if chosen.scope is None
+        else chosen.scope
+    )
+    trouble = Trouble(scope, lie=chosen)
     scene.trouble(trouble, seconds=scene.chance.uniform(0.3, 4.0))
-    return f"lie: {told.name} ({scope})"
+    return f"lie: {chosen.name} ({scope})"
 
 
 def kill_rank(rank: int) -> Callable[[Scene], str | None]:
@@ -142,16 +146,16 @@ def kill_before_end(scene: Scene) -> str | None:
     return "kill before the end"
 
 
-def ill_at_end(scene: Scene) -> str | None:
+def end_during_fault(scene: Scene) -> str | None:
     """The training ends in order while something is wrong."""
-    if scene.served is not None and not scene.ills:
+    if scene.served is not None and not scene.faults:
         scope: Scope = scene.chance.choice(("end", "windows", "all"))
-        where, told = scene.chance.choice(CUTS), scene.next_lie()
+        where, chosen = scene.chance.choice(CUTS), scene.next_lie()
         trouble = Trouble(scope, cut=where, times=scene.chance.choice((1, 2, 9)))
-        scene.trouble(trouble if scene.chance.random() < 0.5 else Trouble(scope, lie=told), seconds=3.0)
-    if not scene.training.status or not scene.ills:
+        scene.trouble(trouble if scene.chance.random() < 0.5 else Trouble(scope, lie=chosen), seconds=3.0)
+    if not scene.training.status or not scene.faults:
         return None
-    what = " and ".join(sorted({ill.what for ill in scene.ills}))
+    what = " and ".join(sorted({fault.what for fault in scene.faults}))
     scene.training.fresh_controller = True
     scene.training.stop()
     return f"end during: {what}"
@@ -171,7 +175,7 @@ KINDS = (
     Kind("kill rank 1", 1, BOTH, kill_rank(1), ends=True),
     Kind("kill before the end", 2, ("own",), kill_before_end, ends=True),
     Kind("kill before the end", 1, ("served",), kill_before_end, ends=True),
-    Kind("end during", 1, BOTH, ill_at_end, ends=True),
+    Kind("end during", 1, BOTH, end_during_fault, ends=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""What is in an episode's journals, and what must hold for each of them by itself."""
+"""Reads the journals of an episode, and checks each by itself."""
 
 import json
 import re
@@ -10,14 +10,14 @@ from gravac.traces import TraceError, parts, read_trace
 from gravac.traces.replay import check
 
 MOST_CF = 1000.0
-"""Of the policies used here."""
+"""Largest CF of the policies used here."""
 _RANGE = re.compile(r"windows (\d+) to (\d+)")
 _TAIL_BYTES = 1 << 16
 
 
 @dataclass
 class Journal:
-    """One job's. ``windows``, ``gaps``: as journaled; ``ends``: incarnations that ended."""
+    """The journal of one job. ``ends``: incarnations that ended."""
 
     path: Path
     windows: list[WindowReport] = field(default_factory=list)
@@ -28,12 +28,12 @@ class Journal:
 
 
 def journals(data_dir: Path) -> list[Journal]:
-    """All that are there, read and checked."""
+    """Read and check all journals of a folder."""
     return [examined(path) for path in sorted(data_dir.glob(f"*/{parts.ACTIVE}"))]
 
 
 def examined(path: Path) -> Journal:
-    """Read one: each window once, numbers without unexplained gaps, decisions that follow and keep to the bounds."""
+    """Read a journal and check it: no window twice, no unexplained gap, decisions that follow and stay in bounds."""
     found = Journal(path)
     where = f"journal of {path.parent.name}"
     expected, epoch, recovered = 0, 0, False
@@ -90,8 +90,11 @@ def _continues(gap: range, expected: int) -> bool:
 
 
 def latest(data_dir: Path, incarnation: str) -> tuple[int, set[int]]:
-    """Of that start of the trainer: the first step of its newest journaled window (-1: none), and the epochs of the
-    newest decisions."""
+    """Return how far the journal is for one incarnation of the trainer.
+
+    Returns:
+        First step of its newest journaled window (-1: none), and the epochs of the newest decisions.
+    """
     newest, epochs = -1, set()
     for path in data_dir.glob(f"*/{parts.ACTIVE}"):
         with path.open("rb") as file:

@@ -1,5 +1,7 @@
-"""One rank of a training: steps of about ten milliseconds under an agent, until told to stop. Runs in a process of its
-own and writes down, as it goes, what the checks need to know."""
+"""One rank of a training: steps of about ten milliseconds with an agent, until it is asked to stop.
+
+It runs in a process of its own and writes down what the checks need.
+"""
 
 import ctypes
 import hashlib
@@ -15,40 +17,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # DDP imports it, which takes seconds: in the process that all ranks are forked from
+import torch._dynamo  # DDP imports it, which takes seconds: do that before the ranks are forked
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.protocol import WindowReport
 from gravac_agent import Agent
-from tools.chaos.life import Life
-from tools.chaos.processes import children
+from tools.chaos.controllers import children
+from tools.chaos.launch import Launch
 
 FINGERPRINT_STEPS = 20
 STEP_SECONDS = 0.01
 SETTLE_SECONDS = 0.3
-"""After the agent's end, before we look for controllers that it left behind."""
+"""Between the agent's end and the search for controllers that it left behind."""
 WIDTH, LAYERS = 48, 6
 
 
-def main(life: Life, rank: int, orders: Connection | None) -> None:
-    """Run one rank. ``orders``, on rank 0: status goes out, and whatever comes in says stop."""
+def main(launch: Launch, rank: int, orders: Connection | None) -> None:
+    """Run one rank. Rank 0 sends its status on ``orders``, and stops when it receives anything."""
     code = 1
-    with life.file(rank, "log").open("wb") as output:
+    with launch.file(rank, "log").open("wb") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     try:
         for name in [name for name in os.environ if name.startswith("GRAVAC_")]:
             del os.environ[name]
-        os.environ |= life.environment
+        os.environ |= launch.environment
         logging.basicConfig(
             level=logging.INFO, format="%(relativeCreated)d %(levelname)s %(name)s: %(message)s"
         )
         torch.set_num_threads(1)
-        store = f"file://{life.folder}/{life.name}.store"
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=life.world)
-        train(life, rank, orders)
+        store = f"file://{launch.folder}/{launch.name}.store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=launch.world)
+        train(launch, rank, orders)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -58,7 +60,7 @@ def main(life: Life, rank: int, orders: Connection | None) -> None:
         os._exit(code)  # gloo's threads outlive the group and may abort the interpreter's shutdown
 
 
-def train(life: Life, rank: int, orders: Connection | None) -> None:
+def train(launch: Launch, rank: int, orders: Connection | None) -> None:
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for _ in range(LAYERS):
@@ -66,19 +68,19 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
     module = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 10)), bucket_cap_mb=0.02)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(rank)
-    notes = life.file(rank, "notes").open("w", buffering=1)
+    notes = launch.file(rank, "notes").open("w", buffering=1)
     stop, longest, closing, step = torch.zeros(1, dtype=torch.int8), (0.0, 0, 0.0), 0.0, 0
 
     def note(**what: Any) -> None:
         notes.write(json.dumps(what) + "\n")
 
-    agent = Agent(module, optimizer, **life.options)
+    agent = Agent(module, optimizer, **launch.options)
     try:
         with agent:
             reporter = agent._parts.reporter if agent._parts is not None else None
             if reporter is not None:
                 note(job=agent._parts.job if agent._parts else "", incarnation=_incarnation(agent))
-                recorded(reporter, life.handed)
+                recorded(reporter, launch.handed_in)
             while not stop.item():
                 begun, began_at = time.monotonic(), time.time()
                 x = torch.randn(8, WIDTH, generator=generator)
@@ -88,7 +90,7 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
                 optimizer.zero_grad()
                 agent.log(loss=loss.detach())
                 seconds = time.monotonic() - begun
-                if step > 2 and seconds > longest[0]:  # DDP makes its buckets anew in the first ones
+                if step > 2 and seconds > longest[0]:  # in the first steps DDP rebuilds its buckets
                     longest = (seconds, step, began_at)
                     note(longest=longest, busy=busy())
                 step += 1
@@ -112,7 +114,7 @@ def train(life: Life, rank: int, orders: Connection | None) -> None:
 
 
 def busy() -> float:
-    """How many processes want each core."""
+    """Return the load per core."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
@@ -121,7 +123,7 @@ def _incarnation(agent: Agent) -> str:
 
 
 def recorded(reporter: Any, path: Path) -> None:
-    """From here on each window handed to the reporter is a line of that file, before the reporter has it."""
+    """Write each window to a file, a line each, before the reporter gets it."""
     report_window: Callable[[WindowReport], None] = reporter.report_window
     file = path.open("w", buffering=1)
 
@@ -133,7 +135,7 @@ def recorded(reporter: Any, path: Path) -> None:
 
 
 def status(agent: Agent, step: int) -> dict[str, Any]:
-    """What the outside wants to know about rank 0 now."""
+    """Return what the chaos test watches on rank 0."""
     state = agent.state
     assert state is not None
     return {

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tools.chaos.controllers import Served
+from tools.chaos.controllers import Served, children, of_folder, send, token_of
 from tools.chaos.disk import Disk
-from tools.chaos.liars import Lie, Talk
-from tools.chaos.life import Life
-from tools.chaos.processes import children, of_folder, send, token_of
-from tools.chaos.proxy import Proxy, Trouble
-from tools.chaos.squatter import Squatter
+from tools.chaos.launch import Launch
+from tools.chaos.peers.lies import Lie, LieContext
+from tools.chaos.peers.proxy import Proxy, Trouble
+from tools.chaos.peers.squatter import Squatter
+from tools.chaos.peers.watch import Watch
 from tools.chaos.training import Training
-from tools.chaos.watch import Watch
 
 Mode = Literal["own", "served"]
 """Whose controller: the agent starts its own; or one that we serve, behind a proxy."""
@@ -28,33 +27,35 @@ POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
 
 
 @dataclass
-class Ill:
+class Fault:
     """Something that is wrong until ``until``."""
 
     what: str
     until: float
-    cure: Callable[[], None]
+    repair: Callable[[], None]
 
 
 class Scene:
     """One episode's things. ``close`` frees them all."""
 
-    def __init__(self, folder: Path, mode: Mode, number: int, chance: random.Random, deck: list[Lie]) -> None:
+    def __init__(
+        self, folder: Path, mode: Mode, number: int, chance: random.Random, order: list[Lie]
+    ) -> None:
         self.folder, self.mode, self.chance = folder, mode, chance
         folder.mkdir(parents=True)
         self.disk = Disk(folder / "disk")
         self.data_dir = self.disk.folder / "runs"
-        self._number, self._lies, self._deck = number, 0, deck
+        self._number, self._lies, self._order = number, 0, order
         self.job, self.policy = f"job{number}", chance.choice(POLICIES)
-        self.talk = Talk(self.job, self.policy, random.Random(chance.random()))
-        self.elsewhere = Squatter(None, self.talk, name="where redirects lead")
+        self.context = LieContext(self.job, self.policy, random.Random(chance.random()))
+        self.elsewhere = Squatter(None, self.context, name="where redirects lead")
         self.elsewhere.bind(0)
         self.elsewhere.watch.strict = True
-        self.talk.elsewhere = f"http://127.0.0.1:{self.elsewhere.port}"
+        self.context.elsewhere = f"http://127.0.0.1:{self.elsewhere.port}"
         self.watches: list[Watch] = [self.elsewhere.watch]
         self.tokens: set[str] = set()
         self.trainings: list[Training] = []
-        self.ills: list[Ill] = []
+        self.faults: list[Fault] = []
         self.squatted: set[int] = set()
         """Ports that squatters have, or had."""
         self.proxy: Proxy | None = None
@@ -62,7 +63,7 @@ class Scene:
         part_bytes = {"GRAVAC_CONTROLLER_JOURNAL_PART_BYTES": "65536"} if chance.random() < 0.5 else {}
         self.environment = {"GRAVAC_KERNELS": "reference", "GRAVAC_COLLECTIVE": "gather", **part_bytes}
         if mode == "served":
-            self.proxy = Proxy(self.talk, random.Random(chance.random()))
+            self.proxy = Proxy(self.context, random.Random(chance.random()))
             self.served = Served(self.data_dir, folder / "controller.log", self.proxy, part_bytes)
             self.tokens.add(self.served.token)
             self.environment["GRAVAC_TOKEN"] = self.served.token
@@ -71,7 +72,7 @@ class Scene:
     def training(self) -> Training:
         return self.trainings[-1]
 
-    def begin_life(self) -> None:
+    def begin_launch(self) -> None:
         """Start the training (again): the same job, other processes."""
         options = {
             "data_dir": str(self.data_dir),
@@ -83,8 +84,8 @@ class Scene:
         }
         if self.proxy is not None:
             options["controller"] = self.proxy.url
-        name = f"life{len(self.trainings)}"
-        self.trainings.append(Training(Life(self.folder, name, 2, options, self.environment)))
+        name = f"launch{len(self.trainings)}"
+        self.trainings.append(Training(Launch(self.folder, name, 2, options, self.environment)))
 
     def controller(self) -> int | None:
         """The process that decides now, if there is one."""
@@ -102,16 +103,16 @@ class Scene:
         url = self.training.status.get("url")
         return int(url.rsplit(":", 1)[1]) if url else None
 
-    def ill(self, what: str, seconds: float, cure: Callable[[], None]) -> None:
+    def add_fault(self, what: str, seconds: float, repair: Callable[[], None]) -> None:
         """Something is wrong from now on, for so long."""
-        self.ills.append(Ill(what, time.monotonic() + seconds, cure))
+        self.faults.append(Fault(what, time.monotonic() + seconds, repair))
 
     def next_lie(self) -> Lie:
         """Each kind in its turn, in an order that the seed gives."""
         self._lies += 1
-        return self._deck[(self._number * 5 + self._lies) % len(self._deck)]
+        return self._order[(self._number * 5 + self._lies) % len(self._order)]
 
-    def calm(self, always: bool = False) -> None:
+    def wait_for_answers(self, always: bool = False) -> None:
         """Wait a little, mostly, until windows are answered: to trouble something that works."""
         if not self.trainings or (not always and self.chance.random() < 0.4):
             return
@@ -126,43 +127,43 @@ class Scene:
             self.pause(0.02)
 
     def pause(self, seconds: float) -> None:
-        """Wait, and cure what has lasted long enough."""
+        """Wait, and repair what has lasted long enough."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            self._cure([ill for ill in self.ills if ill.until <= now])
+            self._repair([fault for fault in self.faults if fault.until <= now])
             if now >= until or not self.training.running:
                 return
             time.sleep(min(0.02, until - now))
 
-    def cure_all(self) -> None:
+    def repair_all(self) -> None:
         """Nothing is wrong any more that an agent must wait for: it can do without its old port."""
-        self._cure([ill for ill in self.ills if ill.what != "squatter"])
+        self._repair([fault for fault in self.faults if fault.what != "squatter"])
         if self.served is not None:
             self.served.wait()
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
         """From now on the proxy does this."""
         assert self.proxy is not None
-        self._cure([ill for ill in self.ills if ill.what == "wire"])
+        self._repair([fault for fault in self.faults if fault.what == "wire"])
         proxy = self.proxy
         self.watches.append(trouble.watch)
         proxy.trouble = trouble
 
-        def cure() -> None:
+        def repair() -> None:
             proxy.trouble = None
             trouble.watch.end()
 
-        self.ill("wire", seconds, cure)
+        self.add_fault("wire", seconds, repair)
 
     def stop_process(self, pid: int, seconds: float) -> None:
         """SIGSTOP, and SIGCONT so much later."""
         if send(pid, signal.SIGSTOP):
-            self.ill("stopped", seconds, lambda: void(send(pid, signal.SIGCONT)))
+            self.add_fault("stopped", seconds, lambda: void(send(pid, signal.SIGCONT)))
 
     def close(self) -> list[int]:
         """Free everything; returns the controllers that outlive their training."""
-        self._cure(list(self.ills))
+        self._repair(list(self.faults))
         if self.served is not None:
             self.served.stop()
         if self.proxy is not None:
@@ -175,10 +176,10 @@ class Scene:
             send(pid, signal.SIGKILL)
         return left
 
-    def _cure(self, ills: list[Ill]) -> None:
-        for ill in ills:
-            self.ills.remove(ill)
-            ill.cure()
+    def _repair(self, faults: list[Fault]) -> None:
+        for fault in faults:
+            self.faults.remove(fault)
+            fault.repair()
 
 
 def void(result: object) -> None:

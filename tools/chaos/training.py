@@ -1,23 +1,20 @@
-"""A training from outside: two ranks forked from a process that has imported torch, watched, stopped and killed."""
+"""A training seen from outside: its ranks, forked from a process that has imported torch, are watched and ended."""
 
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from tools.chaos.life import Life, run
+from tools.chaos.launch import Launch, TrainingRecord
 
 START_SECONDS = 120.0
-"""Until the first step, on a machine with other work to do."""
+"""Until the first step, on a busy machine."""
 END_SECONDS = 60.0
-"""Until all ranks have ended: far longer than what the checks allow."""
+"""Until all ranks have ended; much longer than the checks allow."""
 
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -31,43 +28,23 @@ def prepare() -> None:
     CONTEXT.set_forkserver_preload(["tools.chaos.rank"])
 
 
-@dataclass
-class Remains:
-    """What is left of a life, for the checks: its files, and how it ended.
+def run_rank(launch: Launch, rank: int, orders: Connection | None) -> None:
+    """Be one rank, in a process that has imported ``tools.chaos.rank`` already. This module itself needs no torch."""
+    from tools.chaos.rank import main
 
-    Attributes:
-        life: where its files are.
-        outcome: None while it runs, then finished, killed, or what went wrong.
-        killed: the rank that was killed.
-        fresh_controller: whether a controller had to be started while it closed.
-        cfs: all that rank 0 sent at.
-    """
-
-    life: Life
-    outcome: str | None = None
-    killed: int | None = None
-    fresh_controller: bool = False
-    cfs: set[float] = field(default_factory=set)
-
-    def notes(self, rank: int) -> list[dict[str, Any]]:
-        """What the rank wrote down."""
-        return lines(self.life.file(rank, "notes"))
-
-    def log(self, rank: int = 0) -> str:
-        path = self.life.file(rank, "log")
-        return path.read_text(errors="replace") if path.exists() else ""
+    main(launch, rank, orders)
 
 
-class Training(Remains):
-    """One life, from its start."""
+class Training(TrainingRecord):
+    """A running launch."""
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, launch: Launch) -> None:
+        super().__init__(launch)
         self.status: dict[str, Any] = {}
         self._orders, theirs = CONTEXT.Pipe()
         self.processes = [
-            CONTEXT.Process(target=run, args=(life, rank, None if rank else theirs), daemon=True)
-            for rank in range(life.world)
+            CONTEXT.Process(target=run_rank, args=(launch, rank, None if rank else theirs), daemon=True)
+            for rank in range(launch.world)
         ]
         for process in self.processes:
             process.start()
@@ -125,14 +102,3 @@ class Training(Remains):
                 self.cfs.add(status["cf"])
         except (OSError, EOFError, TypeError):
             return
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """JSON lines of a file."""
-    return [json.loads(line) for line in whole_lines(path)]
-
-
-def whole_lines(path: Path) -> list[str]:
-    """Lines of a file that may not be there; the last one may be torn, where its writer was killed."""
-    text = path.read_text() if path.exists() else ""
-    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]

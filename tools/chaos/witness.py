@@ -1,4 +1,4 @@
-"""How late the machine itself was: a process that sleeps, and writes down when it was woken up too late."""
+"""How late the machine itself was, measured by a process that sleeps and reports when it wakes up too late."""
 
 import contextlib
 import multiprocessing
@@ -10,7 +10,7 @@ LATE_SECONDS = 0.05
 
 
 def watch(out: Connection) -> None:
-    """Until the other end closes."""
+    """Report delays until the other end closes."""
     before = time.time()
     try:
         while True:
@@ -24,26 +24,26 @@ def watch(out: Connection) -> None:
 
 
 class Witness:
-    """Runs from here to ``close``."""
+    """Measures from its creation to ``close``."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        self._heard, theirs = context.Pipe(duplex=False)
+        self._receiver, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=watch, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
         self._spans: list[tuple[float, float]] = []
 
     def late(self, began: float, ended: float) -> float:
-        """Seconds between these two (Unix) times that it should have been awake."""
+        """Return for how many seconds between two Unix times the machine was late."""
         with contextlib.suppress(EOFError, OSError):  # it may have been ended before us
-            while self._heard.poll(0):
-                self._spans.append(self._heard.recv())
+            while self._receiver.poll(0):
+                self._spans.append(self._receiver.recv())
         return sum(max(0.0, min(end, ended) - max(begin, began)) for begin, end in self._spans)
 
     @property
     def longest(self) -> float:
-        """Latest that it ever was."""
+        """The longest delay so far, in seconds."""
         self.late(0.0, 0.0)
         return max((end - begin for begin, end in self._spans), default=0.0)
 

@@ -1,1 +1,1 @@
-"""What ``gravac bench`` starts: programs that measure on one core, and programs that are one rank of several."""
+"""Programs that ``gravac bench`` starts: some measure on one core, others are one of several ranks."""

@@ -10,16 +10,16 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.base import kept_count
 from gravac_agent.bench.paired import Side, compare, limit
-from gravac_agent.bench.program import options, speak
+from gravac_agent.bench.process import add_sizes, run_program
 from gravac_agent.bench.steps import Step
 
 CFS = (100.0, 10.0)
 OTHERS_MOST = 1_000_000
-"""Elements that the kernels beside Top-k are measured on, at most: plain torch is slow."""
+"""Most elements for kernels other than Top-k, because plain torch is slow."""
 
 
 def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """For each n: the limit, Top-k at each CF against two baselines, then the other kernels."""
+    """Yield for each n the limit and Top-k at each CF against two baselines; then the other kernels."""
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
         step = Step(n)
@@ -36,11 +36,11 @@ def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]
     ways: dict[str, Callable[[], Tensor]] = {"topk, sizes counted": lambda: step.one_level(k)[0]}
     if kernels.active() != "reference":
         ways["topk"] = lambda: step.guided(k)[0]
-    # Elements of equal size are chosen by place here and by chance there.
+    # Of equal elements, ours selects the first ones and torch any.
     theirs = step.size[step.torch_topk(k).long()].sort().values
     for way in ways.values():
         if not torch.equal(theirs, step.size[way().long()].sort().values):
-            raise AssertionError("the two sides do not choose alike")
+            raise AssertionError("the two sides select different elements")
     baselines: dict[str, Side] = {
         "torch.topk, gather, residual": lambda: step.torch_topk(k),
         "read, add, write": step.read_add_write,
@@ -75,4 +75,5 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    speak(measured, options("encode", __doc__).parse_args())
+    parser = argparse.ArgumentParser(prog="gravac_agent.bench.encode", description=__doc__)
+    run_program(measured, add_sizes(parser).parse_args())

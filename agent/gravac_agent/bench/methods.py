@@ -1,4 +1,4 @@
-"""Ways to bring gradients together, ours and PyTorch's, by one word each."""
+"""Methods to average gradients, ours and PyTorch's, each named by a word."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,18 +20,25 @@ from gravac_agent.demo.task import Task
 
 FORMS = "none, alone, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
 POWERSGD_DENSE_STEPS = 2
-"""PyTorch's hook cannot keep an error memory with fewer dense steps at the start."""
+"""PyTorch's hook has no error memory with fewer dense steps at the start."""
 WHOLE_MODEL_MB = 100_000.0
 
 
 class MethodError(ValueError):
-    """There is no such method, or it cannot run here."""
+    """The method does not exist or cannot run here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A task under a method. ``payload_bytes(steps)``: what this rank handed to collectives for gradients in its first
-    ``steps`` steps, asked right after the last of them. ``clip_norm``: of the averaged gradient."""
+    """A task under a method.
+
+    Attributes:
+        module: The module to call in training.
+        optimizer: The optimizer to step.
+        payload_bytes: From a number of steps to the bytes that this rank handed to collectives for the gradients of its
+            first steps; to be called right after the last of them.
+        clip_norm: Largest norm of the averaged gradient.
+    """
 
     module: nn.Module
     optimizer: Optimizer
@@ -41,7 +48,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """Settings of an agent; None: the agent's own default."""
+    """Settings of an agent; None is the agent's default."""
 
     compressor: str | None
     memory: str | None
@@ -49,8 +56,13 @@ class AgentSpec:
 
 
 def agent_spec(method: str) -> AgentSpec:
-    """``agent/topk/residual/static:cf=100``: parts may be empty or left out from the end. Only the policy may hold
-    slashes. Raises MethodError naming the part that cannot be."""
+    """Parse ``agent/COMPRESSOR/MEMORY/POLICY``, such as ``agent/topk/residual/static:cf=100``.
+
+    Parts may be empty, or left out from the end. Only the policy may contain slashes.
+
+    Raises:
+        MethodError: For a part that is not valid, and names it.
+    """
     given: list[str | None] = [part or None for part in method.split("/", 3)[1:]]
     compressor, memory, policy = given + [None] * (3 - len(given))
     try:
@@ -67,22 +79,33 @@ def agent_spec(method: str) -> AgentSpec:
 
 @contextmanager
 def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
-    """Train ``task`` this way. ``link``: pacing by an agent, which holds back nothing of the other methods; ``none`` on
-    a network that is slow by itself. Raises MethodError for a word that is no method."""
+    """Prepare ``task`` for training by a method.
+
+    Args:
+        method: One of ``FORMS``.
+        task: The task on this rank.
+        link: Rate that an agent emulates, such as ``100mbit``; it does not slow the other methods. ``none`` on a
+            network that is slow itself.
+        scratch: Folder for an agent's journal.
+        window: Steps between an agent's decisions.
+
+    Raises:
+        MethodError: When the method does not exist or cannot run here.
+    """
     elements = sum(parameter.numel() for parameter in task.model.parameters())
     name, _, setting = method.partition(":")
     if name.split("/")[0] == "agent":
         with _agent(agent_spec(method), task, link, scratch, window) as applied:
             yield applied
-    elif method == "none":  # DDP, with nothing but its communication removed
+    elif method == "none":  # DDP without its communication
         module = DistributedDataParallel(task.model)
-        module.register_comm_hook(None, _hand_back)
+        module.register_comm_hook(None, _no_communication)
         yield _applied(module, task, lambda steps: 0)
     elif method == "alone":
         yield _applied(task.model, task, lambda steps: 0)
     elif link != "none" and name in ("fp16", "powersgd"):
         raise MethodError(
-            f"{method}: an emulated link slows only the agent; a shaped one needs root, ip and tc"
+            f"{method}: an emulated link slows only the agent; a really slow one needs root, ip and tc"
         )
     elif method == "dense":
         yield _applied(DistributedDataParallel(task.model), task, lambda steps: 4 * elements * steps)
@@ -93,7 +116,7 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
     elif name == "powersgd" and setting.isdecimal() and int(setting) > 0:
         yield _powersgd(int(setting), task, elements)
     else:
-        raise MethodError(f"method {method!r} is none of {FORMS}")
+        raise MethodError(f"method {method!r} is not one of {FORMS}")
 
 
 @contextmanager
@@ -101,7 +124,7 @@ def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -
     module = DistributedDataParallel(task.model)
     optimizer, clip_norm = task.optimizer(module.parameters()), task.clip_norm
     if spec.memory and memories.build(spec.memory).transforms:
-        # The memory has the momentum, and what it sends is many gradients' worth: clipping is its own, too.
+        # The memory applies the momentum and sends the sum of many gradients, so it also does the clipping.
         clip_norm = math.inf
         for group in optimizer.param_groups:
             group["momentum"] = 0.0
@@ -125,7 +148,7 @@ def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -
         yield Applied(module, optimizer, payload_bytes, clip_norm)
 
 
-def _hand_back(
+def _no_communication(
     state: None,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
@@ -135,8 +158,10 @@ def _hand_back(
 
 
 def _powersgd(rank: int, task: Task, elements: int) -> Applied:
-    """PyTorch's PowerSGD with the whole model in one bucket: with two in flight it deadlocks on gloo, because it waits
-    inside the callbacks of futures (pytorch/pytorch#48478)."""
+    """Prepare PyTorch's PowerSGD with the whole model in one bucket.
+
+    With two buckets in flight it deadlocks on gloo, because it waits in callbacks of futures (pytorch/pytorch#48478).
+    """
     try:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 

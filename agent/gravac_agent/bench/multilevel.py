@@ -1,6 +1,6 @@
-"""What a second level costs: both levels and the whole curve against one, and against compressing twice.
+"""What a second level costs: both levels and the whole gain curve, against one level and against compressing twice.
 
-And whether the curve is true: the gains that the spectrum says, against sorting, on gradients of a real training.
+It also measures the curve's error, against sorting, on gradients of a real training (``curve_error.py``).
 """
 
 import argparse
@@ -14,10 +14,10 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors import COMPRESSORS, Key
 from gravac.compressors.base import Compressor, Payload, kept_count
+from gravac_agent.bench.curve_error import accuracy
 from gravac_agent.bench.paired import compare, limit
-from gravac_agent.bench.program import options, speak
+from gravac_agent.bench.process import add_sizes, run_program
 from gravac_agent.bench.steps import Step
-from gravac_agent.bench.truth import accuracy
 
 PUBLISHED = {"topk": 1.83, "dgc": 1.52, "redsync": 1.50, "randomk": 1.64}
 """GraVAC's table 3, 10x and 1000x on V100s: two direct compressions over multi-level, the best of three networks."""
@@ -27,7 +27,7 @@ Levels = Callable[[Tensor, tuple[float, ...]], list[Payload]]
 
 
 def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """For each n: the limit, Top-k's step, each codec; then the curve's error."""
+    """Yield for each n the limit, Top-k's step and each codec; then the curve's error."""
     cfs = (chosen.levels[0], chosen.levels[1])
     for n in chosen.n:
         yield {"limit": limit(n, chosen.pairs)}
@@ -55,11 +55,11 @@ def _step(step: Step, n: int, cfs: tuple[float, float], pairs: int) -> Iterator[
 
 
 def _codec(codec: Compressor, x: Tensor, cfs: tuple[float, float], pairs: int) -> Iterator[dict[str, Any]]:
-    """As the agent calls it: payloads with their positions packed."""
+    """Compare one codec as the agent calls it: payloads with packed positions."""
     levels = partial(_levels, codec)
     for nested, cf in zip(levels(x, cfs), cfs, strict=True):
         if not torch.equal(nested.pack(), codec.compress(x, cf, KEY, torch.float32).pack()):
-            raise AssertionError(f"{codec.name}: the levels are not those of compressing at cf={cf:g}")
+            raise AssertionError(f"{codec.name}: levels() differs from compress() at cf={cf:g}")
     row = partial(compare, f"{codec.name}, 2 levels", n=x.numel(), cf=cfs[0], pairs=pairs, second_cf=cfs[1])
     ours, published = lambda: levels(x, cfs), PUBLISHED.get(codec.name)
     yield row("compressing twice", baseline=lambda: _twice(codec, x, cfs), ours=ours, published=published)
@@ -88,17 +88,17 @@ def _twice(codec: Compressor, x: Tensor, cfs: tuple[float, ...]) -> list[Payload
 
 
 def _permuted(x: Tensor, k: int) -> Tensor:
-    """Random-k as it is usually written."""
+    """Select random elements as Random-k is usually written."""
     places = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(0))[:k]
     return x.index_select(0, places)
 
 
 def main() -> None:
-    parser = options("multilevel", __doc__)
+    parser = add_sizes(argparse.ArgumentParser(prog="gravac_agent.bench.multilevel", description=__doc__))
     parser.add_argument("--levels", type=float, nargs=2, required=True, help="the weaker CF and the stronger")
     parser.add_argument("--train-width", type=int, required=True, help="width of the LSTM that is trained")
     parser.add_argument("--train-steps", type=int, required=True, help="steps of that training, at each CF")
-    speak(measured, parser.parse_args())
+    run_program(measured, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Two sides measured in turn: what the machine does meanwhile hits both, and ratios are of pairs.
+"""Two sides measured in turn, so that the machine's load hits both; ratios are of pairs.
 
-Seconds are CPU time of the thread, because neighbours on a shared machine take turns with the longer side more often
-than with the shorter. Every other pair runs the other way round. Both sides should keep their buffers: fresh memory
-costs more than the work done in it.
+Seconds are CPU time of the thread, because other processes interrupt the longer side more often than the shorter one.
+Every other pair runs in reverse order. Both sides should reuse their buffers: allocating costs more than computing.
 """
 
 import time
@@ -14,7 +13,7 @@ import torch
 
 Side = Callable[[], object]
 WARM_UP = 2
-"""Pairs that are not counted."""
+"""Pairs measured first that do not count."""
 
 
 def compare(
@@ -29,31 +28,44 @@ def compare(
     backends: tuple[str, str] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """The row of one comparison. ``backends``: the kernels that ``baseline`` and ``ours`` run on, if they differ;
-    ``more``: further fields of the row."""
+    """Measure two sides and return their row.
+
+    Args:
+        name: Of our side.
+        against: Name of the baseline.
+        n: Elements.
+        cf: Compression factor.
+        pairs: Pairs that count.
+        baseline: The baseline's side.
+        ours: Our side.
+        backends: Kernels that ``baseline`` and ``ours`` run on, if they differ.
+        more: Further fields of the row.
+    """
     from gravac import kernels
 
     before = kernels.active()
-    taken: list[tuple[float, float]] = []
+    measured: list[tuple[float, float]] = []
     for number in range(WARM_UP + pairs):
         seconds = [0.0, 0.0]
         for side in (0, 1) if number % 2 else (1, 0):
             if backends is not None:
                 kernels.use(backends[side])  # type: ignore[arg-type]
             seconds[side] = cpu_seconds((baseline, ours)[side])
-        taken.append((seconds[0], seconds[1]))
+        measured.append((seconds[0], seconds[1]))
     if backends is not None:
         kernels.use(before)
-    return row(name, against, n, cf, taken[WARM_UP:], **more)
+    return row(name, against, n, cf, measured[WARM_UP:], **more)
 
 
 def row(
-    name: str, against: str, n: int, cf: float, taken: list[tuple[float, float]], **more: Any
+    name: str, against: str, n: int, cf: float, measured: list[tuple[float, float]], **more: Any
 ) -> dict[str, Any]:
-    """Figures of pairs (seconds of the baseline, ours): medians, and quartiles beside them. ``ratio``: baseline / ours,
-    of each pair, so above 1 ours is faster."""
-    theirs, mine = ([pair[side] for pair in taken] for side in (0, 1))
-    ratios = [one / other for one, other in taken]
+    """Return medians and quartiles of pairs (seconds of the baseline, seconds of ours).
+
+    ``ratio`` is baseline / ours of each pair: above 1, ours is faster.
+    """
+    theirs, mine = ([pair[side] for pair in measured] for side in (0, 1))
+    ratios = [one / other for one, other in measured]
     return {
         "name": name,
         "against": against,
@@ -65,27 +77,30 @@ def row(
         "baseline_quartiles": quartiles(theirs),
         "ratio": median(ratios),
         "quartiles": quartiles(ratios),
-        "pairs": len(taken),
+        "pairs": len(measured),
         **more,
     }
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """The first and the third."""
+    """Return the first and the third quartile."""
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return [low, high]
 
 
 def cpu_seconds(side: Side) -> float:
-    """CPU time of this thread that ``side`` takes."""
-    begun = time.thread_time()
+    """Return the CPU time of this thread that ``side`` takes."""
+    began = time.thread_time()
     side()
-    return time.thread_time() - begun
+    return time.thread_time() - began
 
 
 def limit(n: int, repeats: int) -> dict[str, Any]:
-    """What this machine's memory lets any pass over n float32 do at best: medians of copying them, and of reading two
-    arrays, adding and writing a third. Bytes are those read and those written."""
+    """Measure the machine's memory, which bounds any pass over ``n`` float32.
+
+    Returns:
+        Medians of copying an array, and of adding two arrays into a third. Bytes are those read plus those written.
+    """
     x, y, out = torch.ones(n), torch.ones(n), torch.empty(n)
     copying, adding = [], []
     for _ in range(WARM_UP + repeats):

@@ -1,4 +1,4 @@
-"""One rank that trains in blocks, when told to, and says what each took."""
+"""One rank that trains in blocks, on request, and reports what each block took."""
 
 import argparse
 import time
@@ -12,19 +12,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from gravac_agent.bench.methods import Applied, MethodError, apply
-from gravac_agent.bench.rank import Answer, counters, serve
-from gravac_agent.bench.task import WIDTH, build
-from gravac_agent.demo.task import Task, TaskError
+from gravac_agent.bench.process import Answer, counters, serve_requests
+from gravac_agent.demo import lm
+from gravac_agent.demo.task import Task, TaskError, elements_of, loss_of
 from gravac_agent.errors import AgentError
+
+WIDTH = 872
+"""Width of the language model with 3.5 M parameters (3,511,616)."""
 
 
 @dataclass(kw_only=True)
 class Trainer:
-    """A task under a method, at some step. ``interface``: whose counters tell the bytes; None: not known. From
-    ``decay`` (first step, last step) on the learning rate falls to 0 in a straight line."""
+    """A task trained by a method.
+
+    Attributes:
+        task: The task on this rank.
+        applied: The task under its method.
+        interface: Network interface whose counters give the bytes; None: they are not reported.
+        heldout_batches: Held-out batches that ``evaluate`` uses.
+        decay: First and last step of a learning rate that falls to 0 in a straight line; None: it stays.
+        step: Steps done.
+    """
 
     task: Task
     applied: Applied
@@ -38,7 +48,7 @@ class Trainer:
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self.applied.optimizer, self._rate)
 
     def train(self, steps: int) -> dict[str, Any]:
-        """A block of steps: wall seconds of each, the mean loss of this rank, its bytes and CPU seconds."""
+        """Train a block of steps. Returns wall seconds of each, this rank's mean loss, its bytes and CPU seconds."""
         dist.barrier()
         sent, received = self._traffic()
         payload, cpu = self.applied.payload_bytes(self.step), time.process_time()
@@ -61,27 +71,27 @@ class Trainer:
         }
 
     def evaluate(self) -> dict[str, Any]:
-        """Held-out loss of this rank's model on its share: summed nats, and how many bytes were predicted."""
+        """Measure the held-out loss on this rank's share. Returns the summed nats and the number of predicted bytes."""
         total, count = 0.0, 0
         self.task.model.eval()
         with torch.no_grad():
             for inputs, classes in self.task.heldout[: self.heldout_batches]:
-                total += _loss(self.task.model(inputs), classes).item() * classes.numel()
+                total += loss_of(self.task.model(inputs), classes).item() * classes.numel()
                 count += classes.numel()
         self.task.model.train()
         return {"nats": total, "predicted": count}
 
     def _rate(self, step: int) -> float:
-        """Share of the task's learning rate."""
-        rise = min(1.0, (step + 1) / self.task.ramp_steps)
+        """Return the learning rate as a share of the task's."""
+        ramp = min(1.0, (step + 1) / self.task.ramp_steps)
         if self.decay is None:
-            return rise
+            return ramp
         first, last = self.decay
-        return min(rise, max(0.0, (last - step) / (last - first)))
+        return min(ramp, max(0.0, (last - step) / (last - first)))
 
     def _step(self) -> Tensor:
         inputs, classes = next(self.task.batches)
-        loss = _loss(self.applied.module(inputs), classes)
+        loss = loss_of(self.applied.module(inputs), classes)
         loss.backward()
         nn.utils.clip_grad_norm_(self.task.model.parameters(), self.applied.clip_norm)
         self.applied.optimizer.step()
@@ -98,12 +108,14 @@ class Trainer:
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options of one rank."""
+    """Read the options of one rank."""
     parser = argparse.ArgumentParser(prog="gravac_agent.bench.train", description=__doc__)
-    parser.add_argument("--method", required=True, help="how gradients meet")
+    parser.add_argument("--method", required=True, help="how gradients are averaged")
     parser.add_argument("--link", default="none", help="have the agent emulate this rate, such as 100mbit")
     parser.add_argument("--interface", default=None, help="network interface whose counters to read")
-    parser.add_argument("--width", type=int, default=WIDTH, help="width of the LSTM; 872: 3.5 M parameters")
+    parser.add_argument(
+        "--width", type=int, default=WIDTH, help="width of the LSTM; 872 gives 3.5 M parameters"
+    )
     parser.add_argument("--window", type=int, default=20, help="steps between an agent's decisions")
     parser.add_argument("--heldout", type=int, default=4, help="held-out batches of a rank, 4096 bytes each")
     parser.add_argument(
@@ -116,8 +128,8 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """A trainer under the method asked for."""
-    task = build(rank, world_size, chosen.seed, chosen.width)
+    """Answer requests ``{"do": "train", "steps": …}`` and ``{"do": "evaluate"}``."""
+    task = lm.build(rank, world_size, chosen.seed, chosen.width)
     with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
         trainer = Trainer(
             task=task,
@@ -126,16 +138,12 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
             heldout_batches=chosen.heldout,
             decay=None if chosen.decay is None else tuple(chosen.decay),
         )
-        elements = sum(parameter.numel() for parameter in task.model.parameters())
-        yield (
-            {"elements": elements},
-            lambda told: trainer.train(told["steps"]) if told["do"] == "train" else trainer.evaluate(),
-        )
 
+        def answer(request: dict[str, Any]) -> dict[str, Any]:
+            return trainer.train(request["steps"]) if request["do"] == "train" else trainer.evaluate()
 
-def _loss(scores: Tensor, classes: Tensor) -> Tensor:
-    return cross_entropy(scores.flatten(0, -2), classes.flatten())
+        yield {"elements": elements_of(task.model)}, answer
 
 
 if __name__ == "__main__":
-    serve(partial(setup, options()), (TaskError, AgentError, MethodError))
+    serve_requests(partial(setup, options()), (TaskError, AgentError, MethodError))

@@ -1,6 +1,6 @@
 """Task ``digits``: a small ResNet on scikit-learn's handwritten digits (8x8 pixels, ten classes).
 
-Group normalisation, not batch normalisation: DDP sends batch statistics by itself, which no emulated link would slow.
+It normalizes by group, not by batch: DDP sends batch statistics by itself, and an emulated link would not slow them.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ HELDOUT_EVERY = 5
 
 
 class Block(nn.Module):
-    """Two convolutions and a way around them (He et al. 2016), the activation first."""
+    """A residual block of two convolutions (He et al. 2016), the activation first."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -27,15 +27,15 @@ class Block(nn.Module):
         self.second = nn.Sequential(
             nn.GroupNorm(8, outside), nn.ReLU(), nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
         )
-        self.around = nn.Conv2d(inside, outside, 1, stride, bias=False)
+        self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(self.first(x)) + self.around(x)
+        out: Tensor = self.second(self.first(x)) + self.shortcut(x)
         return out
 
 
 class SmallResNet(nn.Module):
-    """Images (n, 1, 8, 8) to scores of the ten digits (n, 10)."""
+    """Maps images, shape ``(n, 1, 8, 8)``, to scores of the ten digits, shape ``(n, 10)``."""
 
     def __init__(self, width: int = 48) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class SmallResNet(nn.Module):
 
 
 def build(rank: int, world_size: int, seed: int) -> Task:
-    """The task on one rank. Raises TaskError when scikit-learn is missing."""
+    """Make the task on one rank. Raises TaskError when scikit-learn is missing."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -87,7 +87,7 @@ def build(rank: int, world_size: int, seed: int) -> Task:
 
 
 def _draw(images: Tensor, classes: Tensor, seed: int) -> Iterator[Batch]:
-    """Endless random batches, each image shifted by up to one pixel: 720 images a rank are few."""
+    """Yield random batches without end, shifted by up to one pixel, because 720 images a rank are few."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         chosen = torch.randint(len(images), (BATCH,), generator=generator)

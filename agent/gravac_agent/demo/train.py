@@ -1,35 +1,75 @@
-"""The training loop of the demo: an ordinary DDP loop and the agent around it."""
+"""The training loop of the demo: an ordinary DDP loop with the agent around it, and how it reports its progress."""
 
 import argparse
 import ctypes
-import math
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.demo import digits, lm
-from gravac_agent.demo.report import JsonFile, Lines, Reporter, Silent
-from gravac_agent.demo.task import Task, TaskError
+from gravac_agent.demo.task import Task, TaskError, elements_of, evaluate, loss_of, rate_share
 from gravac_agent.errors import AgentError
 
 TASKS: dict[str, Callable[[int, int, int], Task]] = {"lm": lm.build, "digits": digits.build}
 PR_SET_PDEATHSIG = 1
 PAGE_SECONDS = 20.0
-"""How long the demo waits for its page before it trains; training itself never needs it."""
+"""How long the demo waits for its page before it trains. Training does not need the page."""
+
+
+class Progress(Protocol):
+    """Where the demo reports what happens: the events start, page, step and done."""
+
+    def report(self, event: str, **facts: object) -> None:
+        """Report one event with its facts: numbers, text or None."""
+        ...
+
+
+class NoProgress:
+    """Of all ranks but 0."""
+
+    def report(self, event: str, **facts: object) -> None:
+        pass
+
+
+class ProgressLines:
+    """Lines for people, and only one for every ``every`` steps."""
+
+    def __init__(self, every: int = 20, stream: IO[str] | None = None) -> None:
+        self._every = every
+        self._stream = sys.stdout if stream is None else stream
+
+    def report(self, event: str, **facts: object) -> None:
+        step = facts.get("step")
+        if event == "step" and isinstance(step, int) and step % self._every:
+            return
+        shown = " ".join(f"{name} {_short(value)}" for name, value in facts.items() if value is not None)
+        self._stream.write(f"{event}: {shown}\n")
+        self._stream.flush()
+
+
+class ProgressFile:
+    """JSON objects, one a line, appended to a file that ``gravac demo`` follows."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def report(self, event: str, **facts: object) -> None:
+        self._file.write(json.dumps({"event": event, **facts}) + "\n")
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options of one rank; all ranks get the same."""
+    """Read the options, the same on all ranks."""
     parser = argparse.ArgumentParser(prog="gravac_agent.demo", description=__doc__)
     parser.add_argument("--task", choices=TASKS, default="lm")
     parser.add_argument("--steps", type=int, default=500, help="training steps")
@@ -67,24 +107,26 @@ def main() -> None:
         sys.exit(f"{type(error).__name__}: {error}")
     finally:
         dist.destroy_process_group()
-    # Not through the interpreter's shutdown: gloo's threads outlive the group, and one that lets go of its last tensor
-    # meanwhile aborts the process ("terminate called without an active exception").
+    # Skip the interpreter's shutdown: gloo's threads outlive the group, and one that frees its last tensor then aborts
+    # the process ("terminate called without an active exception").
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def train(chosen: argparse.Namespace) -> float:
-    """Train one task as ``options`` say and return the held-out loss, equal on all ranks."""
+    """Train one task with these options and return the held-out loss, which is equal on all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    reporter = _reporter(chosen, rank)
+    progress = _progress(chosen, rank)
     task = TASKS[chosen.task](rank, world_size, chosen.seed)
     model = DistributedDataParallel(task.model, bucket_cap_mb=task.bucket_mb, gradient_as_bucket_view=True)
     optimizer = task.optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: _rate(step, chosen.steps, task.ramp_steps)
+        optimizer, lambda step: rate_share(step, chosen.steps, task.ramp_steps)
     )
-    reporter.tell("start", task=task.name, steps=chosen.steps, ranks=world_size, elements=_elements(model))
+    progress.report(
+        "start", task=task.name, steps=chosen.steps, ranks=world_size, elements=elements_of(model)
+    )
     with Agent(
         model,
         optimizer,
@@ -100,15 +142,15 @@ def train(chosen: argparse.Namespace) -> float:
     ) as agent:
         if not chosen.plain:
             agent.wait_ready(PAGE_SECONDS)
-            reporter.tell(
+            progress.report(
                 "page", url=agent.url, trace=None if agent.trace_path is None else str(agent.trace_path)
             )
         dist.barrier()
         began = time.monotonic()
         for step, (inputs, classes) in zip(range(chosen.steps), task.batches, strict=False):
-            loss = _loss(model(inputs), classes)
+            loss = loss_of(model(inputs), classes)
             loss.backward()
-            # As in plain DDP: clips the exchanged mean; what it cuts off is lost (docs/memories.md, "Clipping").
+            # As in plain DDP, this clips the exchanged mean; what it cuts off is lost (docs/memories.md, "Clipping").
             nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
             optimizer.step()
             schedule.step()
@@ -116,7 +158,7 @@ def train(chosen: argparse.Namespace) -> float:
             agent.log(loss=loss)
             now = time.monotonic()
             state = agent.state
-            reporter.tell(
+            progress.report(
                 "step",
                 step=step + 1,
                 loss=loss.item(),
@@ -125,49 +167,25 @@ def train(chosen: argparse.Namespace) -> float:
                 seconds=now - began,
             )
             began = now
-    heldout_loss, accuracy = evaluate(task, model.module)
-    reporter.tell("done", heldout_loss=heldout_loss, heldout_accuracy=accuracy)
+    heldout_loss, accuracy = evaluate(task)
+    progress.report("done", heldout_loss=heldout_loss, heldout_accuracy=accuracy)
     return heldout_loss
 
 
-def evaluate(task: Task, model: nn.Module) -> tuple[float, float]:
-    """Mean held-out loss (nats per class) and share of right answers, over the shares of all ranks."""
-    sums = torch.zeros(3, dtype=torch.float64)
-    model.eval()
-    with torch.no_grad():
-        for inputs, classes in task.heldout:
-            scores = model(inputs)
-            right = (scores.argmax(-1) == classes).sum().item()
-            sums += torch.tensor([_loss(scores, classes).item() * classes.numel(), right, classes.numel()])
-    dist.all_reduce(sums)
-    loss, right, count = sums.tolist()
-    return loss / count, right / count
-
-
-def _loss(scores: Tensor, classes: Tensor) -> Tensor:
-    return cross_entropy(scores.flatten(0, -2), classes.flatten())
-
-
-def _rate(step: int, steps: int, ramp_steps: int) -> float:
-    """Share of the peak learning rate at a step: up over the ramp, then along a cosine to a twentieth."""
-    ramp = min(1.0, (step + 1) / ramp_steps)
-    return ramp * (0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2)
-
-
-def _elements(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
 def _end_with_parent() -> None:
-    """Have the kernel end this rank when torchrun was killed outright and could not end it (Linux only).
+    """Ask the kernel to end this rank when torchrun is killed (Linux only).
 
-    Not a thread that watches: one that wakes while the interpreter shuts down takes the process with it.
+    A watching thread would abort the process when it wakes during the interpreter's shutdown.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _reporter(chosen: argparse.Namespace, rank: int) -> Reporter:
+def _progress(chosen: argparse.Namespace, rank: int) -> Progress:
     if rank:
-        return Silent()
-    return Lines() if chosen.progress is None else JsonFile(chosen.progress)
+        return NoProgress()
+    return ProgressLines() if chosen.progress is None else ProgressFile(chosen.progress)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

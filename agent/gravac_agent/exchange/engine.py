@@ -238,7 +238,7 @@ class Engine:
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except Exception as error:  # a collective could not be issued: report it where DDP waits
             self._fail(submitted, error)
-        for wait_begin, wait_end in self._metered.take():
+        for wait_begin, wait_end in self._metered.pop_waits():
             step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
             begin = wait_end
         step.activity.append(("compress", begin, time.monotonic()))

@@ -1,1 +1,1 @@
-"""The network between the ranks: measured, emulated, and the collective that suits it."""
+"""The network between the ranks: measured, emulated, metered, and checked for a loopback address."""

@@ -1,9 +1,8 @@
-"""Whether the other machines can reach this one by the address that gloo takes.
+"""Whether other machines can reach this one at the address where gloo listens.
 
-gloo listens at the address that the host's own name resolves to, unless GLOO_SOCKET_IFNAME names an interface. On
-Debian that is 127.0.1.1 as installed. Then ``init_process_group`` fails on some ranks ("connectFullMesh failed ...
-Connection refused, remote=[127.0.1.1]") and the others wait, before an Agent exists. So this looks when the package is
-imported.
+gloo listens at the address that the host's name resolves to, unless GLOO_SOCKET_IFNAME names an interface. A fresh
+Debian resolves it to 127.0.1.1. Then ``init_process_group`` fails on some ranks ("connectFullMesh failed ... Connection
+refused, remote=[127.0.1.1]") and the others wait. That is before an Agent exists, so the check runs at the import.
 """
 
 import fcntl
@@ -20,8 +19,10 @@ _SIOCGIFADDR = 0x8915
 
 
 def warn_of_loopback() -> None:
-    """Log the cure, if torchrun started this process on one of several machines and gloo would listen on loopback.
-    Never raises."""
+    """Log a warning if torchrun started this process on one of several machines and gloo would listen on loopback.
+
+    Never raises.
+    """
     try:
         several = int(os.environ["WORLD_SIZE"]) > int(os.environ["LOCAL_WORLD_SIZE"])
         problem = loopback_problem(os.environ.get("MASTER_ADDR", "")) if several else None
@@ -32,7 +33,11 @@ def warn_of_loopback() -> None:
 
 
 def loopback_problem(master: str) -> str | None:
-    """What is wrong and the cure, in a sentence; None when nothing is. ``master``: address of the machine of rank 0."""
+    """Return what is wrong and what to do, in a sentence; None when nothing is wrong.
+
+    Args:
+        master: Address of rank 0's machine.
+    """
     if os.environ.get("GLOO_SOCKET_IFNAME"):
         return None
     name = socket.gethostname()
@@ -44,13 +49,13 @@ def loopback_problem(master: str) -> str | None:
         return None
     where = f"resolves to {address}" if address else "does not resolve"
     return (
-        f"the name of this machine, {name}, {where}, where other machines cannot reach it, and gloo would listen "
-        f"there: set GLOO_SOCKET_IFNAME={_interface(master) or 'eth0'} on it (docs/multi-host.md)"
+        f"the name of this machine, {name}, {where}: gloo would listen there, and other machines cannot reach it. Set "
+        f"GLOO_SOCKET_IFNAME={_interface(master) or 'eth0'} on this machine (docs/multi-host.md)"
     )
 
 
 def _interface(master: str) -> str | None:
-    """The interface on the way to ``master``, where that can be told."""
+    """Return the interface on the route to ``master``; None where it is not known."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((master, 9))  # sends nothing

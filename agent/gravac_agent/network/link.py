@@ -1,7 +1,7 @@
-"""An emulated network link: completion of a collective is held back as a slow wire would.
+"""An emulated network link, which delays the end of each collective as a slow network would.
 
-Pacing happens in the agent's exchange thread, so it needs no root and slows nothing but gradients. It is for demos
-and for trying a network one does not have; reports and pages say that it is on.
+The agent's exchange thread waits, so this needs no root and slows nothing but gradients. It is for demos and for trying
+another network; reports and pages say that it is on.
 """
 
 import re
@@ -14,7 +14,15 @@ _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Each rank's way out: ``bits_per_second`` and a fixed ``latency_seconds`` per collective."""
+    """The link by which each rank sends.
+
+    Args:
+        bits_per_second: Its rate.
+        latency_seconds: Added to each collective.
+
+    Raises:
+        ValueError: For a rate or latency out of range.
+    """
 
     bits_per_second: float
     latency_seconds: float = 0.0
@@ -26,17 +34,19 @@ class Link:
             raise ValueError(f"link.latency_seconds={self.latency_seconds} must be between 0 and 60")
 
     def spec(self) -> LinkSpec:
+        """Return the record of the link for the journal."""
         return LinkSpec(bits_per_second=self.bits_per_second, latency_seconds=self.latency_seconds)
 
     def seconds(self, sent_bytes: int) -> float:
-        """Time on the wire for ``sent_bytes`` bytes leaving one rank."""
+        """Return how long a rank takes to send ``sent_bytes``."""
         return self.latency_seconds + sent_bytes * 8 / self.bits_per_second
 
 
 def parse(text: str) -> Link | None:
-    """``"100mbit"``, ``"1gbit"``, ``"2.5Gbit"``, ``"64kbit"`` to a link, ``"none"`` to None.
+    """Parse ``100mbit``, ``1gbit``, ``2.5Gbit`` or ``64kbit``; ``none`` gives None.
 
-    Raises ValueError naming the value and the form expected.
+    Raises:
+        ValueError: For anything else; it says what to write.
     """
     cleaned = text.strip().lower()
     if cleaned in ("", "none"):
@@ -50,16 +60,20 @@ def parse(text: str) -> Link | None:
 
 
 class Pacer:
-    """The link as a serial resource: one transfer after another."""
+    """Sends transfers over an emulated link, one after another."""
 
     def __init__(self, link: Link | None) -> None:
         self.link = link
         self._free_at = 0.0
 
     def deadline(self, arrived_at: float, sent_bytes: int) -> float:
-        """When a transfer of ``sent_bytes`` is over that really finished at ``arrived_at`` (monotonic seconds).
+        """Return when a transfer ends on the emulated link, in monotonic seconds.
 
-        It starts when the link is free and every rank has joined, which is about when the real, fast exchange ended.
+        It begins when the link is free and every rank has joined, which is about when the real transfer ended.
+
+        Args:
+            arrived_at: When the real transfer ended, in monotonic seconds.
+            sent_bytes: Its size.
         """
         if self.link is None:
             return arrived_at

@@ -1,4 +1,4 @@
-"""A process group that notes how long the exchange thread waited for other ranks inside an aggregation."""
+"""A process group that records how long the exchange thread waits for other ranks inside an aggregation."""
 
 import threading
 import time
@@ -13,35 +13,35 @@ from gravac.collectives import ProcessGroupCommunicator, Work
 
 
 class Metered(ProcessGroupCommunicator):
-    """For aggregations of several rounds: waiting for a round is communication, not compression."""
+    """Counts waiting for a round of an aggregation as communication, not as compression."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__(group)
         self._waits: list[tuple[float, float]] = []
 
-    def take(self) -> list[tuple[float, float]]:
-        """Waits since the last call, monotonic seconds (begun, ended)."""
+    def pop_waits(self) -> list[tuple[float, float]]:
+        """Return the waits since the last call: when each began and ended, in monotonic seconds."""
         waits, self._waits = self._waits, []
         return waits
 
     def sum(self, x: Tensor) -> Work:
-        return _Watched(super().sum(x), self._waits)
+        return _MeteredWork(super().sum(x), self._waits)
 
     def maximum(self, x: Tensor) -> Work:
-        return _Watched(super().maximum(x), self._waits)
+        return _MeteredWork(super().maximum(x), self._waits)
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        return _Watched(super().gather(out, x), self._waits)
+        return _MeteredWork(super().gather(out, x), self._waits)
 
     def broadcast(self, x: Tensor, root: int) -> Work:
-        return _Watched(super().broadcast(x, root), self._waits)
+        return _MeteredWork(super().broadcast(x, root), self._waits)
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        return _Watched(super().exchange(out, x), self._waits)
+        return _MeteredWork(super().exchange(out, x), self._waits)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _MeteredWork:
     work: Work
     waits: list[tuple[float, float]]
     thread: int = 0
@@ -50,13 +50,11 @@ class _Watched:
         self.thread = threading.get_ident()
 
     def wait(self) -> Any:
-        if (
-            threading.get_ident() != self.thread
-        ):  # the thread that only waits; not on the exchange thread's time
+        if threading.get_ident() != self.thread:  # the exchange thread does not wait
             return self.work.wait()
-        begun = time.monotonic()
+        began = time.monotonic()
         result = self.work.wait()
-        self.waits.append((begun, time.monotonic()))
+        self.waits.append((began, time.monotonic()))
         return result
 
     def get_future(self) -> torch.futures.Future[Any]:

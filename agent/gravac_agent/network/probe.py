@@ -1,54 +1,114 @@
-"""How fast the network between the ranks is: measured in a moment before the first step, and settled by all alike."""
+"""The network between the ranks: measured before the first step, so that ``auto`` can choose a collective for it."""
 
+import logging
 import time
+from dataclasses import dataclass
 
 import torch
 
-from gravac.collectives import Communicator, Network
+from gravac import aggregators
+from gravac.aggregators import Aggregator, OneShot
+from gravac.collectives import AUTO, Communicator, Network, ProcessGroupCommunicator
+from gravac_agent.network.link import Link
+
+log = logging.getLogger("gravac.agent")
 
 REPEATS = 3
 LONG_ENOUGH = 0.02
-"""Seconds of a transfer after which it is not repeated and no larger one is tried."""
+"""Seconds of a transfer that is long enough: it is not repeated, and no larger one is tried."""
 LEAST_BYTES = 8 << 10
 MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
 
 
 def measure(communicator: Communicator) -> Network:
-    """α and β of ring all-gathers, the worst rank's. All ranks call it; the result is the same on all.
+    """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
 
-    An empty message costs (n-1) α, one of S bytes (n-1) (α + S/β). Takes up to 0.3 s; more where a gather takes that
-    long by its latency alone.
+    With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). Takes up to 0.3 s, and longer only
+    where latency alone takes longer.
+
+    Args:
+        communicator: The group of ranks; nothing else may use it meanwhile.
+
+    Returns:
+        α in seconds and β in bytes per second, of the slowest rank.
     """
     others = communicator.size - 1
     if others < 1:
         raise ValueError("a network needs at least 2 ranks")
-    _seconds(communicator, 1)  # connections are made by the first
+    _seconds(communicator, 1)  # the first transfer opens connections
     empty = _seconds(communicator, 1)
-    enough = max(LONG_ENOUGH, 2 * empty)  # else it would be latency that is measured
+    enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
     nbytes = LEAST_BYTES
-    while (took := _seconds(communicator, -(-nbytes // others))) < enough and nbytes < MOST_BYTES:
-        nbytes = min(MOST_BYTES, nbytes * (4 if took > 1.2 * empty else 32))
-    latency, speed = empty / others, nbytes / max(took - empty, took / 10)
-    return Network(latency_seconds=_rounded(latency), bytes_per_second=_rounded(speed))
+    while (seconds := _seconds(communicator, -(-nbytes // others))) < enough and nbytes < MOST_BYTES:
+        nbytes = min(MOST_BYTES, nbytes * (4 if seconds > 1.2 * empty else 32))
+    latency, bandwidth = empty / others, nbytes / max(seconds - empty, seconds / 10)
+    return Network(latency_seconds=_rounded(latency), bytes_per_second=_rounded(bandwidth))
 
 
 def _seconds(communicator: Communicator, nbytes: int) -> float:
-    """Of the quickest of some all-gathers of ``nbytes`` a rank, each as long as its slowest rank took."""
+    """Return the time of the fastest of a few all-gathers of ``nbytes`` a rank; the slowest rank's time counts."""
     mine = torch.zeros(nbytes, dtype=torch.uint8)
     every = torch.empty(communicator.size * nbytes, dtype=torch.uint8)
     best = float("inf")
     for repeat in range(REPEATS):
-        begun = time.monotonic()
+        began = time.monotonic()
         communicator.gather(every, mine).wait()
-        took = torch.tensor([time.monotonic() - begun], dtype=torch.float64)
-        communicator.maximum(took).wait()  # so that all ranks stop after as many
-        best = min(best, float(took))
-        if repeat and best > LONG_ENOUGH:  # once may be a hiccup of a busy machine
+        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64)
+        communicator.maximum(seconds).wait()  # so that all ranks stop after the same number of repeats
+        best = min(best, float(seconds))
+        if repeat and best > LONG_ENOUGH:  # a single one may be slow because the machine is busy
             break
     return best
 
 
 def _rounded(value: float) -> float:
-    """To two digits: no more is known, and a journal shall be readable."""
+    """Round to two digits: the measurement has no more, and the journal stays readable."""
     return float(f"{value:.2g}")
+
+
+@dataclass(slots=True)
+class AggregatorBuilder:
+    """Builds aggregators for this job's network. Equal on all ranks, and part of what they agree on.
+
+    Attributes:
+        collective: The collective of the settings; ``auto`` chooses one.
+        link: Emulated link; None on the real network.
+        network: Latency and bandwidth; None until they are measured.
+        elements: Elements of the whole model.
+    """
+
+    collective: str
+    link: Link | None
+    network: Network | None = None
+    elements: int | None = None
+
+    def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
+        """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
+        return aggregators.build(compressor, group, self.collective, self.network, self.elements)
+
+    def measure_network(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:
+        """Measure the network if the aggregator's collective depends on it. All ranks call it.
+
+        Args:
+            aggregator: Learns the network.
+            group: The aggregator's; nothing else may use it meanwhile.
+        """
+        if (
+            not isinstance(aggregator, OneShot)
+            or self.collective != AUTO
+            or aggregator.compressor.traits.linear
+        ):
+            return
+        if group.size <= 2:  # always a gather
+            return
+        if self.network is None:
+            self.network = (
+                measure(ProcessGroupCommunicator(group.group))  # not metered: it is no time of a step
+                if self.link is None
+                else Network(
+                    latency_seconds=self.link.latency_seconds, bytes_per_second=self.link.bits_per_second / 8
+                )
+            )
+            log.info("collectives are chosen for %s", self.network)
+        aggregator.use(self.network)

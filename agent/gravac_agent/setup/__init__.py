@@ -1,1 +1,1 @@
-"""Checking what the agent is attached to, and building its parts."""
+"""Starting an agent: check what it is attached to, agree on settings, build its parts."""

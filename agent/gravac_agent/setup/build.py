@@ -1,4 +1,4 @@
-"""Putting one agent together from its settings."""
+"""Builds the parts of an agent from its settings, in agreement with the other ranks."""
 
 import secrets
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from gravac_agent.exchange.plan import Directive, next_plan
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
-from gravac_agent.network.wire import Wire
+from gravac_agent.network.probe import AggregatorBuilder
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
@@ -36,7 +36,7 @@ from gravac_agent.windows.step_loop import StepLoop
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything a running agent owns on one rank. ``reporter`` is None on all ranks but 0."""
+    """The parts of a running agent on one rank. ``reporter`` is None on all ranks but 0."""
 
     job: str
     incarnation: str
@@ -48,7 +48,7 @@ class Parts:
     reporter: Reporter | None
     tick_group: dist.ProcessGroup
     metered: Metered
-    wire: Wire
+    builder: AggregatorBuilder
 
     @property
     def memory(self) -> Memory:
@@ -62,13 +62,18 @@ def assemble(
     policy: Policy | None,
     link: links.Link | None,
 ) -> Parts:
-    """Agree with the other ranks on the setup and start this rank's threads. Raises SetupError or AgreementError."""
+    """Agree with the other ranks on the setup, build the parts and start this rank's threads.
+
+    Raises:
+        SetupError: On all ranks, when one of them cannot start.
+        AgreementError: On all ranks, when their settings differ.
+    """
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, policy)
-    wire = Wire(settings.collective, links.parse(settings.link) if link is None else link)
-    wire.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    builder = AggregatorBuilder(settings.collective, links.parse(settings.link) if link is None else link)
+    builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = check_equal(
@@ -82,23 +87,21 @@ def assemble(
             "nonfinite": settings.nonfinite,
             "settle_steps": settings.settle_steps,
             "rescale": settings.rescale,
-            "link": str(wire.link),
+            "link": str(builder.link),
             "parameters": model_shape(module).model_dump(),
             "gravac": gravac.__version__,
         },
         tick_group,
     )
     metered = Metered(data_group)
-    aggregator = wire.build(settings.compressor, metered)
-    wire.settle(aggregator, metered)
+    aggregator = builder.build(settings.compressor, metered)
+    builder.measure_network(aggregator, metered)
     encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
     memory = encoder.memory
     memory.world_size = world_size
     with fail_together(tick_group):
         if slot.leftover.nbytes():
-            memory.load_state_dict(
-                slot.leftover.state_dict()
-            )  # an earlier agent on this module still owes this
+            memory.load_state_dict(slot.leftover.state_dict())  # residual of an earlier agent on this module
     # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
     smoothing = rule.spec().settings.get("smoothing", 0.1) or min(1.0, world_size / 100)
     tracker = GainTracker(float(smoothing))  # type: ignore[arg-type]
@@ -120,16 +123,16 @@ def assemble(
                 memory=settings.memory,
                 model=model_shape(module),
                 environment=environment(module),
-                link=None if wire.link is None else wire.link.spec(),
+                link=None if builder.link is None else builder.link.spec(),
                 settings=settings.described(),
             )
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
-    announcement = Announcement(f"{setup}|{wire}", next_plan(start, tracker), reporter)
+    announcement = Announcement(f"{setup}|{builder}", next_plan(start, tracker), reporter)
     engine = Engine(
         encoder=encoder,
         dense=AllReduce(data_group),
         metered=metered,
-        pacer=links.Pacer(wire.link),
+        pacer=links.Pacer(builder.link),
         tick_group=tick_group,
         tick_codec=TickCodec(rank, world_size),
         announcement=announcement,
@@ -154,25 +157,27 @@ def assemble(
     )
     loop.begin_step()
     return Parts(
-        job, incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, wire
+        job, incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, builder
     )
 
 
 def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
-    """What may fail on one host alone, and what does on all. Returns the decision rule."""
+    """Check what may fail on one host alone. Returns the policy. Raises SetupError."""
     rule = policies.parse(settings.policy) if policy is None else policy
     if policy is not None and settings.controller != "none" and policy.spec().name not in policies.POLICIES:
-        raise SetupError(f"policy {policy.spec().name!r} is not registered: it needs controller=None")
+        raise SetupError(
+            f"policy {policy.spec().name!r} is not registered: pass controller=None to decide in process"
+        )
     try:
         kernels.use(settings.kernels)
-        kernels.warm()  # compiling takes seconds the first time on a machine: not in a step
+        kernels.warm()  # the first time on a machine, compiling takes seconds
     except ImportError as error:
         raise SetupError(str(error)) from None
     return rule
 
 
 def _unstable(encoder: Encoder, cf: float) -> str | None:
-    """Where nothing is proven of an aggregator, nothing is said."""
+    """Return a warning when the residual may grow without limit at this CF; None where nothing is known."""
     aggregator = encoder.aggregator
     if not isinstance(aggregator, OneShot):
         return None
@@ -180,7 +185,7 @@ def _unstable(encoder: Encoder, cf: float) -> str | None:
 
 
 def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:
-    """Keep other runs off the journal, where it is this process that sees to it being written. Raises SetupError."""
+    """Lock the journal that this process or its controller writes. Raises SetupError when another run has it."""
     writes = settings.controller in ("auto", "none")
     return JobLock.acquire(settings.data_dir, job) if writes else None
 

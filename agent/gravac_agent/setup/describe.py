@@ -1,4 +1,4 @@
-"""What a job says about itself in its journal: names, sizes, versions."""
+"""The description of a job in its journal: names, sizes, versions."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ import gravac
 from gravac.protocol import Environment, ModelShape
 
 GIT_SECONDS = 2.0
-"""Longest that a job's start waits for git."""
+"""Longest wait for git at the start of a job."""
 
 
 def job_name() -> str:
@@ -29,6 +29,7 @@ def job_name() -> str:
 
 
 def environment(module: DistributedDataParallel) -> Environment:
+    """Return versions, backend, device and commit."""
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -41,7 +42,7 @@ def environment(module: DistributedDataParallel) -> Environment:
 
 
 def revision() -> str | None:
-    """Git's name of the commit that the trainer's script is checked out at; None where there is none to be had."""
+    """Return the git commit of the trainer's script; None where it is not known."""
     script = Path(sys.argv[0] or ".").resolve()
     command = [
         "git",
@@ -59,6 +60,7 @@ def revision() -> str | None:
 
 
 def model_shape(module: DistributedDataParallel) -> ModelShape:
+    """Return the model's class and the sizes of its trainable parameters."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return ModelShape(
         name=type(module.module).__name__,

@@ -1,4 +1,4 @@
-"""What an agent can be used on: clear errors for what it cannot, before anything starts."""
+"""Checks what an agent is attached to, with clear errors before anything starts."""
 
 import logging
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ log = logging.getLogger("gravac.agent")
 
 
 def ddp_of(module: nn.Module) -> DistributedDataParallel:
-    """The DDP module: ``module`` itself, or what ``torch.compile`` made it of."""
+    """Return the DDP module: ``module`` itself, or what ``torch.compile`` wrapped. Raises SetupError for others."""
     inner = getattr(module, "_orig_mod", module)
     if isinstance(inner, DistributedDataParallel):
         return inner
@@ -29,7 +29,7 @@ def ddp_of(module: nn.Module) -> DistributedDataParallel:
 
 
 def check_arguments(optimizer: object, scaler: object) -> None:
-    """What they must be able to do, whatever their class."""
+    """Check that the optimizer and the scaler have the methods that the agent calls. Raises SetupError."""
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "register_step_pre_hook")):
         raise SetupError(
             f"optimizer={optimizer!r:.100} is not a torch.optim.Optimizer: pass the one that steps the module's "
@@ -42,23 +42,24 @@ def check_arguments(optimizer: object, scaler: object) -> None:
 
 
 def check_devices(module: DistributedDataParallel) -> None:
+    """Check that all gradients are on the CPU. Raises SetupError."""
     devices = {parameter.device.type for parameter in module.parameters() if parameter.requires_grad}
     if devices != {"cpu"}:
         raise SetupError(
             f"this release compresses gradients on the CPU only, the module's are on {', '.join(sorted(devices))}: "
-            "pass enabled=False to train it plainly"
+            "pass enabled=False to train it with plain DDP"
         )
 
 
 def check(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, memory: str) -> None:
-    """All that only a running agent needs."""
+    """Check what only a running agent needs. Raises SetupError."""
     _check_owned(module, optimizer)
     check_memory(memory, module, optimizer)
     check_join(module)
 
 
 def _owned(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
-    """How many of the module's trainable parameters ``optimizer`` steps, and how many there are."""
+    """Return how many of the module's trainable parameters the optimizer steps, and how many there are."""
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return sum(id(parameter) in owned for parameter in trainable), len(trainable)
@@ -69,11 +70,11 @@ def _check_owned(module: DistributedDataParallel, optimizer: torch.optim.Optimiz
     if not owned:
         raise SetupError(
             f"optimizer={type(optimizer).__name__} steps none of the module's {there} trainable parameters, so the "
-            "agent could not hold back a bad step: make it from module.parameters()"
+            "agent cannot skip a step with a non-finite gradient: make it from module.parameters()"
         )
     if owned < there:
         log.warning(
-            "the optimizer steps %d of the module's %d trainable parameters: the agent follows the learning rate of "
+            "the optimizer steps %d of the module's %d trainable parameters: the residual follows the learning rate of "
             "these only",
             owned,
             there,
@@ -81,7 +82,7 @@ def _check_owned(module: DistributedDataParallel, optimizer: torch.optim.Optimiz
 
 
 def check_memory(memory: str, module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """A memory that has the momentum must be the only one, and see all gradients."""
+    """Check that only the memory applies a momentum, if it does, and to all gradients. Raises SetupError."""
     try:
         if not memories.build(memory).transforms:
             return
@@ -90,14 +91,14 @@ def check_memory(memory: str, module: DistributedDataParallel, optimizer: torch.
     own = max(float(group.get("momentum") or 0.0) for group in optimizer.param_groups)
     if own:
         raise SetupError(
-            f"memory={memory!r} has the momentum, and the optimiser has one of {own:g} on top: "
-            "give the optimiser momentum=0"
+            f"memory={memory!r} applies the momentum, and the optimizer has momentum={own:g} as well: "
+            "give the optimizer momentum=0"
         )
     sparse = next(sparse_parameters(module.module), None)
     if sparse is not None:
         raise SetupError(
-            f"memory={memory!r} has the momentum, and the sparse gradients of {sparse!r} do not pass through it: use "
-            "memory='residual' with the optimizer's own momentum, or sparse=False"
+            f"memory={memory!r} applies the momentum, and the sparse gradients of {sparse!r} do not pass through it: "
+            "use memory='residual' with the optimizer's own momentum, or sparse=False"
         )
 
 
@@ -109,33 +110,33 @@ def sparse_parameters(module: nn.Module) -> Iterator[str]:
 
 
 def check_join(module: DistributedDataParallel) -> None:
-    """Raise SetupError in a ``Join`` context that the agent would end inside of."""
+    """Raise SetupError inside a ``Join`` context, which must not outlive the agent."""
     if module._join_config.enable:
         raise SetupError(
-            "the Agent starts inside a Join context, where ranks would leave it one by one: write "
+            "the Agent starts inside a Join context, and ranks leave that one by one: write "
             "`with Agent(...):` around `with Join([module]):`"
         )
 
 
 def check_division(module: DistributedDataParallel) -> None:
-    """Uneven inputs: gradients are divided by the number of all ranks."""
+    """Raise SetupError in a ``Join`` context that divides gradients by the number of ranks that still have inputs."""
     if module._join_config.enable and not getattr(module, "_divide_by_initial_world_size", True):
         raise SetupError(
-            "divide_by_initial_world_size=False does not work with a communication hook, which the agent is: leave it "
+            "divide_by_initial_world_size=False does not work with a communication hook such as the agent's: leave it "
             "out of Join(...)"
         )
 
 
 def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
-    """Until the handle is removed: say so, once, when ``optimizer`` steps before the agent was entered."""
-    said = False
+    """Warn once when the optimizer steps while the agent does not run. Remove the handle to stop that."""
+    warned = False
 
-    def warn(*_: Any) -> None:  # it must not remove itself while torch walks through the hooks
-        nonlocal said
-        if not said:
-            said = True
+    def warn(*_: Any) -> None:  # it cannot remove itself while torch iterates over the hooks
+        nonlocal warned
+        if not warned:
+            warned = True
             log.warning(
-                "an optimizer step, and the Agent made for it does not run: nothing is compressed. Write "
+                "the optimizer steps, and the Agent made for it does not run: nothing is compressed. Write "
                 "`with Agent(module, optimizer):` around the training loop"
             )
 
@@ -146,7 +147,7 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
 def before_steps(
     module: DistributedDataParallel, optimizer: torch.optim.Optimizer, hook: Any
 ) -> RemovableHandle:
-    """Call ``hook`` before ``optimizer`` steps; before any does, where others step the module's parameters too."""
+    """Call ``hook`` before the optimizer's steps; before those of any optimizer, where others step the module too."""
     owned, there = _owned(module, optimizer)
     if owned < there:
         return register_optimizer_step_pre_hook(hook)
@@ -155,7 +156,7 @@ def before_steps(
 
 
 def drop_gradients(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Optimizers do nothing where there is no gradient."""
+    """Set all gradients to None, so that the optimizer's step does nothing."""
     for parameter in module.parameters():
         parameter.grad = None
     for group in optimizer.param_groups:

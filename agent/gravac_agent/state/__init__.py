@@ -1,1 +1,1 @@
-"""State that outlives a step: checkpoints, regrouped buckets, changed rates, changed codecs."""
+"""State that outlives a step: checkpoints, buckets of a resumed run, learning rates, changes of codec."""

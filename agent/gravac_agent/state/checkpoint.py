@@ -1,4 +1,4 @@
-"""The agent's state as plain tensors, numbers and strings: loads with ``torch.load(weights_only=True)``."""
+"""The agent's state as plain tensors, numbers and strings, which ``torch.load(weights_only=True)`` reads."""
 
 import logging
 import math
@@ -28,7 +28,14 @@ VERSION = 1
 def save(
     parts: Parts, layout: Sequence[Bucket], module: DistributedDataParallel, rates: Rates
 ) -> dict[str, Any]:
-    """This rank's state between steps; ``layout``: the buckets of the last step."""
+    """Return this rank's state between steps.
+
+    Args:
+        parts: Parts of the running agent.
+        layout: Buckets of the last step.
+        module: The DDP module.
+        rates: Learning rates and loss scale of the residual.
+    """
     loop, encoder = parts.loop, parts.encoder
     return {
         "version": VERSION,
@@ -46,7 +53,7 @@ def save(
         "residual": encoder.memory.state_dict(),
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
-        "network": None if parts.wire.network is None else asdict(parts.wire.network),
+        "network": None if parts.builder.network is None else asdict(parts.builder.network),
     }
 
 
@@ -56,7 +63,7 @@ def load_everywhere(
     module: DistributedDataParallel,
     rates: Rates,
 ) -> Regrouper | None:
-    """``load`` on all ranks. Raises SetupError on all when it failed on one."""
+    """Call ``load`` on every rank. Raises SetupError on all ranks when it fails on one."""
     found = problem = None
     try:
         one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
@@ -76,15 +83,27 @@ def load(
     module: DistributedDataParallel,
     rates: Rates,
 ) -> Regrouper | None:
-    """Put everything where the state was taken; returns who regroups the first step's buckets, if need be.
+    """Restore a state on this rank.
 
-    One state: this rank's own, from a run with as many ranks. A sequence: the states of *all* ranks of the earlier run,
-    for any number of ranks now (the mean residual goes to each, which conserves it). Raises SetupError otherwise.
+    Args:
+        state: This rank's own, of a run with the same number of ranks; or the states of *all* ranks of the earlier run,
+            for any number of ranks now. Then each rank gets the mean residual, which conserves their sum over ranks.
+        parts: Parts of the running agent.
+        module: The DDP module.
+        rates: Learning rates and loss scale of the residual.
+
+    Returns:
+        The regrouper of the first step's buckets; None where they need none.
+
+    Raises:
+        SetupError: When the state does not fit.
     """
     states = [state] if isinstance(state, dict) else list(state)
     for one in states:
         if one.get("version") != VERSION:
-            raise SetupError(f"agent state has version {one.get('version')!r}, this gravac reads {VERSION}")
+            raise SetupError(
+                f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
+            )
     residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
     for one in states:
         _check_shapes(one, module)
@@ -94,7 +113,9 @@ def load(
         loop.restore_aggregator(dict(first["learnt"]))
     elif first["learnt"]:
         log.warning(
-            "what %s had learnt is not for %s, which starts anew", first["compressor"], encoder.compressor
+            "the checkpoint's compressor is %s, this run's is %s: its state starts empty",
+            first["compressor"],
+            encoder.compressor,
         )
     if first["world_size"] == parts.world_size and first.get("network") is not None:
         _use(parts, Network(**first["network"]))
@@ -117,7 +138,7 @@ def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
 
 
 def _check_shapes(state: dict[str, Any], module: DistributedDataParallel) -> None:
-    """States of gravac 0.1 have no shapes: then the sizes of the residuals must do."""
+    """Raise SetupError for a state of another model. States of gravac 0.1 have no shapes, only sizes of residuals."""
     here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
     there = {name: tuple(shape) for name, shape in state.get("shapes", {}).items()}
     if not there and TAG not in state["residual"]:
@@ -129,42 +150,44 @@ def _check_shapes(state: dict[str, Any], module: DistributedDataParallel) -> Non
     for name, shape in there.items():
         if name not in here:
             raise SetupError(
-                f"agent state is of another model: it has a parameter {name!r} of shape {shape}, which the module lacks"
+                f"the agent state is of another model: the module has no parameter {name!r} of shape {shape}"
             )
         if here[name] != shape:
             raise SetupError(
-                f"agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
+                f"the agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
             )
     new = [name for name in _shapes(module) if name not in there]
     if new and "shapes" in state:
         log.warning(
-            "the agent state knows nothing of %d parameters, such as %s: they start anew", len(new), new[0]
+            "the agent state lacks %d parameters, such as %s: their residual starts at zero", len(new), new[0]
         )
 
 
 def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
     if state["world_size"] != parts.world_size:
         raise SetupError(
-            f"agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
+            f"the agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
             "pass the states of all its ranks as a list, so that no residual is lost"
         )
     if state["rank"] != parts.rank:
-        raise SetupError(f"agent state is of rank {state['rank']}, this is rank {parts.rank}: load your own")
+        raise SetupError(
+            f"the agent state is of rank {state['rank']}, this is rank {parts.rank}: load its own state"
+        )
     residual: dict[str, Tensor] = state["residual"]
     return residual
 
 
 def _use(parts: Parts, network: Network) -> None:
-    """Choose collectives as the earlier run did, whatever this one measured: a resumed run shall be the same run."""
-    parts.wire.network = network
-    parts.wire.settle(parts.encoder.aggregator, parts.metered)
-    parts.loop.announcement.add(str(parts.wire))
+    """Choose collectives as the earlier run did, so that the resumed run is the same."""
+    parts.builder.network = network
+    parts.builder.measure_network(parts.encoder.aggregator, parts.metered)
+    parts.loop.announcement.add(str(parts.builder))
 
 
 def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:
     if not states or sorted(one["rank"] for one in states) != list(range(states[0]["world_size"])):
         have = [one["rank"] for one in states]
-        raise SetupError(f"pass the states of all ranks of the earlier run; these are of ranks {have}")
+        raise SetupError(f"pass the states of all ranks of the earlier run; the list has ranks {have}")
     return reshard([one["residual"] for one in states])
 
 

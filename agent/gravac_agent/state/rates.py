@@ -1,8 +1,8 @@
-"""What is owed was computed under a learning rate and a loss scale; it must be applied as it was meant.
+"""Scales the residual when the learning rate or the loss scale changes.
 
-With the learning rate outside the memory (e is in gradient units), equality with the textbook form, rate inside, needs
-e ← e · η/η' when the rate goes from η to η'. Gradients seen by DDP's hook carry the loss scale S, so e ← e · S'/S
-when a GradScaler moves it.
+The residual e is in gradient units, computed under a learning rate η. To have the effect it would have had, it becomes
+e · η/η' when the rate changes to η'. Gradients seen by DDP's hook carry the loss scale S, so e becomes e · S'/S when a
+GradScaler changes the scale to S'.
 """
 
 from collections.abc import Mapping
@@ -14,15 +14,20 @@ from gravac.memories import Memory
 
 
 class Scaler(Protocol):
-    """What we need of ``torch.amp.GradScaler``."""
+    """The part of ``torch.amp.GradScaler`` that the agent uses."""
 
-    def get_scale(self) -> float: ...
+    def get_scale(self) -> float:
+        """Return the loss scale."""
+        ...
 
 
 class Rates:
-    """Watches one optimiser and, if given, its scaler. All ranks see the same values, so they scale alike.
+    """Follows an optimizer's learning rates and the loss scale, which are the same on all ranks.
 
-    ``names``: the parameters' names by ``id``. Groups of parameters may change their rates differently.
+    Args:
+        optimizer: Its parameter groups may have different rates.
+        scaler: The GradScaler in use; None: the loss scale is 1.
+        names: Names of the parameters by their ``id``.
     """
 
     def __init__(
@@ -33,9 +38,9 @@ class Rates:
         self._scale = self._read_scale()
 
     def follow(self, memory: Memory) -> None:
-        """Scale what ``memory`` owes by what has changed since the last call, between steps.
+        """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
 
-        A rate of 0 is waited out: what counts is the last one above it.
+        A rate of 0 is ignored: the last one above 0 counts.
         """
         scale_before, self._scale = self._scale, self._read_scale()
         if self._scale != scale_before:
@@ -55,11 +60,11 @@ class Rates:
         self._rates = [new if new > 0 else old for old, new in zip(known, now, strict=False)]
 
     def state(self) -> list[float]:
-        """The loss scale, then the rates, as of the last ``follow``: for a checkpoint."""
+        """Return the loss scale and the rates at the last ``follow``, for a checkpoint."""
         return [self._scale, *self._rates]
 
     def restore(self, state: list[float]) -> None:
-        """Measure the next change from where a checkpoint was taken."""
+        """Take the next change relative to a checkpoint's values."""
         self._scale, *self._rates = state
 
     def _named(self, group: dict[str, Any]) -> set[str]:

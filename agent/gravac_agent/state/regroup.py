@@ -1,7 +1,7 @@
-"""The first step after a resume, in the buckets of the run that was saved.
+"""The first step after a resume, in the buckets of the saved run.
 
-A new DDP module groups its parameters provisionally for one step, and what a codec keeps depends on the grouping. So
-that a resumed run equals the uninterrupted one, that step's buckets are taken apart and put together as they were.
+A new DDP module groups its parameters provisionally for one step, and what a codec selects depends on the grouping. To
+make a resumed run equal to an uninterrupted one, that step's gradients are regrouped into the saved buckets.
 """
 
 import math
@@ -19,7 +19,7 @@ Submit = Callable[[Bucket, Tensor, bool], torch.futures.Future[Tensor]]
 
 
 class Regrouper:
-    """Takes DDP's provisional buckets of one step and submits the saved ones in their place."""
+    """Collects DDP's provisional buckets of one step and submits the saved ones instead."""
 
     def __init__(self, layout: list[Bucket]) -> None:
         self._layout = layout
@@ -27,10 +27,20 @@ class Regrouper:
         self._left = len(layout)
         self._lock = threading.Lock()
 
-    def take(
+    def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, submit: Submit
     ) -> torch.futures.Future[Tensor]:
-        """One provisional bucket; on the last one everything is submitted in the saved order."""
+        """Collect one provisional bucket; with the last one, submit all in the saved order.
+
+        Args:
+            bucket: Which parameters the buffer is made of.
+            buffer: DDP's flat gradient, shape ``(n,)``.
+            last: Whether it is the last bucket of the step.
+            submit: Takes the saved buckets.
+
+        Returns:
+            A future of ``buffer``, holding the mean.
+        """
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         self._waiting.append((bucket, buffer, future))
         if last:
@@ -55,7 +65,7 @@ class Regrouper:
                     if not future.done():
                         future.set_exception(error)  # type: ignore[arg-type]
                 return
-            if len(views) > 1:  # else it was reduced in place
+            if len(views) > 1:  # a single one was reduced in place
                 torch._foreach_copy_(views, list(torch.split(flat, [view.numel() for view in views])))
             with self._lock:
                 self._left -= 1
@@ -68,12 +78,20 @@ class Regrouper:
 
 
 def _pieces(bucket: Bucket, flat: Tensor) -> tuple[Tensor, ...]:
-    """Each parameter's part; a sparse gradient is alone in its bucket."""
+    """Split a bucket by parameter. A sparse gradient is alone in its bucket."""
     return (flat,) if flat.is_sparse else torch.split(flat, list(bucket.numels))
 
 
 def regrouper(layout: list[list[str]], module: DistributedDataParallel) -> Regrouper | None:
-    """For the layout of a checkpoint (parameter names per bucket); None when ``module`` has other parameters."""
+    """Make the regrouper for a checkpoint's layout.
+
+    Args:
+        layout: Parameter names by bucket.
+        module: The module of the resumed run.
+
+    Returns:
+        None when the module has other parameters.
+    """
     shapes = {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
     if {name for names in layout for name in names} != set(shapes):
         return None

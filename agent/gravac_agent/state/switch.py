@@ -1,4 +1,4 @@
-"""Another codec, error memory or collective in the middle of a job: agreed by all ranks, and nothing owed is lost."""
+"""Changing codec, error memory or collective in the middle of a job, on all ranks and without losing the residual."""
 
 from dataclasses import replace
 
@@ -14,44 +14,50 @@ from gravac_agent.setup.build import Parts
 
 
 def switch(parts: Parts, compressor: str | None, memory: str | None, collective: str | None) -> None:
-    """Between steps, on every rank. Raises SetupError for what cannot be, before anything changed, and AgreementError
-    on all ranks when they were told different things."""
+    """Change what is not None. Every rank calls it, between steps.
+
+    Raises:
+        SetupError: When the change is not possible; nothing is changed then.
+        AgreementError: On all ranks, when their arguments differ.
+    """
     encoder, loop = parts.encoder, parts.loop
     try:
         compressor, memory, collective = (text and spelled(text) for text in (compressor, memory, collective))
-        wire = replace(parts.wire, collective=collective or parts.wire.collective)
+        builder = replace(parts.builder, collective=collective or parts.builder.collective)
         aggregator = (
-            wire.build(compressor or encoder.compressor, parts.metered) if compressor or collective else None
+            builder.build(compressor or encoder.compressor, parts.metered)
+            if compressor or collective
+            else None
         )
-        owed = None if memory is None else memories.build(memory)
+        new_memory = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
-    asked: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
-    parts.engine.run(lambda: check_equal(asked | {"step": loop.step}, parts.tick_group))
-    said = []
-    if owed is not None:
-        owed.world_size = parts.world_size
-        said.append(f"memory {encoder.memory.spec} -> {owed.spec}")
+    change: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
+    parts.engine.run(lambda: check_equal(change | {"step": loop.step}, parts.tick_group))
+    changes = []
+    if new_memory is not None:
+        new_memory.world_size = parts.world_size
+        changes.append(f"memory {encoder.memory.spec} -> {new_memory.spec}")
         try:
-            encoder.memory = convert(encoder.memory, owed)
+            encoder.memory = convert(encoder.memory, new_memory)
         except ValueError as error:
-            raise SetupError(f"memory={memory!r} cannot take over what is owed: {error}") from None
+            raise SetupError(f"memory={memory!r} cannot take over the residual: {error}") from None
     if aggregator is not None:
-        parts.engine.run(lambda: wire.settle(aggregator, parts.metered))
+        parts.engine.run(lambda: builder.measure_network(aggregator, parts.metered))
         if compressor is None:
-            aggregator.load_state_dict(_of_codec(encoder.aggregator))
+            aggregator.load_state_dict(_codec_state(encoder.aggregator))
         else:
-            said.append(f"compressor {encoder.compressor} -> {compressor}")
+            changes.append(f"compressor {encoder.compressor} -> {compressor}")
         if collective is not None:
-            said.append(f"collective {parts.wire.collective} -> {collective}")
+            changes.append(f"collective {parts.builder.collective} -> {collective}")
         encoder.aggregator, encoder.compressor = aggregator, compressor or encoder.compressor
-        parts.wire.collective, parts.wire.network = wire.collective, wire.network
-        loop.announcement.add(str(wire))
+        parts.builder.collective, parts.builder.network = builder.collective, builder.network
+        loop.announcement.add(str(builder))
     encoder.failing.clear()
-    loop.forget_gains(f"Step {loop.step}: {', '.join(said)}. Gains are measured anew.")
+    loop.forget_gains(f"Step {loop.step}: {', '.join(changes)}. Gains are measured again.")
     loop.begin_step()
 
 
-def _of_codec(aggregator: Aggregator) -> dict[str, Tensor]:
-    """What was learnt of the gradient, and not of how it travels."""
+def _codec_state(aggregator: Aggregator) -> dict[str, Tensor]:
+    """Return what was learned about the gradient, without what was learned about the network."""
     return (aggregator.compressor if isinstance(aggregator, OneShot) else aggregator).state_dict()

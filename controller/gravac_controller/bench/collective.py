@@ -41,7 +41,7 @@ def run(chosen: Meetings, scratch: Path, tell: Tell) -> dict[str, Any]:
     described = machine.describe()
     with ExitStack() as stack:
         places = _places(chosen, stack, tell)
-        words = [sys.executable, "-m", "gravac_agent.bench.meet", "--codec", chosen.codec]
+        words = [sys.executable, "-m", "gravac_agent.bench.collective", "--codec", chosen.codec]
         ranks = Ranks(words, places.ranks, places.port(0), scratch / "collective")
         stack.callback(ranks.close)
         network = ranks.ready(START_SECONDS)[0]
@@ -78,7 +78,7 @@ def _rows(chosen: Meetings, ranks: Ranks, n: int, cf: float) -> list[dict[str, A
     rounds: list[dict[str, float]] = []
     for number in range(WARM_UP + chosen.pairs):
         order = sorted(ways) if number % 2 else sorted(ways, reverse=True)
-        answers = ranks.ask(START_SECONDS + wire, do="meet", ways=order)
+        answers = ranks.ask(START_SECONDS + wire, do="exchange", ways=order)
         slowest = [max(each) for each in zip(*(answer["seconds"] for answer in answers), strict=True)]
         rounds.append(dict(zip(order, slowest, strict=True)))
     return [

@@ -46,7 +46,7 @@ def run(sizes: Sizes, scratch: Path, tell: Tell) -> dict[str, Any]:
     assert bits is not None
     described = machine.describe()
     options = ["--n", *sizes.n, "--cf", *sizes.cf, "--codec", sizes.codec]
-    found = measure("wire", [*options, "--pairs", 1, "--pack-up-to", sizes.pack_up_to], tell)
+    found = measure("wire", ["layout", *options, "--pairs", 1, "--pack-up-to", sizes.pack_up_to], tell)
     with on_hosts(HOSTS, None, tell) as places:
         counted = None if places.interface is None else _count(sizes, places, scratch, tell)
     rows = []
@@ -88,7 +88,7 @@ class Counted:
 
 
 def _count(sizes: Sizes, places: Places, scratch: Path, tell: Tell) -> Counted:
-    words = [sys.executable, "-m", "gravac_agent.bench.exchange", "--codec", sizes.codec]
+    words = [sys.executable, "-m", "gravac_agent.bench.wire", "rank", "--codec", sizes.codec]
     words += ["--interface", str(places.interface)]
     ranks = Ranks(words, places.ranks, places.port(0), scratch / "wire")
     try:

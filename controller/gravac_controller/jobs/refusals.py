@@ -93,8 +93,8 @@ def pin_too_strong(cf: float, limit: float) -> Invalid:
 def undecidable(policy: str, error: Exception) -> Conflict:
     """The policy fails on its own state, which may have been tampered with."""
     return Conflict(
-        f"policy {policy!r} cannot continue from the state of this job ({printable(str(error), 300)}); use another job name "
-        "to start over",
+        f"policy {policy!r} cannot continue from the state of this job ({printable(str(error), 300)}); use another job "
+        "name to start over",
         reason="undecidable",
     )
 

@@ -65,7 +65,7 @@ class Watcher:
         self._bar.stop()
 
     def take(self, event: dict[str, Any]) -> None:
-        """One event of ``gravac_agent.demo.report``."""
+        """One event of ``gravac_agent.demo.train.Progress``."""
         match event["event"]:
             case "page":
                 self._page(event["url"], event["trace"])

@@ -7,7 +7,7 @@ export function showWaiting(missing, jobs, unreadable) {
   setText($("waiting-text"), missing === null
     ? "This controller runs and has no job yet. The page will fill by itself. To start one:"
     : "The page will show it as soon as it starts. To start one:");
-  setText($("waiting-code"), `from gravac_agent import Agent
+  setText($("waiting-code"), `from gravac import Agent
 
 with Agent(ddp_model, optimizer, controller="${location.origin}") as agent:
     for x, y in loader:

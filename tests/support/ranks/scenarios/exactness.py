@@ -252,7 +252,7 @@ def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 
             kept, average = truth
             truth = kept + 0.1 * (whole - left - kept), average + 0.1 * (whole - average)
             found.append((tracker.gain(cf), truth[0] / truth[1], whole / raw))
-        buckets = len(agent._layout)
+        buckets = len(agent._session.layout)
     return {"found": found, "buckets": buckets}
 
 
@@ -266,7 +266,7 @@ def many_steps(
     with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
         loss = train(module, optimizer, rank, range(steps))
         assert agent._parts is not None
-        loop, seen = agent._parts.loop, len(agent._layout)
+        loop, seen = agent._parts.loop, len(agent._session.layout)
     return {
         "parameters": fingerprint(module),
         "loss": loss,

@@ -66,7 +66,7 @@ def narrow(
             optimizer.step()
             optimizer.zero_grad()
         owed, skipped = agent.state_dict()["residual"], parts.loop.nonfinite_steps
-        buckets, trace = len(agent._layout), agent.trace_path
+        buckets, trace = len(agent._session.layout), agent.trace_path
         worst = 0.0
         for name, total, gone in zip(names, came, went, strict=True):
             mean = owed.get(name, torch.zeros(gone.numel())).double().view_as(gone)
@@ -160,7 +160,7 @@ def mixed_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str,
         state = copy.deepcopy(state)
         steps(*watched, range(10, 20))
         assert agent._parts is not None
-        loop, trace, buckets = agent._parts.loop, agent.trace_path, len(agent._layout)
+        loop, trace, buckets = agent._parts.loop, agent.trace_path, len(agent._session.layout)
     steps(*watched, range(20, 24))  # with the hook of a closed agent
     with Agent(*again, **job | {"job": "again"}) as agent:
         agent.load_state_dict(state["agent"])
@@ -213,25 +213,24 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
             now["step"] = step
             train(module, optimizer, rank, range(step, step + 1))
             if step == 1:
-                now["target"] = sum(agent._layout[0].numels)  # there is no other of this size
+                now["target"] = sum(agent._session.layout[0].numels)  # there is no other of this size
             sent.append(parts.loop.payload_bytes - before)
             before = parts.loop.payload_bytes
-        failed, names = parts.loop.failed_steps, agent._layout[0].names
+        failed, names = parts.loop.failed_steps, agent._session.layout[0].names
         owed = agent.state_dict()["residual"]
-        buckets, trace = len(agent._layout), agent.trace_path
+        buckets, trace = len(agent._session.layout), agent.trace_path
         agent.switch(compressor="topk")  # another codec is tried again
         train(module, optimizer, rank, range(14, 19))
         before = parts.loop.payload_bytes
         train(module, optimizer, rank, range(19, 20))
         late = parts.loop.payload_bytes - before
+        others = [name for bucket in agent._session.layout if bucket.number for name in bucket.names]
     events = [] if trace is None else [json.loads(line) for line in trace.read_text().splitlines()]
     return {
         "parameters": fingerprint(module),
         "failed": failed,
         "owed": [name in owed for name in names],
-        "others_owed": sum(
-            name in owed for bucket in agent._layout if bucket.number for name in bucket.names
-        ),
+        "others_owed": sum(name in owed for name in others),
         "sent": sent,
         "late": late,
         "buckets": buckets,

@@ -52,7 +52,7 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
         for step in range(7):
             cfs.append(loop.plan.cf)
             loss = train(module, optimizer, rank, range(step, step + 1))
-            layouts.append([list(bucket.names) for bucket in agent._layout])
+            layouts.append([list(bucket.names) for bucket in agent._session.layout])
     found = {
         "parameters": fingerprint(module),
         "loss": loss,
@@ -102,7 +102,7 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
 
         aggregator.prepare = watched  # type: ignore[method-assign]
         train(module, optimizer, rank, range(14))
-        buckets, learnt = len(agent._layout), aggregator.state_digest()
+        buckets, learnt = len(agent._session.layout), aggregator.state_digest()
     elements = sum(parameter.numel() for parameter in model.parameters())
     return {"found": found, "buckets": buckets, "learnt": learnt, "elements": elements}
 

@@ -156,7 +156,7 @@ def compiled(rank: int, world: int, folder: str) -> dict[str, Any]:
             with Agent(called, optimizer, data_dir=folder, controller=None, policy=policy, window=5) as agent:
                 train(called, optimizer, rank, range(3, 20))
                 assert agent.state is not None
-                found[name + " steps"] = [agent.state.step, agent.state.window, len(agent._layout)]
+                found[name + " steps"] = [agent.state.step, agent.state.window, len(agent._session.layout)]
         found[name] = fingerprint(module)
     return found
 

@@ -246,7 +246,7 @@ def steered(
     return {"sent": sent, "parameters": fingerprint(module)}
 
 
-def narrated(rank: int, world: int, folder: str) -> dict[str, Any]:
+def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
     """Three jobs in a program that has configured no logging, has turned our lines off, and has configured logging."""
     root, agents = logging.getLogger(), logging.getLogger("gravac.agent")
     root.handlers.clear()  # as in a program of its own
@@ -259,7 +259,7 @@ def narrated(rank: int, world: int, folder: str) -> dict[str, Any]:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         print(f"--- {part}", file=sys.stderr, flush=True)
         with Agent(
-            module, optimizer, data_dir=folder, job=f"told{part}", policy="static:cf=10", window=10, **options
+            module, optimizer, data_dir=folder, job=f"job{part}", policy="static:cf=10", window=10, **options
         ) as agent:
             agent.wait_ready(60)
             dist.barrier()

@@ -1,4 +1,4 @@
-"""One rank whose payloads meet the others' in every way there is, when told to, timed."""
+"""One rank that exchanges payloads by every collective, on request, and times them."""
 
 import argparse
 import time
@@ -22,7 +22,7 @@ from gravac.collectives import (
 )
 from gravac.compressors import Key, Payload, build
 from gravac.compressors.base import Compressor
-from gravac_agent.bench.rank import Answer, serve
+from gravac_agent.bench.process import Answer, serve_requests
 from gravac_agent.network.probe import measure
 
 DENSE = "dense all-reduce"
@@ -30,8 +30,8 @@ DTYPE = torch.float32
 
 
 @dataclass(kw_only=True)
-class Meeting:
-    """A gradient of this rank and its payload: ``load`` makes them, ``meet`` sends them."""
+class Exchanger:
+    """A gradient of this rank and its payload: ``load`` makes them, ``exchange`` sends them."""
 
     group: ProcessGroupCommunicator
     codec: Compressor
@@ -42,12 +42,15 @@ class Meeting:
     _payload: Payload | None = None
 
     def __post_init__(self) -> None:
-        self.network = measure(self.group)  # before anything else is under way
+        self.network = measure(self.group)  # while nothing else is in flight
         self._dense = AllReduce(self.group)
 
     def load(self, n: int, cf: float) -> dict[str, Any]:
-        """Make a gradient of ``n`` normal numbers. What each way would take by the cost model and put on a rank's link,
-        the dense one too, and which of the others it would choose."""
+        """Make a gradient of ``n`` normal numbers and its payload.
+
+        Returns:
+            By collective, the dense one too: the cost model's seconds and bytes, and whether the model chooses it.
+        """
         self.x = torch.randn(n, generator=torch.Generator().manual_seed(self.group.rank))
         self.out, self.cf = torch.empty(n), cf
         self._payload = self.codec.compress(self.x, cf, self._key(), DTYPE)
@@ -71,23 +74,26 @@ class Meeting:
         }
         return {"ways": ways}
 
-    def meet(self, ways: list[str]) -> dict[str, Any]:
-        """Wall seconds of each of ``ways``, one after the other: from the payload (of ``dense``: from the gradient) to
-        the mean. Ranks begin together."""
+    def exchange(self, ways: list[str]) -> dict[str, Any]:
+        """Time these collectives, one after the other. All ranks begin together.
+
+        Returns:
+            Wall seconds of each, from the payload (of the dense one: from the gradient) to the mean.
+        """
         self.step += 1
         seconds = []
         for way in ways:
             self.out.copy_(self.x)
             dist.barrier()
-            begun = time.perf_counter()
+            began = time.perf_counter()
             if way == DENSE:
                 self._dense.reduce_in_place(self.out).work.wait()
             else:
-                self._meet(way)
-            seconds.append(time.perf_counter() - begun)
+                self._exchange(way)
+            seconds.append(time.perf_counter() - began)
         return {"seconds": seconds}
 
-    def _meet(self, way: str) -> None:
+    def _exchange(self, way: str) -> None:
         make = parse_collective(way)
         assert make is not None
         assert self._payload is not None
@@ -101,15 +107,15 @@ class Meeting:
 
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
-    """Answers ``{"do": "load", "n": …, "cf": …}`` and ``{"do": "meet", "ways": […]}``."""
+    """Answer requests ``{"do": "load", "n": …, "cf": …}`` and ``{"do": "exchange", "ways": […]}``."""
     assert dist.group.WORLD is not None
-    meeting = Meeting(group=ProcessGroupCommunicator(dist.group.WORLD), codec=build(chosen.codec))
-    network = meeting.network
+    exchanger = Exchanger(group=ProcessGroupCommunicator(dist.group.WORLD), codec=build(chosen.codec))
+    network = exchanger.network
 
-    def answer(told: dict[str, Any]) -> dict[str, Any]:
-        if told["do"] == "load":
-            return meeting.load(told["n"], told["cf"])
-        return meeting.meet(told["ways"])
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] == "load":
+            return exchanger.load(request["n"], request["cf"])
+        return exchanger.exchange(request["ways"])
 
     yield (
         {"latency_seconds": network.latency_seconds, "bytes_per_second": network.bytes_per_second},
@@ -118,9 +124,9 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="gravac_agent.bench.meet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gravac_agent.bench.collective", description=__doc__)
     parser.add_argument("--codec", required=True)
-    serve(partial(setup, parser.parse_args()))
+    serve_requests(partial(setup, parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""A program that takes the port of a controller: it knows no token, and answers like a liar or never."""
+"""A program that takes a controller's port. It does not know the token, and answers with a lie or not at all."""
 
 import contextlib
 import socket
 import threading
 import time
 
-from tools.chaos.liars import Lie, Talk
-from tools.chaos.watch import Watch
-from tools.chaos.wire import Stream, close
+from tools.chaos.peers.lies import Lie, LieContext
+from tools.chaos.peers.messages import Stream, close
+from tools.chaos.peers.watch import Watch
 
 
 class Squatter:
     """Serves ``lie`` (None: accepts and never answers) from ``bind`` to ``close``."""
 
-    def __init__(self, lie: Lie | None, talk: Talk, name: str = "squatter") -> None:
-        self._lie, self._talk = lie, talk
+    def __init__(self, lie: Lie | None, context: LieContext, name: str = "squatter") -> None:
+        self._lie, self._context = lie, context
         self.watch = Watch(f"{name} ({'silent' if lie is None else lie.name})")
         self._listener: socket.socket | None = None
         self._connections: list[socket.socket] = []
@@ -26,7 +26,7 @@ class Squatter:
         return int(self._listener.getsockname()[1])
 
     def bind(self, port: int, seconds: float = 1.0) -> bool:
-        """Take the port as soon as it is free; False when it did not become so, or another was quicker."""
+        """Bind the port as soon as it is free. Returns False when it stays taken."""
         until = time.monotonic() + seconds
         while True:
             with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ class Squatter:
                 self.watch.asked(request.path)
                 if self._lie is None:
                     continue
-                if not self._lie.tell(sock, request, None, self._talk, self._closing):
+                if not self._lie.send(sock, request, None, self._context, self._closing):
                     break
         if self._lie is not None:
             close(sock)

@@ -1,4 +1,4 @@
-"""How far the spectrum's gains are off, on the gradients of a language model in training with error feedback."""
+"""The error of the spectrum's gains on gradients of a language model in training with error feedback."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from gravac.compressors.base import kept_count
 from gravac.kernels import take_top, tally
 from gravac.signals.spectrum import Spectrum
 from gravac_agent.bench.paired import compare
-from gravac_agent.bench.task import build
+from gravac_agent.demo import lm
 
 CFS = tuple(1.5 * (1000 / 1.5) ** (step / 60) for step in range(61))
 """1.5 to 1000."""
@@ -19,9 +19,12 @@ TRAINED_AT = (1.0, 10.0, 100.0, 1000.0)
 
 
 def accuracy(width: int, steps: int, pairs: int) -> Iterator[dict[str, Any]]:
-    """A row for each CF that a model trains at. ``gain_error``: the most that the curve is too low, of the whole
-    gradient, and the row's ``cf`` is where; ``parameters_gain_error``: of each parameter alone; ``above_truth``: the
-    most it is too high. Its seconds are of pass and curve, the baseline's of sorting."""
+    """Yield a row for each CF that a model trains at.
+
+    ``gain_error`` is the most that the curve is too low on the whole gradient, and ``cf`` is where;
+    ``parameters_gain_error`` is the same on each parameter alone; ``above_truth`` is the most that the curve is too
+    high. Seconds are of pass and curve, the baseline's of sorting.
+    """
     for trained_at in TRAINED_AT:
         p, pieces = train(width, steps, trained_at)
         off, *others = (_shortfalls(x) for x in (p, *pieces))
@@ -40,9 +43,12 @@ def accuracy(width: int, steps: int, pairs: int) -> Iterator[dict[str, Any]]:
 
 
 def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
-    """Gradient and residual of the last step of a training with Top-k, before it was sent; and its part of each
-    parameter that has something in it."""
-    task = build(0, 1, 0, width)
+    """Train with Top-k and return gradient + residual of the last step, before it is sent.
+
+    Returns:
+        The whole, shape ``(n,)``, and its part of each parameter that is not all zero.
+    """
+    task = lm.build(0, 1, 0, width)
     parameters = list(task.model.parameters())
     optimizer = task.optimizer(iter(parameters))
     ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / task.ramp_steps))
@@ -66,15 +72,15 @@ def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
 
 
 def spectrum_gains(x: Tensor) -> list[float]:
-    """What one pass says."""
+    """Compute the gains at ``CFS`` from one pass over ``x``."""
     return [gain for gain in Spectrum.of(tally(x.contiguous())).curve(CFS).gains() if gain is not None]
 
 
 def sorted_gains(x: Tensor) -> list[float]:
-    """The truth, in float64."""
+    """Compute the exact gains at ``CFS`` by sorting, in float64."""
     energies = x.double().square().sort(descending=True).values.cumsum(0)
     return [float(energies[kept_count(x.numel(), cf) - 1] / energies[-1]) for cf in CFS]
 
 
 def _shortfalls(x: Tensor) -> list[float]:
-    return [true - said for true, said in zip(sorted_gains(x), spectrum_gains(x), strict=True)]
+    return [exact - estimated for exact, estimated in zip(sorted_gains(x), spectrum_gains(x), strict=True)]

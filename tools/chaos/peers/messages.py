@@ -1,4 +1,4 @@
-"""HTTP messages as bytes on a socket: as much as proxies, squatters and liars need."""
+"""HTTP messages as bytes on a socket."""
 
 import contextlib
 import re
@@ -62,13 +62,13 @@ class Stream:
 
 
 def answer(status: str, body: bytes, *headers: str, kind: str = "application/json") -> bytes:
-    """A whole answer."""
+    """Return the bytes of an answer."""
     lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def close(sock: socket.socket) -> None:
-    """End a connection or listener, also one that another thread waits on."""
+    """Close a connection or listener, also one that another thread waits on."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

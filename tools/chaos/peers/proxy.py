@@ -1,4 +1,4 @@
-"""A man in the middle: forwards everything truthfully until an event makes it lie, or cut connections, for a while."""
+"""A proxy before a controller: it forwards everything, until an event makes it lie or cut connections for a while."""
 
 import contextlib
 import json
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tools.chaos.liars import Lie, Talk
-from tools.chaos.watch import Watch
-from tools.chaos.wire import Message, Stream, answer, close
+from tools.chaos.peers.lies import Lie, LieContext
+from tools.chaos.peers.messages import Message, Stream, answer, close
+from tools.chaos.peers.watch import Watch
 
 Cut = Literal["request lost", "before head", "within head", "between head and body", "within body"]
 CUTS: tuple[Cut, ...] = (
@@ -21,12 +21,12 @@ CUTS: tuple[Cut, ...] = (
     "between head and body",
     "within body",
 )
-"""Where a connection ends. In all but the first the controller has got the request and answered it."""
+"""Where a connection is cut. In all but the first case the controller got the request and answered it."""
 Scope = Literal["proof", "jobs", "windows", "events", "end", "all"]
 
 
 def scope_of(path: str) -> str:
-    """Which kind of request a path is."""
+    """Return the kind of request that a path belongs to."""
     return path.rsplit("/", 1)[-1]
 
 
@@ -39,32 +39,32 @@ class Trouble:
     lie: Lie | None = None
     times: int = 1 << 30
     then: Callable[[], None] | None = None
-    """Done once, in the middle of the first cut: kill the controller, for example."""
-    knocks: int = 0
-    """So many windows go unanswered first, after which an agent registers again."""
+    """Called once, in the middle of the first cut: kill the controller, for example."""
+    unanswered_windows: int = 0
+    """Windows that go unanswered first; the agent registers again after them."""
     watch: Watch = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         if self.scope == "jobs":
-            self.knocks = 1
-        strict = self.lie is not None and not self.lie.ambiguous and self.scope in ("all", "windows")
+            self.unanswered_windows = 1
+        strict = self.lie is not None and not self.lie.plausible and self.scope in ("all", "windows")
         name = self.cut or (self.lie.name if self.lie else "")
-        self.watch = Watch(f"the man in the middle ({name}, to {self.scope})", strict)
+        self.watch = Watch(f"the proxy ({name}, to {self.scope})", strict)
 
-    def knocking(self, request: Message) -> bool:
-        """Whether this request goes unanswered so that another one follows."""
+    def leaves_unanswered(self, request: Message) -> bool:
+        """Whether this request goes unanswered, so that the agent registers again."""
         with self._lock:
-            if self.knocks == 0 or scope_of(request.path) != "windows":
+            if self.unanswered_windows == 0 or scope_of(request.path) != "windows":
                 return False
-            self.knocks -= 1
+            self.unanswered_windows -= 1
             return True
 
     def takes(self, request: Message) -> bool:
-        """Whether this request meets it; counts."""
+        """Whether the trouble affects this request; counts it."""
         if self.scope not in ("all", scope_of(request.path)):
-            return self.knocking(request)
-        if self.lie is not None and not self.lie.about(request):
+            return self.leaves_unanswered(request)
+        if self.lie is not None and not self.lie.answers(request):
             return False
         with self._lock:
             self.times -= 1
@@ -74,14 +74,14 @@ class Trouble:
 class Proxy:
     """Listens on a port of its own until ``close``. ``upstream``: where the controller is; None: nowhere."""
 
-    def __init__(self, talk: Talk, chance: random.Random) -> None:
+    def __init__(self, context: LieContext, chance: random.Random) -> None:
         self.upstream: tuple[str, int] | None = None
         self.trouble: Trouble | None = None
         self.acknowledged: list[tuple[str, int]] = []
-        """Incarnation and first step of windows whose true 200 was handed on whole."""
+        """Incarnation and first step of windows whose honest 200 was forwarded whole."""
         self.requests: list[tuple[float, str]] = []
-        self.everything = Watch("the man in the middle", strict=False)
-        self._talk, self._chance = talk, chance
+        self.everything = Watch("the proxy", strict=False)
+        self._context, self._chance = context, chance
         self._closing = threading.Event()
         self._connections: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -102,14 +102,13 @@ class Proxy:
 
     def _serve(self, sock: socket.socket) -> None:
         opened_in = self.trouble
-        untold = opened_in is not None and opened_in.lie is not None and opened_in.scope == "all"
-        untold = untold and opened_in is not None and opened_in.lie is not None and opened_in.lie.scratch
+        lie = None if opened_in is None or opened_in.scope != "all" else opened_in.lie
+        unproved = lie is not None and lie.any_request  # the agent gets nothing but lies on this connection
         if opened_in is not None:
             opened_in.watch.connected()
 
         def saw(piece: bytes) -> None:
-            # Nothing was proved on a connection that met lies alone.
-            if untold and opened_in is not None and opened_in is self.trouble:
+            if unproved and opened_in is not None and opened_in is self.trouble:
                 opened_in.watch.saw(piece)
 
         upstream: Stream | None = None
@@ -127,7 +126,7 @@ class Proxy:
                     continue
                 upstream, reply = self._forward(upstream, request)
                 if reply is None:
-                    self._nobody(sock)
+                    self._bad_gateway(sock)
                     return
                 sock.sendall(reply.raw)
                 self._note(request, reply)
@@ -141,7 +140,7 @@ class Proxy:
     def _trouble(
         self, trouble: Trouble, sock: socket.socket, upstream: Stream | None, request: Message
     ) -> tuple[Stream | None, bool]:
-        """Do it; returns the connection to the controller, and whether the one to the agent goes on."""
+        """Make the trouble. Returns the connection to the controller, and whether the one to the agent stays open."""
         reply: Message | None = None
         lie = trouble.lie
         if trouble.scope not in ("all", scope_of(request.path)):
@@ -151,9 +150,9 @@ class Proxy:
             upstream, reply = self._forward(upstream, request)
         if lie is not None:
             if lie.needs_honest and (reply is None or reply.status != 200):
-                self._nobody(sock)
+                self._bad_gateway(sock)
                 return upstream, False
-            return upstream, lie.tell(sock, request, reply, self._talk, self._closing)
+            return upstream, lie.send(sock, request, reply, self._context, self._closing)
         if trouble.then is not None:
             done, trouble.then = trouble.then, None
             done()
@@ -169,7 +168,7 @@ class Proxy:
         return upstream, False
 
     def _forward(self, upstream: Stream | None, request: Message) -> tuple[Stream | None, Message | None]:
-        """Ask the controller: on the connection there is, or on a new one."""
+        """Ask the controller, on the open connection or on a new one."""
         for stream in (upstream, None):
             if stream is None:
                 stream = self._connect()
@@ -193,8 +192,8 @@ class Proxy:
             return Stream(sock)
         return None
 
-    def _nobody(self, sock: socket.socket) -> None:
-        """What proxies say when there is no controller: a page of their own, or nothing."""
+    def _bad_gateway(self, sock: socket.socket) -> None:
+        """Answer as proxies do without a controller: with a page of their own, or not at all."""
         if self._chance.random() < 0.5:
             sock.sendall(
                 answer("502 Bad Gateway", b"<html><h1>502 Bad Gateway</h1></html>", kind="text/html")

@@ -1,4 +1,4 @@
-"""Who came to a server of ours, when, and with which bytes: the evidence on request storms and leaked tokens."""
+"""Records the requests to a server, to find request storms and leaked tokens."""
 
 import threading
 import time
@@ -12,9 +12,11 @@ JITTER_SECONDS = 0.1
 
 @dataclass
 class Watch:
-    """One server, for as long as it did not answer properly.
+    """The requests to one server while it gave invalid answers.
 
-    ``name`` says what it was. ``strict``: all requests count as badly answered, so the limit on them holds.
+    Attributes:
+        name: Of the server.
+        strict: The limit on requests holds, because all answers are invalid.
     """
 
     name: str
@@ -47,11 +49,11 @@ class Watch:
 
     @property
     def busiest(self) -> int:
-        """Most requests within a second."""
+        """The largest number of requests within a second."""
         return most_within(self.requests, 1.0)
 
     def storms(self) -> list[str]:
-        """What breaks the limit."""
+        """Return sentences about what exceeds the limit."""
         if not self.strict:
             return []
         found = []
@@ -66,7 +68,7 @@ class Watch:
         return found
 
     def leaks(self, tokens: frozenset[str]) -> list[str]:
-        """What it got to see that was not for it."""
+        """Return sentences about what the server must not see."""
         seen = bytes(self.seen)
         found = []
         if any(token.encode() in seen for token in tokens):
@@ -81,7 +83,7 @@ class Watch:
 
 
 def most_within(times: list[float], seconds: float) -> int:
-    """Most of the times within any span of so many seconds."""
+    """Return the largest number of times within any span of ``seconds``."""
     most, first = 0, 0
     for last, time_ in enumerate(times):
         while time_ - times[first] >= seconds:

@@ -1,4 +1,4 @@
-"""What a program sees of the agent in its log: on rank 0 only, with and without logging of its own."""
+"""The lines that the agent logs: on rank 0 only, with and without logging configured by the program."""
 
 import re
 from pathlib import Path
@@ -12,18 +12,18 @@ pytestmark = pytest.mark.distributed
 
 
 def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path: Path) -> None:
-    results = run_ranks("narrated", 2)
-    assert all(found["level"] == found["handlers"] == 0 for found in results)  # left as it was
+    results = run_ranks("logged", 2)
+    assert all(found["level"] == found["handlers"] == 0 for found in results)  # restored
     unconfigured, off, configured = parts(tmp_path / "rank0.log")
 
-    journal = re.escape(str(tmp_path / "told0"))
+    journal = re.escape(str(tmp_path / "job0"))
     begin, end = (line for line in unconfigured if line.startswith("gravac: "))
     assert re.fullmatch(
-        rf"gravac: job told0: page http://127\.0\.0\.1:\d+, journal {journal}/journal\.jsonl \(2 ranks, topk\+bf16\)",
+        rf"gravac: job job0: page http://127\.0\.0\.1:\d+, journal {journal}/journal\.jsonl \(2 ranks, topk\+bf16\)",
         begin,
     )
     assert re.fullmatch(
-        rf"gravac: job told0 ended after 45 steps: held CF 10 for \d\d %% of steps, \d+(\.\d)?x fewer bytes, "
+        rf"gravac: job job0 ended after 45 steps: held CF 10 for \d\d %% of steps, \d+(\.\d)?x fewer bytes, "
         rf"replay with: gravac replay {journal} --check".replace("%%", "%"),
         end,
     )
@@ -32,22 +32,22 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
     assert missing[0].startswith("gravac WARNING: ")
     assert missing[0].endswith("pip install 'gravac[cpu]'")
 
-    assert not [line for line in off if "told1" in line]
-    assert [line.partition(":")[0] for line in configured if "told2" in line] == [
-        "ours INFO job told2",
-        "ours INFO job told2 ended after 45 steps",
+    assert not [line for line in off if "job1" in line]
+    assert [line.partition(":")[0] for line in configured if "job2" in line] == [
+        "ours INFO job job2",
+        "ours INFO job job2 ended after 45 steps",
     ]
-    assert "decided in process" in next(line for line in configured if "told2" in line)
+    assert "decided in process" in next(line for line in configured if "job2" in line)
 
     for rank in (0, 1):
         written = (tmp_path / f"rank{rank}.log").read_text()
         assert "\x1b" not in written
         assert written.count("fake: line") == 3
         assert not re.findall(r"^fake: line", written, re.MULTILINE)
-    assert "told" not in "".join(line for part in parts(tmp_path / "rank1.log") for line in part)
-    assert check(tmp_path / "told0" / "journal.jsonl").ok
+    assert "gravac: job" not in "".join(line for part in parts(tmp_path / "rank1.log") for line in part)
+    assert check(tmp_path / "job0" / "journal.jsonl").ok
 
 
 def parts(log: Path) -> list[list[str]]:
-    """The lines that were written in each part of the program."""
+    """Return the lines of each part of the program."""
     return [part.splitlines()[1:] for part in re.split(r"^--- ", log.read_text(), flags=re.MULTILINE)[1:]]

@@ -1,0 +1,225 @@
+"""A running agent on one rank: it takes DDP's buckets, and ends steps and windows between the trainer's calls."""
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from gravac.memories import Bucket
+from gravac.policies.base import Policy
+from gravac.protocol import End
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import fail_together
+from gravac_agent.exchange.hook import attach, leftover
+from gravac_agent.network.link import Link
+from gravac_agent.run_log import RunLog
+from gravac_agent.settings import AgentSettings
+from gravac_agent.setup import usage
+from gravac_agent.setup.build import assemble
+from gravac_agent.state.rates import Rates, Scaler
+from gravac_agent.state.regroup import Regrouper
+from gravac_agent.windows.meters import TrainerInput
+
+log = logging.getLogger("gravac.agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """What an agent does, after the last finished step.
+
+    Attributes:
+        job: Name of the job.
+        rank: This process's rank in the module's process group.
+        step: Finished steps, which is the number of the next one.
+        window: Number of the running window.
+        epoch: Number of the decision in force.
+        phase: Phase of the decision in force, such as ``warmup``, ``explore``, ``hold`` or ``fallback``.
+        cf: Compression factor of the next step; 1 is dense.
+        gain: Smoothed gain at ``cf``; None where it was not measured.
+        dense_bytes: Bytes that dense gradients would have taken, on this rank since the start.
+        payload_bytes: Bytes handed to collectives for gradients, on this rank since the start.
+        nonfinite_steps: Steps with a non-finite gradient on any rank.
+        memory_bytes: Bytes that the error memory holds on this rank.
+    """
+
+    job: str
+    rank: int
+    step: int
+    window: int
+    epoch: int
+    phase: str
+    cf: float
+    gain: float | None
+    dense_bytes: int
+    payload_bytes: int
+    nonfinite_steps: int
+    memory_bytes: int
+
+
+class Session:
+    """Everything between ``Agent.start`` and ``Agent.close``; at most one in a process.
+
+    All methods run on the training thread. DDP's hook calls ``submit``; the other steps of the loop are seen through
+    hooks on the module and the optimizer.
+    """
+
+    running: ClassVar["Session | None"] = None
+
+    def __init__(
+        self,
+        module: DistributedDataParallel,
+        optimizer: torch.optim.Optimizer,
+        settings: AgentSettings,
+        *,
+        scaler: Scaler | None,
+        policy: Policy | None,
+        link: Link | None,
+    ) -> None:
+        """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
+
+        Raises:
+            SetupError: On all ranks, when one of them cannot start.
+            AgreementError: On all ranks, when their settings differ.
+        """
+        self.module, self.optimizer, self._settings = usage.ddp_of(module), optimizer, settings
+        with fail_together(self.module.process_group, settings.agreement_seconds):
+            if Session.running is not None:
+                raise SetupError("another Agent runs in this process: close it first, one at a time")
+            usage.check(self.module, optimizer, settings.memory)
+            self._slot = attach(self.module)
+        names = {id(parameter): name for name, parameter in self.module.module.named_parameters()}
+        self.rates = Rates(optimizer, scaler, names)
+        self.parts = assemble(self.module, settings, self._slot, policy, link)
+        self.intake = TrainerInput()
+        self.layout: list[Bucket] = []
+        """Buckets of the running step, in order."""
+        self.regrouper: Regrouper | None = None
+        self._in_flight = (
+            threading.Event()
+        )  # set: the step's last bucket was submitted, the step is not finished
+        self._nonfinite = False  # the last finished step had a non-finite gradient
+        Session.running = self
+        self._slot.handler = self
+        self._handles: list[RemovableHandle] = [
+            # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
+            module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            usage.before_steps(self.module, optimizer, self._before_optimizer),
+            optimizer.register_step_post_hook(self._after_optimizer),
+        ]
+        self._run_log = RunLog(self.parts, settings)
+
+    def close(self, clean: bool) -> None:
+        """Give the module back to plain DDP and report the end. Not ``clean``: skip what needs the other ranks."""
+        parts = self.parts
+        try:
+            if clean:
+                self.finish_step()
+                if parts.loop.window.own.steps:
+                    self._close_window()
+        finally:
+            for handle in self._handles:
+                handle.remove()
+            parts.engine.close()
+            self._slot.handler, self._slot.leftover = None, leftover(parts.memory)
+            Session.running = None
+            if parts.reporter is not None:
+                message = "finished" if clean else "ended by an error in the training"
+                windows, steps = parts.loop.window.number, parts.loop.step
+                parts.reporter.close(
+                    End(incarnation=parts.incarnation, windows=windows, steps=steps, message=message)
+                )
+            self._run_log.end(clean)
+
+    def state(self) -> AgentState:
+        """A snapshot; cheap enough for every step."""
+        parts, loop, plan = self.parts, self.parts.loop, self.parts.loop.plan
+        return AgentState(
+            job=parts.job,
+            rank=parts.rank,
+            step=loop.step,
+            window=loop.window.number,
+            epoch=plan.directive.epoch,
+            phase=plan.directive.phase,
+            cf=plan.cf,
+            gain=loop.tracker.gain(plan.cf),
+            dense_bytes=loop.dense_bytes,
+            payload_bytes=loop.payload_bytes,
+            nonfinite_steps=loop.nonfinite_steps,
+            memory_bytes=parts.memory.nbytes(),
+        )
+
+    def log_loss(self, loss: float | Tensor) -> None:
+        """Note the loss of the step just done. A tensor on a GPU is read one step later."""
+        self.parts.loop.window.add_loss(self.intake.log_loss(loss))
+
+    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
+        """Hand one bucket of the running backward to the exchange thread.
+
+        Args:
+            bucket: Which parameters the buffer is made of.
+            buffer: DDP's flat gradient, shape ``(n,)``; it holds the mean when the future is done.
+            last: Whether it is the last bucket of the step.
+
+        Returns:
+            A future of ``buffer``.
+        """
+        if bucket.number == 0:
+            self._begin_step()
+        self.layout.append(bucket)
+        if last:
+            self._in_flight.set()
+        engine, regrouper = self.parts.engine, self.regrouper
+        if regrouper is None:
+            return engine.submit(bucket, buffer, last)
+        if last:
+            self.regrouper = None
+        return regrouper.submit(bucket, buffer, last, engine.submit)
+
+    def finish_step(self) -> None:
+        """End the step in flight, if any. Raises what a collective of the step raised."""
+        if not self._in_flight.is_set():
+            return
+        self._in_flight.clear()
+        self._nonfinite = not self.parts.loop.end_step()
+        self.intake.end_step()
+
+    def _begin_step(self) -> None:
+        self.finish_step()  # in flight still if the optimizer did not step since the last backward
+        if (
+            self.parts.loop.window_full
+        ):  # no forward closed it: in a Join context, this rank has run out of inputs
+            self._close_window()
+        self._nonfinite = False
+        self.layout = []
+
+    def _close_window(self) -> None:
+        loop = self.parts.loop
+        loop.window.add_loss(self.intake.pop_loss())
+        loop.close_window(self.intake.pop_samples())
+
+    def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            return
+        usage.check_division(self.module)
+        self.finish_step()
+        if self.parts.loop.window_full:
+            self._close_window()
+        self.parts.loop.clock.forward_began()
+        if self._settings.rescale:
+            self.rates.follow(self.parts.memory)
+        self.intake.forward(args, kwargs)
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.finish_step()
+        if self._nonfinite and self._settings.nonfinite == "skip":
+            log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
+            usage.drop_gradients(self.module, self.optimizer)
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._nonfinite = False
+        self.parts.loop.clock.optimizer_ended()
