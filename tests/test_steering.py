@@ -13,11 +13,11 @@ from gravac.protocol import Decision
 from gravac.protocol.orders import Order, Override
 from gravac.traces.replay import check, replay, replay_with
 from gravac.traces.trace import TraceWriter, read
-from tests.support.policies import Cluster, job_spec
+from tests.support.policies import Cluster, job_spec, policy_lines
 from tests.support.traces_made import Ticker
 
 HERE = Path(__file__).parent
-POLICIES = ("gravac", "gravac:variant=paper", "static:cf=40,warmup_windows=2", "warmup", "dense")
+POLICIES = policy_lines()
 CLUSTER = Cluster()
 
 

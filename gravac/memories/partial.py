@@ -7,8 +7,8 @@ p = g + (1-β) e,  e' = e + g - C(p) = β e + p - C(p)
 
 from pydantic import Field
 
+from gravac.memories.base import MemorySettings
 from gravac.memories.residual import ResidualMemory
-from gravac.memories.settings import MemorySettings
 
 
 class PartialSettings(MemorySettings):

@@ -5,12 +5,10 @@ asked and learns nothing: ``resume`` gives it back the decision it had made befo
 """
 
 from gravac.policies.base import Policy, PolicyState, Verdict
-from gravac.policies.measure import gain_of
-from gravac.policies.succession import follow
-from gravac.policies.wording import cf as name
-from gravac.policies.wording import kept
+from gravac.policies.windows import gain_of, next_decision
 from gravac.protocol import Decision, WindowReport
 from gravac.protocol.orders import Override
+from gravac.wording import cf_name, gain_text
 
 
 def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:
@@ -34,7 +32,7 @@ def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     else:
         minimum = candidate = _pinned(order)
         epsilon, words = 0.0, _pinning(order)
-    decision = follow(
+    decision = next_decision(
         state.decision,
         report,
         "paused" if order.action == "pause" else "pinned",
@@ -50,10 +48,10 @@ def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
 
 def _confirm(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     cf, gain = state.decision.cf_candidate, gain_of(report, state.decision.cf_candidate)
-    keeps = "" if gain is None or cf == 1.0 else f", which keeps {kept(gain)} of the gradient"
+    keeps = "" if gain is None or cf == 1.0 else f", which keeps {gain_text(gain)} of the gradient"
     done = "paused exploring" if order.action == "pause" else "pinned it"
     reason = f"{_holding(cf)}{keeps}: {order.actor} {done}."
-    decision = follow(state.decision, report, state.decision.rule, reason)
+    decision = next_decision(state.decision, report, state.decision.rule, reason)
     return Verdict(decision, state.model_copy(update={"decision": decision}))
 
 
@@ -61,11 +59,11 @@ def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdi
     own = state.suspended
     assert own is not None  # as ``PolicyState`` sees to
     because = f", because: {order.note}" if order.note else "."
-    decision = follow(
+    decision = next_decision(
         state.decision,
         report,
         "resumed",
-        f"{order.actor} gave the decision back to the policy, which goes on at {name(own.cf_candidate)} "
+        f"{order.actor} gave the decision back to the policy, which goes on at {cf_name(own.cf_candidate)} "
         f"({own.phase}){because}",
         phase=own.phase,
         minimum=own.cf_minimum,
@@ -93,8 +91,8 @@ def _pinning(order: Override) -> str:
     cf = _pinned(order)
     if cf == 1.0:
         return f"{order.actor} ordered dense until further notice"
-    return f"{order.actor} pinned {name(cf)} until further notice, whatever its gain"
+    return f"{order.actor} pinned {cf_name(cf)} until further notice, whatever its gain"
 
 
 def _holding(cf: float) -> str:
-    return "Staying dense" if cf == 1.0 else f"Holding {name(cf)}"
+    return "Staying dense" if cf == 1.0 else f"Holding {cf_name(cf)}"

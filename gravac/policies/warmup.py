@@ -5,13 +5,10 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from gravac.policies.base import PolicyState, Verdict
-from gravac.policies.measure import gain_of
-from gravac.policies.settings import Configured, PolicySettings, narrow
-from gravac.policies.succession import counting_levels, follow, unusable
-from gravac.policies.wording import cf as name
-from gravac.policies.wording import kept
+from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
 from gravac.protocol import CompressionFactor, Count, Decision, Phase, Ratio, WindowReport
+from gravac.wording import cf_name, gain_text
 
 Windows = Annotated[int, Field(ge=0, le=1_000_000)]
 
@@ -56,7 +53,7 @@ class WarmupSettings(PolicySettings):
         return (*(cf for cf in self.ramp if cf < self.cf), self.cf)
 
 
-class WarmupPolicy(Configured[WarmupSettings]):
+class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
     """Climb a fixed ramp of CFs, so many windows each, then hold the last. Nothing that is measured changes it."""
 
     name: ClassVar[str] = "warmup"
@@ -64,9 +61,13 @@ class WarmupPolicy(Configured[WarmupSettings]):
     State: ClassVar[type[PolicyState]] = WarmupState
     Settings: ClassVar[type[PolicySettings]] = WarmupSettings
 
-    def largest_cf(self) -> float:
-        """The CF after the ramp; every CF of the ramp is below it."""
-        return self.settings.cf
+    examples: ClassVar[tuple[str, ...]] = (
+        "windows=2",
+        "cf=40,ramp=3/9/27,windows=1,dense_windows=2,epsilon=0.5",
+    )
+
+    def ladder(self) -> tuple[float, ...]:
+        return tuple(sorted({1.0, *self.settings.rungs}))
 
     def start(self, epoch: int = 0) -> Verdict:
         """The first CF of the ramp, or dense while the baseline is measured."""
@@ -86,23 +87,25 @@ class WarmupPolicy(Configured[WarmupSettings]):
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Count the window and do what the schedule says of the next one."""
         state = narrow(state, WarmupState)
-        previous = state.decision
-        if not counting_levels(report, previous):
-            decision = unusable(previous, report)
-            return Verdict(decision, WarmupState(decision=decision, passed=state.passed))
-        passed = min(state.passed + 1, self._length)
+        previous, passed = state.decision, min(state.passed, self._length)
+        counts = bool(levels_under(report, previous))
+        if counts:
+            passed = min(passed + 1, self._length)
         cf, phase, left = self._at(passed)
         same = (cf, phase) == (previous.cf_candidate, previous.phase)
-        decision = follow(
-            previous,
-            report,
-            "warmup" if phase == "warmup" else "fixed",
-            self._goes_on(report, cf, left) if same else self._begins(cf, left),
-            phase=phase,
-            minimum=cf,
-            candidate=cf,
-            epsilon=self.settings.epsilon,
-        )
+        if same and not counts:
+            decision = unusable(previous, report)
+        else:
+            decision = next_decision(
+                previous,
+                report,
+                "warmup" if phase == "warmup" else "fixed",
+                self._goes_on(report, cf, left) if same else self._begins(cf, left),
+                phase=phase,
+                minimum=cf,
+                candidate=cf,
+                epsilon=self.settings.epsilon,
+            )
         return Verdict(decision, WarmupState(decision=decision, passed=passed))
 
     @property
@@ -126,20 +129,22 @@ class WarmupPolicy(Configured[WarmupSettings]):
 
     def _begins(self, cf: float, left: int) -> str:
         if not left:
-            return f"From here on the warmup policy holds {name(cf)}."
+            return f"From here on the warmup policy holds {cf_name(cf)}."
         later = [rung for rung in self.settings.rungs if rung > cf]
-        end = "and holds that" if len(later) == 1 else f"and so on up to {name(later[-1])}"
+        end = "and holds that" if len(later) == 1 else f"and so on up to {cf_name(later[-1])}"
         sends = "is" if cf == 1.0 else "sends"
-        return f"The warmup policy {sends} {name(cf)} for {_windows(left)}, then {name(later[0])}, {end}."
+        return (
+            f"The warmup policy {sends} {cf_name(cf)} for {_windows(left)}, then {cf_name(later[0])}, {end}."
+        )
 
     def _goes_on(self, report: WindowReport, cf: float, left: int) -> str:
         gain = gain_of(report, cf)
-        keeps = "" if gain is None or cf == 1.0 else f", which keeps {kept(gain)} of the gradient"
+        keeps = "" if gain is None or cf == 1.0 else f", which keeps {gain_text(gain)} of the gradient"
         if not left:
-            return f"The warmup policy holds {name(cf)}{keeps}."
+            return f"The warmup policy holds {cf_name(cf)}{keeps}."
         if cf == 1.0:
             return f"The dense baseline goes on for {_windows(left)} more."
-        return f"The ramp stays at {name(cf)} for {_windows(left)} more{keeps}."
+        return f"The ramp stays at {cf_name(cf)} for {_windows(left)} more{keeps}."
 
 
 def _windows(count: int) -> str:

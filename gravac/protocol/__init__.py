@@ -16,6 +16,7 @@ from gravac.protocol.fields import (
 )
 from gravac.protocol.orders import Actor, Order, Override
 from gravac.protocol.records import (
+    RULES,
     SCHEMA,
     Candidate,
     Decision,
@@ -26,6 +27,7 @@ from gravac.protocol.records import (
     GainSums,
     JobAnswer,
     JobSpec,
+    KnownRule,
     LevelSums,
     LinkSpec,
     ModelShape,
@@ -44,6 +46,7 @@ __all__ = [
     "COLUMNS",
     "MOST_STEPS",
     "QUANTILES",
+    "RULES",
     "SCHEMA",
     "Actor",
     "Bytes",
@@ -63,6 +66,7 @@ __all__ = [
     "GainSums",
     "JobAnswer",
     "JobSpec",
+    "KnownRule",
     "LevelSums",
     "LinkSpec",
     "ModelShape",

@@ -6,7 +6,7 @@ Parse wire text with ``Model.model_validate_json``; write it with ``model_dump_j
 deterministic, so equal records are equal bytes. Sums are over ranks unless a field says otherwise.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -36,7 +36,7 @@ otherwise complain about the field, and not say that the trace is newer than its
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
 fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
-Rule = Literal[
+KnownRule = Literal[
     "start",  # the decision a job begins with
     "warmup",  # still measuring the dense baseline
     "explore",  # first candidate after the baseline
@@ -49,13 +49,19 @@ Rule = Literal[
     "hold",  # nothing changed
     "scale_down",  # the gain in hold fell below epsilon: one rung down
     "reexplore",  # step time or gain drifted: measure again
-    "fixed",  # static and dense policies
+    "fixed",  # the policy follows a schedule, or does not change
     "unusable",  # the window holds no step of the decision in force
     "pinned",  # an operator ordered this CF, or dense
     "paused",  # an operator paused exploring
     "resumed",  # an operator gave the decision back to the policy
 ]
-"""Which rule of the policy fired. Also the ``reason`` label of the decisions metric."""
+"""The rules of gravac's own policies and of operators' orders."""
+RULES: tuple[str, ...] = get_args(KnownRule)
+Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+"""Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own.
+
+Also the ``reason`` label of the decisions metric, where all names that are not in ``RULES`` count as ``other``.
+"""
 
 
 class PolicySpec(Record):
@@ -260,6 +266,11 @@ class Decision(Record):
     rule: Rule  # which rule of the policy fired
     reason: Text  # one sentence with its evidence
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known of each CF
+
+    @property
+    def dense(self) -> bool:
+        """Whether the ranks compress nothing under it."""
+        return self.cf_minimum == self.cf_candidate == 1.0
 
 
 class Event(Record):

@@ -8,9 +8,9 @@ it stood at the first of them in runs of the demo's language model. The gain is 
 from dataclasses import dataclass
 from typing import Literal
 
-from gravac.policies.wording import number
 from gravac.protocol import WindowReport
 from gravac.signals import derived
+from gravac.wording import number
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and nothing is owed. unknown: the window shows nothing to judge by."""

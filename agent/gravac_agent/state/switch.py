@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from gravac import memories
+from gravac import memories, registry
 from gravac.aggregators import Aggregator, OneShot
 from gravac.memories import convert
 from gravac_agent.errors import SetupError
@@ -26,8 +26,11 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         owed = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
-    asked: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
-    parts.engine.run(lambda: same_everywhere(asked | {"step": loop.step}, parts.tick_group))
+    asked = {"compressor": compressor, "memory": memory, "collective": collective}
+    plugins = registry.plugins(*filter(None, asked.values()))
+    parts.engine.run(
+        lambda: same_everywhere(asked | {"step": loop.step, "plugins": plugins}, parts.tick_group)
+    )
     said = []
     if owed is not None:
         owed.world_size = parts.world_size

@@ -10,7 +10,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from time import time as unix_now
 
-from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac.policies.windows import dense_baseline
+from gravac.protocol import Decision, End, Event, JobSpec, LevelSums, WindowReport
 from gravac.protocol.orders import Override
 from gravac.signals import derived
 from gravac.traces.line import TraceRecord
@@ -155,15 +156,14 @@ class LiveJob:
         self.heat.add(report)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
-        if report.phase == "warmup":
-            self._measure_baseline(report)
+        if self.decision is not None:
+            self._measure_baseline(dense_baseline(report, self.decision))
 
-    def _measure_baseline(self, report: WindowReport) -> None:
-        for level in report.levels:
-            if level.cf == 1 and level.step_seconds_median is not None:
-                self._dense_medians.append(level.step_seconds_median)
-            if level.cf == 1 and level.exposed_seconds_median is not None:
-                self._dense_exposed.append(level.exposed_seconds_median)
+    def _measure_baseline(self, level: LevelSums | None) -> None:
+        if level is not None and level.step_seconds_median is not None:
+            self._dense_medians.append(level.step_seconds_median)
+        if level is not None and level.exposed_seconds_median is not None:
+            self._dense_exposed.append(level.exposed_seconds_median)
 
     def _measure_diversity(self, view: WindowView) -> None:
         window = view.report.window

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from gravac.protocol import Decision
 from gravac_controller.views.columns import COLUMNS, Value, row_of
 from gravac_controller.views.models import DecisionView, WindowView
 from gravac_controller.views.thinning import Kept, Thinned, kept
@@ -23,18 +24,22 @@ class History:
         self.windows = Thinned(most)
         self.changes = 0
         self._first: DecisionView | None = None
+        self._in_force: Decision | None = None
         self._changes: deque[DecisionView] = deque(maxlen=MOST_CHANGES)
 
     def begin(self, decision: DecisionView) -> None:
         """The decision that the trace begins with; later calls change nothing."""
-        self._first = self._first or decision
+        if self._first is None:
+            self._first, self._in_force = decision, decision.decision
 
     def add(self, view: WindowView, decision: DecisionView | None) -> None:
         """The next window, and what was decided on it (None: the trace ends before that)."""
         if decision is not None and decision.changed:
             self.changes += 1
             self._changes.append(decision)
-        self.windows.add(kept(view, row_of(view), decision))
+        self.windows.add(kept(view, row_of(view), decision, self._in_force))
+        if decision is not None:
+            self._in_force = decision.decision
 
     def decisions(self) -> list[DecisionView]:
         """Those on the windows that are kept, those that changed something, and the first; in order."""
