@@ -18,6 +18,7 @@ from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
 from gravac.compressors.sparse.blockrandomk import BlockRandomK, UnbiasedBlockRandomK
 from gravac.compressors.sparse.dgc import DGC
 from gravac.compressors.sparse.hardthreshold import HardThreshold
+from gravac.compressors.sparse.mstopk import MSTopk
 from gravac.compressors.sparse.randomk import RandomK, UnbiasedRandomK
 from gravac.compressors.sparse.redsync import RedSync, TrimmedTopK
 from gravac.compressors.sparse.sidco import SIDCo
@@ -61,6 +62,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         MedianCountSketch,
         HeavyHitters,
         TopKInt8,
+        MSTopk,
     ),
     base=Compressor,
     group="gravac.compressors",

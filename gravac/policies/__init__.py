@@ -5,6 +5,7 @@ from typing import Any
 
 from gravac.policies.base import ConfiguredPolicy, Policy, PolicySettings, PolicyState, Verdict
 from gravac.policies.gravac.policy import GravacPolicy
+from gravac.policies.roundrobin import RoundRobinPolicy
 from gravac.policies.static import DensePolicy, StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
@@ -17,6 +18,7 @@ POLICIES: Registry[ConfiguredPolicy[Any]] = Registry(
         DensePolicy,
         StaticPolicy,
         WarmupPolicy,
+        RoundRobinPolicy,
     ),
     base=ConfiguredPolicy,
     group="gravac.policies",
