@@ -1,7 +1,7 @@
 """Everything that is chosen by name: registries of classes, plugins that add to them, and ``name:setting=value`` texts.
 
 Codecs, aggregators, memories, collectives, policies and estimators each have one ``Registry``. Other distributions add
-members through entry points; docs/plugins.md has an example.
+members through entry points; CONTRIBUTING.md has an example.
 """
 
 import inspect
@@ -9,6 +9,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, get_args
 
@@ -111,7 +112,7 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
 
     def unknown(self, name: str, *more: str) -> ValueError:
         """The error for a name that does not exist. ``more``: names that are valid besides those registered."""
-        names = (*more, *self.names())
+        names = sorted({*more, *self.names()})
         return ValueError(
             f"{self.what}={name!r} is unknown{meant(name, names)}; choose one of {', '.join(names)}"
         )
@@ -140,7 +141,15 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
         del self._own[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from tuple(self._own)
+        return iter((*self._own, *self._usable))
+
+    def __len__(self) -> int:
+        return len(self._own) + len(self._usable)
+
+    @cached_property
+    def _usable(self) -> tuple[str, ...]:
+        """Names of the plugins' members. Loads them all, and warns of each that cannot be used."""
+        usable = []
         for name, found in self._entries().items():
             try:
                 if self._taken(name) or not _NAME.fullmatch(name):
@@ -150,12 +159,10 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
                     )
                 self[name]
             except PluginError as error:
-                warnings.warn(f"a {self.what} is left out: {error}", PluginWarning, stacklevel=2)
+                warnings.warn(f"a {self.what} is left out: {error}", PluginWarning, stacklevel=4)
             else:
-                yield name
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+                usable.append(name)
+        return tuple(usable)
 
     def _taken(self, name: str) -> bool:
         return name in self._own or (self._sibling is not None and name in self._sibling._own)
@@ -242,8 +249,9 @@ def parse_settings(rest: str, blame: str = "") -> dict[str, Any]:
 def as_text(name: str, settings: BaseModel) -> str:
     """What ``split`` reads: the name, and every setting that is not at its default."""
     changed = settings.model_dump(exclude_defaults=True)
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in changed.items()}
-    return name + (":" + ",".join(f"{key}={value}" for key, value in texts.items()) if texts else "")
+    return name + (
+        ":" + ",".join(f"{key}={_text(value)}" for key, value in changed.items()) if changed else ""
+    )
 
 
 def check_settings(what: str, name: str, model: type[M], given: Mapping[str, Any]) -> M:
@@ -302,6 +310,12 @@ def _mismatch(annotation: Any, value: object) -> str:
     except ValidationError as error:
         return error.errors()[0]["msg"]
     return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "/".join(map(_text, value)) + ("/" if len(value) == 1 else "")
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _value(text: str) -> object:

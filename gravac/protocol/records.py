@@ -57,7 +57,7 @@ KnownRule = Literal[
 ]
 """The rules of gravac's own policies and of operators' orders."""
 RULES: tuple[str, ...] = get_args(KnownRule)
-Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$", examples=[*RULES])]
 """Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own.
 
 Also the ``reason`` label of the decisions metric, where all names that are not in ``RULES`` count as ``other``.
