@@ -1,6 +1,6 @@
-"""Everything that can be chosen by name, as data: what it is, where it comes from, what is proven, what it costs.
+"""The catalogue: everything that can be chosen by name, as data.
 
-``gravac codecs --json`` and the catalogue page are made of it. Pure: computed from the registries, nothing is stored.
+``gravac codecs --json`` and the catalogue page are made from it. It is computed from the registries when asked for.
 """
 
 import inspect
@@ -23,16 +23,16 @@ from gravac.policies import POLICIES
 from gravac.protocol import Record
 
 SIZES = (1000, 1 << 20)
-"""Elements that bytes are told for."""
+"""Elements for which bytes are given."""
 CFS = (10.0, 100.0)
 RANKS = 8
-"""World size that bytes of multi-round members are told for."""
+"""World size for which bytes of members with several rounds are given."""
 
 Kind = Literal["compressor", "aggregator", "memory", "collective", "policy", "estimator"]
 
 
 class Setting(Record):
-    """One setting, as it is written behind the colon."""
+    """One setting, as it is written after the colon."""
 
     name: str
     default: str | None = Field(description="JSON; None when it must be given.")
@@ -40,13 +40,13 @@ class Setting(Record):
 
 
 class Cost(Record):
-    """What a member makes of one size, float32."""
+    """Bytes and proven error of a member for one size, float32."""
 
     numel: int = Field(description="Elements.")
-    cf: float | None = Field(description="CF asked for; None where there is none.")
-    reached_cf: float | None = Field(description="CF that gives; expected where sizes vary.")
+    cf: float | None = Field(description="CF asked for; None if there is none.")
+    reached_cf: float | None = Field(description="CF that this gives; the expected one if sizes vary.")
     payload_bytes: int | None = Field(
-        description="Bytes a rank hands to collectives; expected where sizes vary."
+        description="Bytes a rank hands to collectives; the expected ones if sizes vary."
     )
     link_bytes: int | None = Field(description=f"Bytes a rank of {RANKS} puts on its network link.")
     held_bytes: int | None = Field(description="Bytes a rank holds from step to step.")
@@ -63,13 +63,13 @@ class Entry(Record):
     summary: str = Field(description="One sentence.")
     details: str = Field(description="How it works, what it costs, its formulas: paragraphs of plain text.")
     source: str = Field(description="Paper and section.")
-    traits: dict[str, bool] = Field(description="What it is; empty where the kind has no traits.")
+    traits: dict[str, bool] = Field(description="What it is; empty if the kind has no traits.")
     settings: tuple[Setting, ...]
     costs: tuple[Cost, ...]
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """Every registered member, by kind, then in the order of its registry."""
+    """Return every registered member, by kind, then in the order of its registry."""
     return tuple(_entries())
 
 
@@ -120,7 +120,7 @@ def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...
     model = getattr(owner, "Settings", None)
     if model is not None:
         fields = model.model_fields
-        # Some defaults follow from other settings, so they are read off an instance where there can be one.
+        # Some defaults follow from other settings, so they are read off an instance if there can be one.
         bare = not any(field.is_required() for field in fields.values())
         defaults = model().model_dump(mode="json") if bare else {}
         return tuple(
@@ -191,7 +191,7 @@ def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
 
 
 def _held(memory: type[Memory]) -> tuple[Cost, ...]:
-    """Really held after a step, with Top-k 100x on the wire."""
+    """Bytes really held after a step that sent Top-k at CF 100."""
     costs, codec = [], build_compressor("topk")
     for numel in SIZES:
         member, bucket = memory(), Bucket(0, ("weight",), (numel,))
@@ -204,7 +204,7 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
 
 
 def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
-    """Of Top-k, whose payloads can meet in every way."""
+    """Bytes of Top-k, which every collective can take."""
     codec, member = build_compressor("topk"), collective(ALONE)
     loads = [Load(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
     return tuple(

@@ -1,7 +1,7 @@
-"""What an operator's order does to decisions. Pure, as policies are, so that a trace with orders replays alike.
+"""Operators' orders: what they do to decisions. Pure, as policies are, so that a trace with orders replays alike.
 
-An order takes effect with the decision on the next window, at a new epoch. While it is in force the policy is not
-asked and learns nothing: ``resume`` gives it back the decision it had made before, with all it knew.
+An order takes effect with the decision on the next window, at a new epoch. While it is in force, the policy is not
+asked and learns nothing. ``resume`` restores the decision that it had made before, with its state.
 """
 
 from gravac.policies.base import Policy, PolicyState, Verdict
@@ -12,7 +12,14 @@ from gravac.wording import cf_name, gain_text
 
 
 def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:
-    """Decide after one window. ``ordered``: the newest order since the last decision, null when there is none."""
+    """Decide after one window, by the order in force or else by the policy.
+
+    Args:
+        policy: The job's policy.
+        state: Its state, with the decision in force during the window.
+        ordered: The newest order since the last decision, if there is one.
+        report: The window.
+    """
     if ordered is None and state.override is not None:
         return _confirm(state, state.override, report)
     if ordered is None or (ordered.action == "resume" and state.override is None):
@@ -57,7 +64,7 @@ def _confirm(state: PolicyState, order: Override, report: WindowReport) -> Verdi
 
 def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     own = state.suspended
-    assert own is not None  # as ``PolicyState`` sees to
+    assert own is not None  # ``PolicyState`` ensures it
     because = f", because: {order.note}" if order.note else "."
     decision = next_decision(
         state.decision,
@@ -77,7 +84,7 @@ def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdi
 def _next_epoch(
     state: PolicyState, decision: Decision, *, override: Override | None, suspended: Decision | None
 ) -> Verdict:
-    """An order begins an epoch even where what is sent stays: somebody else is responsible for it now."""
+    """Begin an epoch even if what is sent stays: somebody else is responsible for it now."""
     decision = decision.model_copy(update={"epoch": state.decision.epoch + 1})
     changes = {"decision": decision, "override": override, "suspended": suspended}
     return Verdict(decision, state.model_copy(update=changes))

@@ -1,4 +1,4 @@
-"""A warm-up of the compression factor: early gradients change fast, so send more of them at first, then ever less."""
+"""A warm-up of the compression factor: early gradients change fast, so more of them is sent at first."""
 
 from itertools import pairwise
 from typing import Annotated, ClassVar, Self
@@ -14,20 +14,20 @@ Windows = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class WarmupState(PolicyState):
-    """``passed``: windows of the schedule that are over; those in fallback do not count."""
+    """``passed``: windows of the schedule that are over. Those in fallback do not count."""
 
     passed: Count
 
 
 class WarmupSettings(PolicySettings):
-    """The ramp and what comes after it. Defaults are DGC's: sparsity 75, 93.75, 98.4, 99.6, and then 99.9 %."""
+    """The ramp and what follows it. Defaults are DGC's: sparsity 75, 93.75, 98.4, 99.6, and then 99.9 %."""
 
     cf: CompressionFactor = Field(
         default=1000.0, description="Compression factor to hold after the ramp: elements in / elements kept."
     )
     ramp: Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
         default=(4.0, 16.0, 64.0, 250.0),
-        description="CFs before it, ascending, above 1. Those not below cf are left out.",
+        description="CFs before it, ascending, above 1. Those that are not below cf are left out.",
     )
     windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10,
@@ -54,7 +54,7 @@ class WarmupSettings(PolicySettings):
 
 
 class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
-    """Climb a fixed ramp of CFs, so many windows each, then hold the last. Nothing that is measured changes it."""
+    """Climb a fixed ramp of CFs, some windows each, then hold the last. No measurement changes it."""
 
     name: ClassVar[str] = "warmup"
     source: ClassVar[str] = "Lin et al. 2018, Deep Gradient Compression, §3.3, warm-up training"
@@ -70,7 +70,7 @@ class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
         return tuple(sorted({1.0, *self.settings.rungs}))
 
     def start(self, epoch: int = 0) -> Verdict:
-        """The first CF of the ramp, or dense while the baseline is measured."""
+        """Return the first CF of the ramp, or dense while the baseline is measured."""
         cf, phase, left = self._at(0)
         decision = Decision(
             window=-1,
@@ -85,7 +85,7 @@ class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
         return Verdict(decision, WarmupState(decision=decision, passed=0))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
-        """Count the window and do what the schedule says of the next one."""
+        """Count the window and return what the schedule says for the next one."""
         state = narrow(state, WarmupState)
         previous, passed = state.decision, min(state.passed, self._length)
         counts = bool(levels_under(report, previous))
@@ -114,8 +114,7 @@ class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
         return self.settings.dense_windows + (len(self.settings.rungs) - 1) * self.settings.windows
 
     def _at(self, passed: int) -> tuple[float, Phase, int]:
-        """CF and phase of the window after ``passed`` others, and for how many windows that CF is still sent; 0: for
-        ever."""
+        """Return CF and phase of the window after ``passed`` others, and how many windows more send that CF; 0: all."""
         settings, climbed = self.settings, passed - self.settings.dense_windows
         if climbed < 0:
             return 1.0, "warmup", -climbed

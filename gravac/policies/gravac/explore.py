@@ -1,6 +1,6 @@
-"""GraVAC's search, repaired: a dense baseline, then up the ladder a rung at a time while it pays.
+"""GraVAC's search, repaired: a dense baseline, then up the ladder one rung at a time while it pays.
 
-Phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughout (GraVAC §III-B).
+These are phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughout (GraVAC §III-B).
 """
 
 from gravac.policies.base import Verdict
@@ -12,11 +12,11 @@ from gravac.protocol import KnownRule
 from gravac.wording import cf_name, gain_text, number, percent
 
 _CLEARLY = 0.9
-"""Share of ε below which a gain predicted_gain counts as too little: curves move a little from step to step."""
+"""Share of ε below which a gain predicted gain counts as too little: curves move a little from step to step."""
 
 
 def warmup(evaluation: Evaluation) -> Verdict:
-    """Count dense windows; after the last, stay dense if the network is no matter, else try the first rung."""
+    """Count dense windows. After the last, stay dense if the network hardly matters, else try the first rung."""
     settings, dense, left = evaluation.settings, evaluation.measured.get(1.0), evaluation.state.warmup_left
     if dense is None:
         reason = (
@@ -64,7 +64,7 @@ def warmup(evaluation: Evaluation) -> Verdict:
 
 
 def explore(evaluation: Evaluation) -> Verdict:
-    """Judge the candidate: too strong, not measured yet, no better than the rung below, or worth a climb."""
+    """Evaluate the candidate: too strong, not measured yet, no better than the rung below, or worth a climb."""
     settings, cf = evaluation.settings, evaluation.previous.cf_candidate
     gain, measured = evaluation.gain(cf), evaluation.measured.get(cf)
     if gain is not None and gain < settings.epsilon:
@@ -120,7 +120,7 @@ def _climb(evaluation: Evaluation, rows: Candidates, evidence: str, pays: bool) 
 
 
 def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) -> Verdict:
-    """End the search: hold the CF with the best T_comp of those that passed, the lower one on a tie."""
+    """End the search: hold the CF with the best T_comp of those that passed; on a tie the lower one."""
     settings = evaluation.settings
     chosen, best = candidates.choose(rows, settings.epsilon, settings.omega_throughput)
     if chosen.cf != best.cf:
@@ -151,7 +151,7 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
 
 
 def _hopeless(evaluation: Evaluation, cf: float) -> float | None:
-    """What a CF not tried yet would keep at most, when that is clearly below ε: then no window is spent on it."""
+    """Return the largest gain that an untried CF can reach if that is clearly below ε: no window is spent on it."""
     gain = predicted_gain(evaluation.report, cf)
     return gain if gain is not None and gain < _CLEARLY * evaluation.settings.epsilon else None
 
@@ -179,7 +179,7 @@ def _extend(evaluation: Evaluation, cf: float) -> Verdict:
 
 
 def _equal_gain(evaluation: Evaluation, minimum: float, candidate: float) -> bool:
-    """Omega on the candidate just evaluated (the printed order raises the minimum to the one after it)."""
+    """Apply omega to the candidate just evaluated. (The printed order raises the minimum to the one after it.)"""
     lower, upper = evaluation.gain(minimum), evaluation.gain(candidate)
     if minimum == candidate or lower is None or upper is None or lower == 0:
         return False
@@ -187,9 +187,9 @@ def _equal_gain(evaluation: Evaluation, minimum: float, candidate: float) -> boo
 
 
 def _ceiling(measured: Measurement, gain: float) -> float | None:
-    """Best T_comp any stronger CF could reach: no wait for the network at all, and no less gain than here.
+    """Return the best T_comp that a stronger CF could reach: no wait for the network, and the gain of this one.
 
-    Null when the wait is not known, or is the whole step.
+    None if the wait is not known, or is the whole step.
     """
     if measured.exposed_seconds is None or measured.exposed_seconds >= measured.step_seconds:
         return None

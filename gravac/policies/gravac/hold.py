@@ -1,6 +1,6 @@
-"""GraVAC once it has settled: step down when the gain falls, measure again when the world has changed.
+"""GraVAC's hold: step down if the gain falls, and measure again if step time or gain drift.
 
-Phase hold of the fixed variant. The paper never leaves the level it settled on; this one may.
+This is phase hold of the fixed variant. The paper never leaves the CF that it has chosen; this one may.
 """
 
 from gravac.policies.base import Verdict
@@ -11,11 +11,11 @@ from gravac.policies.windows import Measurement
 from gravac.wording import cf_name, gain_text, number, percent
 
 DRIFT_WINDOWS = 2
-"""Windows in a row that must be off: one may be a hiccup."""
+"""Windows in a row that must drift: a single one may be an accident."""
 
 
 def hold(evaluation: Evaluation) -> Verdict:
-    """One more window at the level settled on."""
+    """Decide after one more window at the CF that is held."""
     settings, cf = evaluation.settings, evaluation.previous.cf_candidate
     gain, measured = evaluation.gain(cf), evaluation.measured.get(cf)
     if gain is not None and gain < settings.epsilon:
@@ -80,7 +80,7 @@ def _rates(measured: Measurement, gain: float) -> str:
 
 
 def _off(now: float, then: float) -> float:
-    """Relative distance; a value that was 0 is off by all when it no longer is."""
+    """Return the relative distance. A value that was 0 and no longer is has distance 1."""
     if then == 0:
         return 0.0 if now == 0 else 1.0
     return abs(now - then) / then

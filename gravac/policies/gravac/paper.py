@@ -8,7 +8,7 @@ b. if the gains of minimum and candidate are within omega, the minimum becomes m
 c. T_comp = T_sys x gain is kept per CF, the newest value overwriting the old. If the two largest are within omega,
    whichever CFs they belong to, the CF of the SECOND largest is returned; else the search goes on.
 
-What the paper leaves open is read so: a returned CF ends the search for good (its Fig. 10), with the gate's
+The paper leaves some things open. Here a returned CF ends the search for good (its Fig. 10), with the gate's
 minimum kept below it; the cap holds for every candidate, also right after (b); at cf_max it goes on measuring.
 There is no dense baseline: T_comp of dense is known only if the gate sent dense steps.
 """
@@ -26,12 +26,12 @@ FIRST_MULTIPLIER = 2.0
 
 
 def reachable(settings: GravacSettings) -> tuple[float, ...]:
-    """Every CF the printed rules can reach: all multipliers are powers of two, up to the cap."""
+    """Return every CF that the printed rules can reach: all multipliers are powers of two, up to the cap."""
     return (1.0, *geometric(settings.cf_min, settings.cf_max))
 
 
 def start(settings: GravacSettings, epoch: int) -> Verdict:
-    """Minimum cf_min, candidate twice that, at once."""
+    """Return minimum ``cf_min`` and twice that as the candidate."""
     candidate = _candidate(settings, settings.cf_min, FIRST_MULTIPLIER)
     decision = Decision(
         window=-1,
@@ -48,7 +48,7 @@ def start(settings: GravacSettings, epoch: int) -> Verdict:
 
 
 def decide(evaluation: Evaluation) -> Verdict:
-    """``CheckGraVAC`` once."""
+    """Run ``CheckGraVAC`` once."""
     settings, previous = evaluation.settings, evaluation.previous
     multiplier = evaluation.state.multiplier
     if multiplier is None or tuple(row.cf for row in previous.candidates) != reachable(settings):
@@ -122,7 +122,7 @@ def _equal_gain(evaluation: Evaluation) -> bool:
 
 
 def _within(value: float, base: float, omega: float) -> bool:
-    """|value - base| / base <= omega; false for a base of 0."""
+    """Return whether |value - base| / base <= omega; False for a base of 0."""
     return base > 0 and abs(value - base) / base <= omega
 
 

@@ -2,8 +2,8 @@
 
 Tyagi & Swany, "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training", IEEE CLOUD
 2023 (arXiv 2305.12201). ``variant="fixed"`` repairs what is wrong in the printed algorithm (``docs/gravac.md``
-lists it); ``variant="paper"`` does what is printed. The gate of each step (candidate, else minimum, else dense)
-is the ranks'; this decides, once a window, what the gate is about.
+lists it); ``variant="paper"`` does what is printed. The ranks apply the gate of each step (candidate, else minimum,
+else dense); the policy decides, once a window, which two CFs the gate compares.
 """
 
 from typing import ClassVar
@@ -45,7 +45,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         return self.settings.smoothing or min(1.0, world_size / 100)
 
     def start(self, epoch: int = 0) -> Verdict:
-        """Dense, to measure the baseline (paper variant: the first two rungs at once)."""
+        """Return dense, to measure the baseline; in the paper variant, the first two rungs at once."""
         settings = self.settings
         if settings.variant == "paper":
             return paper.start(settings, epoch)
@@ -77,7 +77,7 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         return _RULES[evaluation.previous.phase](evaluation)
 
     def _fits(self, decision: Decision) -> bool:
-        """Whether a decision is one these settings can go on from (a resumed state may come from others)."""
+        """Return whether these settings can continue from a decision. A resumed state may come from others."""
         rungs = self.settings.rungs
         lowest = 1 if decision.phase == "explore" else 0
         return (

@@ -61,7 +61,7 @@ def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) 
 
 
 class GravacSettings(PolicySettings):
-    """What GraVAC may choose from, and when it calls something better, worse, or no different."""
+    """Which CFs GraVAC may choose, and when it calls one better, worse or equal."""
 
     before: ClassVar[Mapping[str, Any]] = {"baseline": "any"}
 
@@ -139,12 +139,12 @@ class GravacSettings(PolicySettings):
 
     @property
     def rungs(self) -> tuple[float, ...]:
-        """All CFs it may choose, dense first, ascending."""
+        """All CFs that it may choose: dense first, ascending."""
         return (1.0, *rungs(self.ladder, self.cf_min, self.cf_max))
 
 
 class Reference(Record):
-    """How the held level did when it had settled: what drift is measured against."""
+    """What the held CF gave when it was first measured. Drift is the distance from it."""
 
     window: Count
     samples_per_second: Annotated[float, Field(ge=0, le=1e15)]
@@ -152,7 +152,7 @@ class Reference(Record):
 
 
 class GravacState(PolicyState):
-    """What the policy remembers beside the decision in force, whose ``candidates`` hold all measurements.
+    """What the policy remembers besides the decision in force, whose ``candidates`` hold all measurements.
 
     ``warmup_left``: dense windows still to come. ``extended``: extra windows the candidate has had.
     ``reference``: null until the held level was measured. ``drifting``: windows in a row off the reference.
@@ -167,7 +167,7 @@ class GravacState(PolicyState):
 
     @classmethod
     def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":
-        """Nothing measured yet."""
+        """Return the state in which nothing is measured yet."""
         return cls(
             decision=decision,
             warmup_left=warmup_left,
