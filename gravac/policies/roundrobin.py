@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.candidates import Candidates, untried, update
 from gravac.policies.windows import Measurement, levels_under, measure, next_decision, unusable
-from gravac.protocol import Candidate, CompressionFactor, Count, Decision, WindowReport
+from gravac.protocol import CompressionFactor, Count, Decision, WindowReport
 from gravac.wording import cf_name, gain_text, number
 
 
@@ -64,7 +65,7 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
             epsilon=0.0,
             rule="start",
             reason=f"Measuring every CF in turn, from {cf_name(cf)} on.",
-            candidates=tuple(_row(each) for each in self.settings.cfs),
+            candidates=untried(self.settings.cfs),
         )
         return Verdict(decision, RoundRobinState(decision=decision, turn=0))
 
@@ -85,7 +86,7 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
         if measured is None:
             reason = f"Window {report.window} has too few settled steps of {cf_name(cf)}: one more window."
             return self._send(previous, report, state.turn, "extend", reason, previous.candidates)
-        rows = tuple(_row(row.cf, measured) if row.cf == cf else row for row in previous.candidates)
+        rows = update(previous.candidates, {cf: measured})
         turn = (state.turn + 1) % len(cfs)
         reason = f"{_found(measured)}. Next in turn: {cf_name(cfs[turn])}."
         return self._send(previous, report, turn, "fixed", reason, rows)
@@ -97,7 +98,7 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
         turn: int,
         rule: str,
         reason: str,
-        rows: tuple[Candidate, ...],
+        rows: Candidates,
     ) -> Verdict:
         cf = self.settings.cfs[turn]
         decision = next_decision(
@@ -112,17 +113,6 @@ class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):
             epsilon=0.0,
         )
         return Verdict(decision, RoundRobinState(decision=decision, turn=turn))
-
-
-def _row(cf: float, measured: Measurement | None = None) -> Candidate:
-    return Candidate(
-        cf=cf,
-        gain=measured and measured.gain,
-        samples_per_second=measured and measured.samples_per_second,
-        useful_samples_per_second=measured and measured.useful_samples_per_second,
-        window=measured and measured.window,
-        verdict="untried" if measured is None else "passed",
-    )
 
 
 def _found(measured: Measurement) -> str:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gravac.policies import GravacPolicy, build
-from gravac.policies.gravac.candidates import row
+from gravac.policies.candidates import row
 from gravac.protocol import PolicySpec, WindowReport
 from tests.support.policies import GAINS, Cluster, Run, level_sums
 

@@ -62,7 +62,7 @@ def _use(entry: Entry) -> str:
 
 
 def _text(text: str) -> str:
-    """Prose of a docstring as Markdown: code keeps its backticks, other characters that Markdown would read are escaped."""
+    """Prose of a docstring as Markdown: code keeps its backticks, other marks are escaped."""
     pieces = members.prose(text).split("`")
     pieces[::2] = [piece.replace("*", "\\*").replace("<", "&lt;") for piece in pieces[::2]]
     return "`".join(pieces)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac import candidates
-from gravac.policies.gravac.candidates import Candidates
+from gravac.policies.candidates import Candidates
 from gravac.policies.gravac.settings import GravacSettings, GravacState
 from gravac.policies.windows import Measurement, gain_of, measure, next_decision
 from gravac.protocol import Decision, KnownRule, Phase, WindowReport

@@ -3,9 +3,9 @@
 These are phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughout (GraVAC §III-B).
 """
 
+from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac import candidates
-from gravac.policies.gravac.candidates import Candidates, useful
+from gravac.policies.candidates import Candidates, useful
 from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.windows import MOST, Measurement, predicted_gain
 from gravac.protocol import KnownRule

@@ -3,8 +3,8 @@
 This is phase hold of the fixed variant. The paper never leaves the CF that it has chosen; this one may.
 """
 
+from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac import candidates
 from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.gravac.settings import Reference
 from gravac.policies.windows import Measurement

@@ -13,9 +13,9 @@ minimum kept below it; the cap holds for every candidate, also right after (b); 
 There is no dense baseline: T_comp of dense is known only if the gate sent dense steps.
 """
 
+from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac import candidates
-from gravac.policies.gravac.candidates import Candidates, useful
+from gravac.policies.candidates import Candidates, useful
 from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.gravac.settings import GravacSettings, GravacState, geometric
 from gravac.policies.windows import levels_under, measure, next_decision, unusable

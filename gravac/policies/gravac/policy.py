@@ -8,8 +8,9 @@ else dense); the policy decides, once a window, which two CFs the gate compares.
 
 from typing import ClassVar
 
+from gravac.policies import candidates
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
-from gravac.policies.gravac import candidates, paper
+from gravac.policies.gravac import paper
 from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.gravac.explore import explore, warmup
 from gravac.policies.gravac.hold import hold
