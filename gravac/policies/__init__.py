@@ -80,6 +80,7 @@ __all__ = [
     "Policy",
     "PolicySettings",
     "PolicyState",
+    "RoundRobinPolicy",
     "StaticPolicy",
     "Verdict",
     "WarmupPolicy",

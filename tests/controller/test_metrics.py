@@ -4,13 +4,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
+from gravac.protocol import RULES, End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import derived, risk
 from gravac_controller.live import projection as live
+from gravac_controller.metrics.table import TABLE
 from gravac_controller.metrics.traffic import Traffic
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import post, register, run
@@ -286,3 +288,15 @@ def test_promtool_is_content(app: InProcess) -> None:
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_rules_that_a_plugins_policy_names_count_as_other() -> None:
+    """Else anyone's policy could make any number of series."""
+    rows = {row.name: row for row in TABLE}
+    job = SimpleNamespace(
+        decision=SimpleNamespace(rule="our_rule"), decisions_by_rule={"start": 1, "our_rule": 2, "theirs": 3}
+    )
+    counts = dict(rows["gravac_decisions"].samples(job))  # type: ignore[arg-type]
+    assert (counts[("start",)], counts[("other",)], sum(counts.values())) == (1, 5, 6)
+    assert set(counts) == {(rule,) for rule in (*RULES, "other")}
+    assert dict(rows["gravac_decision_info"].samples(job)) == {("other",): 1}  # type: ignore[arg-type]
