@@ -5,6 +5,7 @@
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
@@ -17,10 +18,11 @@ from gravac.aggregators import AGGREGATORS, Aggregator
 from gravac.collectives import ALONE, COLLECTIVES, Collective, Load
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
-from gravac.estimators import ESTIMATORS
+from gravac.estimators import ESTIMATORS, Estimator
 from gravac.memories import MEMORIES, Bucket, Memory
-from gravac.policies import POLICIES
+from gravac.policies import POLICIES, Policy
 from gravac.protocol import Record
+from gravac.registry import PluginWarning, Registry
 
 SIZES = (1000, 1 << 20)
 """Elements for which bytes are given."""
@@ -74,23 +76,53 @@ def catalogue() -> tuple[Entry, ...]:
 
 
 def _entries() -> Iterator[Entry]:
-    for name, compressor in COMPRESSORS.items():
-        codec = build_compressor(name)
-        yield _entry("compressor", codec, compressor, asdict(codec.traits), _codec_costs(codec))
-    for aggregator in AGGREGATORS.values():
-        yield _entry(
-            "aggregator", aggregator, aggregator, {"conserves": aggregator.conserves}, _rounds(aggregator)
-        )
-    for memory in MEMORIES.values():
-        traits = {"exact": memory.exact, "transforms": memory.transforms}
-        yield _entry("memory", memory, memory, traits, _held(memory))
-    for collective in COLLECTIVES.values():
-        yield _entry("collective", collective, collective, {}, _moved(collective))
-    for policy in POLICIES.values():
-        yield _entry("policy", policy, policy, {}, ())
-    for estimator in ESTIMATORS.values():
-        traits = {"exact_at_optimum": estimator.exact_at_optimum}
-        yield _entry("estimator", estimator, estimator, traits, (), estimator.over)
+    kinds: tuple[tuple[Registry[Any], Callable[[Any], Entry]], ...] = (
+        (COMPRESSORS, _compressor),
+        (AGGREGATORS, _aggregator),
+        (MEMORIES, _memory),
+        (COLLECTIVES, _collective),
+        (POLICIES, _policy),
+        (ESTIMATORS, _estimator),
+    )
+    for registry, describe in kinds:
+        for name, member in registry.items():
+            try:
+                yield describe(member)
+            except Exception as error:
+                if not registry.is_plugins(name):
+                    raise
+                problem = f"{type(error).__name__}: {error}"
+                warnings.warn(
+                    f"{registry.what}={name!r} of a plugin is left out: {problem}",
+                    PluginWarning,
+                    stacklevel=3,
+                )
+
+
+def _compressor(member: type[Compressor]) -> Entry:
+    codec = build_compressor(member.name)
+    return _entry("compressor", codec, member, asdict(codec.traits), _codec_costs(codec))
+
+
+def _aggregator(member: type[Aggregator]) -> Entry:
+    return _entry("aggregator", member, member, {"conserves": member.conserves}, _rounds(member))
+
+
+def _memory(member: type[Memory]) -> Entry:
+    traits = {"exact": member.exact, "transforms": member.transforms}
+    return _entry("memory", member, member, traits, _held(member))
+
+
+def _collective(member: type[Collective]) -> Entry:
+    return _entry("collective", member, member, {}, _moved(member))
+
+
+def _policy(member: type[Policy]) -> Entry:
+    return _entry("policy", member, member, {}, ())
+
+
+def _estimator(member: type[Estimator]) -> Entry:
+    return _entry("estimator", member, member, {"exact_at_optimum": member.exact_at_optimum}, (), member.over)
 
 
 def _entry(

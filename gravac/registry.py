@@ -117,6 +117,10 @@ class Registry(MutableMapping[str, type[T]], Generic[T]):
             f"{self.what}={name!r} is unknown{meant(name, names)}; choose one of {', '.join(names)}"
         )
 
+    def is_plugins(self, name: str) -> bool:
+        """Return whether the name is a loaded plugin's, and not gravac's own."""
+        return name in self._loaded
+
     def __getitem__(self, name: str) -> type[T]:
         if name in self._own:
             return self._own[name]

@@ -172,6 +172,7 @@ def test_a_plugins_members_are_chosen_by_name(programs: Path, tmp_path: Path) ->
     assert listed.returncode == 0, listed.stdout + listed.stderr
     assert "every step-th element" in listed.stdout
     assert "PluginWarning" in listed.stderr
+    assert "compressor='unbuildable' of a plugin is left out" in listed.stderr
     assert "the plugin theirs-codec 1.2 (entry point broken = 'theirs:Missing'" in listed.stderr
 
 

@@ -67,7 +67,7 @@ Also the ``reason`` label of the decisions metric, where all names that are not 
 class PolicySpec(Record):
     """A policy by name with every setting resolved, so that a trace replays without defaults."""
 
-    name: Name  # of a rule: gravac, static, dense, warmup
+    name: Name  # of the policy: gravac, static, dense, …
     settings: Settings = Field({})  # by name, as `docs/settings.md` lists them
 
 

@@ -29,6 +29,15 @@ class Theirs(Indexed):
         return torch.arange(k, device=x.device) * min(self.step, x.numel() // k)
 
 
+class Unbuildable(Theirs):
+    """Needs a setting, so the catalogue cannot build it."""
+
+    name = "unbuildable"
+
+    def __init__(self, *, needed: int) -> None:
+        super().__init__(step=needed)
+
+
 class TheirMemory(ResidualMemory):
     """Error feedback under another name."""
 
