@@ -16,6 +16,7 @@ from gravac.protocol.fields import (
 )
 from gravac.protocol.orders import Actor, Order, Override
 from gravac.protocol.records import (
+    OTHER_RULE,
     RULES,
     SCHEMA,
     Candidate,
@@ -39,12 +40,14 @@ from gravac.protocol.records import (
     SmoothedGain,
     WindowAnswer,
     WindowReport,
+    rule_label,
 )
 from gravac.protocol.spread import QUANTILES, Quantiles, Spread, quantiles
 
 __all__ = [
     "COLUMNS",
     "MOST_STEPS",
+    "OTHER_RULE",
     "QUANTILES",
     "RULES",
     "SCHEMA",
@@ -91,4 +94,5 @@ __all__ = [
     "WindowAnswer",
     "WindowReport",
     "quantiles",
+    "rule_label",
 ]

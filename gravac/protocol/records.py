@@ -60,8 +60,14 @@ RULES: tuple[str, ...] = get_args(KnownRule)
 Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$", examples=[*RULES])]
 """Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own.
 
-Also the ``reason`` label of the decisions metric, where all names that are not in ``RULES`` count as ``other``.
+Also the ``reason`` label of the decisions metric; see ``rule_label``.
 """
+OTHER_RULE = "other"
+
+
+def rule_label(rule: str) -> str:
+    """Return ``rule`` if it is one of ``RULES``, else ``OTHER_RULE``, so that counts by rule stay bounded."""
+    return rule if rule in RULES else OTHER_RULE
 
 
 class PolicySpec(Record):

@@ -91,7 +91,7 @@ def test_warmup_to_less_than_its_ramp_holds_at_once() -> None:
     assert (run.windows().cf_candidate, run.last.phase, run.last.epoch) == (2.0, "hold", 0)
 
 
-def test_epochs_go_on_where_told() -> None:
+def test_epochs_continue_from_the_given_one() -> None:
     assert StaticPolicy(cf=2).start(epoch=7).decision.epoch == 7
     assert DensePolicy().start(epoch=7).decision.epoch == 7
     assert WarmupPolicy().start(epoch=7).decision.epoch == 7

@@ -36,8 +36,8 @@ def _overview(named: list[Entry]) -> str:
         [f"[{entry.name}](#{_anchor(entry)})", members.sends(entry), _text(members.what(entry, named))]
         for entry in named
     ]
-    told = [number for number, name in enumerate(head) if name]
-    return _table([head[number] for number in told], [[row[number] for number in told] for row in rows])
+    shown = [number for number, name in enumerate(head) if name]
+    return _table([head[number] for number in shown], [[row[number] for number in shown] for row in rows])
 
 
 def _anchor(entry: Entry) -> str:

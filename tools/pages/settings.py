@@ -23,7 +23,7 @@ A keyword of `Agent(...)`, else the variable, else the default. All ranks must h
 CONTROLLER = """
 ## The controller
 
-An option of `gravac serve` where there is one (`gravac serve --help`), else the variable, else the default. A
+An option of `gravac serve` if there is one (`gravac serve --help`), else the variable, else the default. A
 controller that an agent starts gets its folder, job, port and token from the agent.
 
 """

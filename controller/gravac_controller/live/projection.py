@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from time import time as unix_now
 
 from gravac.policies.windows import dense_baseline
-from gravac.protocol import Decision, End, Event, JobSpec, LevelSums, WindowReport
+from gravac.protocol import Decision, End, Event, JobSpec, LevelSums, WindowReport, rule_label
 from gravac.protocol.orders import Override
 from gravac.signals import derived
 from gravac.traces.line import TraceRecord
@@ -175,7 +175,7 @@ class LiveJob:
     def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
         before, self.decision = self.decision, decision
         self.decided_time = time
-        self.decisions_by_rule[decision.rule] += 1
+        self.decisions_by_rule[rule_label(decision.rule)] += 1
         view = decision_view(time, decision, before)
         self.recent.add_decision(view)
         if self.latest is not None and self._undecided:

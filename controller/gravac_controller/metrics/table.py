@@ -10,7 +10,7 @@ from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from gravac.protocol import RULES, Event, Phase
+from gravac.protocol import OTHER_RULE, RULES, Event, Phase, rule_label
 from gravac.signals import risk
 from gravac_controller.metrics.rows import (
     JobPicture,
@@ -25,8 +25,6 @@ from gravac_controller.metrics.rows import (
 from gravac_controller.metrics.speed import SPEED
 from gravac_controller.views.models import LiveState
 
-OTHER_RULE = "other"
-"""Label of all rules that policies of plugins name: the number of series stays bounded."""
 KINDS: tuple[str, ...] = get_args(Event.model_fields["kind"].annotation)
 
 
@@ -60,13 +58,12 @@ def _risk(job: JobPicture) -> Iterator[Sample]:
 
 
 def _decision_info(job: JobPicture) -> Iterator[Sample]:
-    yield (job.decision.rule if job.decision.rule in RULES else OTHER_RULE,), 1
+    yield (rule_label(job.decision.rule),), 1
 
 
 def _decisions(job: JobPicture) -> Iterator[Sample]:
-    for rule in RULES:
+    for rule in (*RULES, OTHER_RULE):
         yield (rule,), job.decisions_by_rule.get(rule, 0)
-    yield (OTHER_RULE,), sum(count for rule, count in job.decisions_by_rule.items() if rule not in RULES)
 
 
 def _events(job: JobPicture) -> Iterator[Sample]:
