@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint clean new-codec new-policy
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
@@ -15,6 +15,13 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# make new-codec NAME=mycodec: a skeleton, registered, with its pages and tests. CONTRIBUTING.md goes on from there.
+new-codec: $(READY)
+	$(BIN)/python -m tools.new codec $(NAME)
+
+new-policy: $(READY)
+	$(BIN)/python -m tools.new policy $(NAME)
 
 # Where the surroundings forbid byte code, every process would compile all of torch that it imports.
 unexport PYTHONDONTWRITEBYTECODE

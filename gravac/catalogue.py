@@ -1,10 +1,11 @@
-"""Everything that can be chosen by name, as data: what it is, where it comes from, what is proven, what it costs.
+"""The catalogue: everything that can be chosen by name, as data.
 
-``gravac codecs --json`` and the catalogue page are made of it. Pure: computed from the registries, nothing is stored.
+``gravac codecs --json`` and the catalogue page are made from it. It is computed from the registries when asked for.
 """
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
@@ -17,22 +18,23 @@ from gravac.aggregators import AGGREGATORS, Aggregator
 from gravac.collectives import ALONE, COLLECTIVES, Collective, Workload
 from gravac.compressors import COMPRESSORS, Compressor, Key
 from gravac.compressors import build as build_compressor
-from gravac.estimators import ESTIMATORS
+from gravac.estimators import ESTIMATORS, Estimator
 from gravac.memories import MEMORIES, Bucket, Memory
-from gravac.policies import POLICIES
+from gravac.policies import POLICIES, Policy
 from gravac.protocol import Record
+from gravac.registry import PluginWarning, Registry
 
 SIZES = (1000, 1 << 20)
-"""Elements that bytes are told for."""
+"""Elements for which bytes are given."""
 CFS = (10.0, 100.0)
 RANKS = 8
-"""World size that bytes of multi-round members are told for."""
+"""World size for which bytes of members with several rounds are given."""
 
 Kind = Literal["compressor", "aggregator", "memory", "collective", "policy", "estimator"]
 
 
 class Setting(Record):
-    """One setting, as it is written behind the colon."""
+    """One setting, as it is written after the colon."""
 
     name: str
     default: str | None = Field(description="JSON; None when it must be given.")
@@ -40,13 +42,13 @@ class Setting(Record):
 
 
 class Cost(Record):
-    """What a member makes of one size, float32."""
+    """Bytes and proven error of a member for one size, float32."""
 
     numel: int = Field(description="Elements.")
-    cf: float | None = Field(description="CF asked for; None where there is none.")
-    reached_cf: float | None = Field(description="CF that gives; expected where sizes vary.")
+    cf: float | None = Field(description="CF asked for; None if there is none.")
+    reached_cf: float | None = Field(description="CF that this gives; the expected one if sizes vary.")
     payload_bytes: int | None = Field(
-        description="Bytes a rank hands to collectives; expected where sizes vary."
+        description="Bytes a rank hands to collectives; the expected ones if sizes vary."
     )
     link_bytes: int | None = Field(description=f"Bytes a rank of {RANKS} puts on its network link.")
     held_bytes: int | None = Field(description="Bytes a rank holds from step to step.")
@@ -63,34 +65,64 @@ class Entry(Record):
     summary: str = Field(description="One sentence.")
     details: str = Field(description="How it works, what it costs, its formulas: paragraphs of plain text.")
     source: str = Field(description="Paper and section.")
-    traits: dict[str, bool] = Field(description="What it is; empty where the kind has no traits.")
+    traits: dict[str, bool] = Field(description="What it is; empty if the kind has no traits.")
     settings: tuple[Setting, ...]
     costs: tuple[Cost, ...]
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """Every registered member, by kind, then in the order of its registry."""
+    """Return every registered member, by kind, then in the order of its registry."""
     return tuple(_entries())
 
 
 def _entries() -> Iterator[Entry]:
-    for name, compressor in COMPRESSORS.items():
-        codec = build_compressor(name)
-        yield _entry("compressor", codec, compressor, asdict(codec.traits), _codec_costs(codec))
-    for aggregator in AGGREGATORS.values():
-        yield _entry(
-            "aggregator", aggregator, aggregator, {"conserves": aggregator.conserves}, _rounds(aggregator)
-        )
-    for memory in MEMORIES.values():
-        traits = {"exact": memory.exact, "transforms": memory.transforms}
-        yield _entry("memory", memory, memory, traits, _held(memory))
-    for collective in COLLECTIVES.values():
-        yield _entry("collective", collective, collective, {}, _moved(collective))
-    for policy in POLICIES.values():
-        yield _entry("policy", policy, policy, {}, ())
-    for estimator in ESTIMATORS.values():
-        traits = {"exact_at_optimum": estimator.exact_at_optimum}
-        yield _entry("estimator", estimator, estimator, traits, (), estimator.over)
+    kinds: tuple[tuple[Registry[Any], Callable[[Any], Entry]], ...] = (
+        (COMPRESSORS, _compressor),
+        (AGGREGATORS, _aggregator),
+        (MEMORIES, _memory),
+        (COLLECTIVES, _collective),
+        (POLICIES, _policy),
+        (ESTIMATORS, _estimator),
+    )
+    for registry, describe in kinds:
+        for name, member in registry.items():
+            try:
+                yield describe(member)
+            except Exception as error:
+                if not registry.is_plugins(name):
+                    raise
+                problem = f"{type(error).__name__}: {error}"
+                warnings.warn(
+                    f"{registry.what}={name!r} of a plugin is left out: {problem}",
+                    PluginWarning,
+                    stacklevel=3,
+                )
+
+
+def _compressor(member: type[Compressor]) -> Entry:
+    codec = build_compressor(member.name)
+    return _entry("compressor", codec, member, asdict(codec.traits), _codec_costs(codec))
+
+
+def _aggregator(member: type[Aggregator]) -> Entry:
+    return _entry("aggregator", member, member, {"conserves": member.conserves}, _rounds(member))
+
+
+def _memory(member: type[Memory]) -> Entry:
+    traits = {"exact": member.exact, "transforms": member.transforms}
+    return _entry("memory", member, member, traits, _held(member))
+
+
+def _collective(member: type[Collective]) -> Entry:
+    return _entry("collective", member, member, {}, _moved(member))
+
+
+def _policy(member: type[Policy]) -> Entry:
+    return _entry("policy", member, member, {}, ())
+
+
+def _estimator(member: type[Estimator]) -> Entry:
+    return _entry("estimator", member, member, {"exact_at_optimum": member.exact_at_optimum}, (), member.over)
 
 
 def _entry(
@@ -120,7 +152,7 @@ def _settings(owner: type[Any], maker: Callable[..., Any]) -> tuple[Setting, ...
     model = getattr(owner, "Settings", None)
     if model is not None:
         fields = model.model_fields
-        # Some defaults follow from other settings, so they are read off an instance where there can be one.
+        # Some defaults follow from other settings, so they are read off an instance if there can be one.
         bare = not any(field.is_required() for field in fields.values())
         defaults = model().model_dump(mode="json") if bare else {}
         return tuple(
@@ -191,7 +223,7 @@ def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
 
 
 def _held(memory: type[Memory]) -> tuple[Cost, ...]:
-    """Really held after a step, with Top-k 100x on the wire."""
+    """Bytes really held after a step that sent Top-k at CF 100."""
     costs, codec = [], build_compressor("topk")
     for numel in SIZES:
         member, bucket = memory(), Bucket(0, ("weight",), (numel,))
@@ -204,7 +236,7 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
 
 
 def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
-    """Of Top-k, whose payloads can meet in every way."""
+    """Bytes of Top-k, which every collective can take."""
     codec, member = build_compressor("topk"), collective(ALONE)
     loads = [Workload(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
     return tuple(

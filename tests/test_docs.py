@@ -78,6 +78,9 @@ def test_commands_and_options_exist(document: Path) -> None:
             arguments = next((word[5:] for word in words if word.startswith("ARGS=")), None)
             if arguments and words[1] == "demo":
                 check_gravac(["demo", *shlex.split(arguments)])
+        elif words[:2] == [".venv/bin/python", "-m"]:
+            module = ROOT / words[2].replace(".", "/")
+            assert module.with_suffix(".py").exists() or (module / "__main__.py").exists(), line
         elif words[:1] == ["torchrun"]:
             script = next((word for word in words if word.endswith(".py")), None)
             assert script is None or (ROOT / script).exists(), line

@@ -6,7 +6,7 @@ import pytest
 
 from gravac.fold import REMEMBERED_WINDOWS, JobFold
 from gravac.policies import GravacPolicy, StaticPolicy
-from gravac.policies.dense import DensePolicy
+from gravac.policies.static import DensePolicy
 from gravac.protocol import JobSpec, PolicySpec
 from tests.support.policies import Cluster, job_spec
 
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(change: dict[str, obje
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: JobFold(job_spec(PolicySpec(name="none"))), "no policy named 'none'"),
+        (lambda: JobFold(job_spec(PolicySpec(name="none"))), "policy='none' is unknown"),
         (lambda: JobFold(job_spec(PolicySpec(name="static"))), "setting cf: is missing"),
         (lambda: JobFold(changed(SPEC, policy_state="{")), "policy_state: not a state of policy 'gravac'"),
         (lambda: JobFold(changed(SPEC, policy_state=JobFold(STATIC).policy_state)), "extended: is missing"),

@@ -152,12 +152,12 @@ DECIDED: dict[str, tuple[Change, str]] = {
     ),
     "unheard-of policy": (
         line(1, b'"name":"gravac"', b'"name":"garvac"'),
-        "line 1: no policy named 'garvac'",
+        "line 1: policy='garvac' is unknown",
     ),
-    "impossible setting": (setting(b"7"), "line 1: policy gravac, setting epsilon"),
+    "impossible setting": (setting(b"7"), "line 1: policy='gravac', setting epsilon"),
     "endless ladder": (
         line(1, b'"ladder":"exponential"', b'"ladder":[' + b"2.0," * 9000 + b"3.0]"),
-        "line 1: policy gravac",
+        "line 1: policy='gravac', setting ladder",
     ),
     "rubbish for a state": (
         line(1, b'"policy_state":null', b'"policy_state":"{"'),

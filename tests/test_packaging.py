@@ -42,18 +42,21 @@ def test_wheel(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-@pytest.fixture
-def foreign(wheel: Path, tmp_path: Path) -> Path:
-    """A project of somebody else's, with an environment that has our wheel, and pytest and pydantic from here."""
-    home = tmp_path / "env"
+def environment(home: Path, *wheels: Path) -> Path:
+    """A new environment with these wheels, and all else that they need from here. Returns its folder of programs."""
     venv.create(home, symlinks=True)
-    python = home / "bin" / "python"
-    run(
-        sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)
-    )
+    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python")]
+    run(*pip, "install", "--no-deps", "--no-index", *map(str, wheels))
     (packages,) = home.glob("lib/python*/site-packages")
     # A plain path, so that the .pth files there, and with them this checkout, count for nothing.
     (packages / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home / "bin"
+
+
+@pytest.fixture
+def foreign(wheel: Path, tmp_path: Path) -> Path:
+    """A project of somebody else's, with an environment that has our wheel, and pytest and pydantic from here."""
+    environment(tmp_path / "env", wheel)
     project = tmp_path / "project"
     (project / "traces").mkdir(parents=True)
     shutil.copy(ROOT / "tests/traces/schema-1.jsonl.gz", project / "traces" / "run.jsonl.gz")
@@ -123,3 +126,81 @@ def test_the_plugin_works_from_a_wheel_in_a_foreign_project(foreign: Path) -> No
     assert "recorded: CF 10, hold, hold: Holding CF 10: settled at" in said
     assert "now:      CF 1, hold, scale_down: The gain of CF 10 fell to 0.58, below ε 0.60" in said
     assert "no trace walk in " in said
+
+
+PLUGIN = Path(__file__).parent / "support" / "plugin"
+"""Source of a distribution with a codec, a memory and a policy, and with entry points that cannot be used."""
+
+
+@pytest.fixture(scope="module")
+def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with our wheel and the plugin's."""
+    folder = tmp_path_factory.mktemp("plugin")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(PLUGIN))
+    (made,) = folder.glob("*.whl")
+    return environment(folder / "env", wheel, made)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYTEST", "GRAVAC"))
+    }
+    return {**kept, "OMP_NUM_THREADS": "1", **more}
+
+
+def test_a_plugins_members_are_chosen_by_name(programs: Path, tmp_path: Path) -> None:
+    """Lazily; broken and shadowing entry points are named with their distribution and stop nobody else."""
+    done = subprocess.run(
+        [programs / "python", "-W", "error", PLUGIN / "use.py"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = subprocess.run(
+        [programs / "gravac", "codecs", "theirs"],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert "every step-th element" in listed.stdout
+    assert "PluginWarning" in listed.stderr
+    assert "compressor='unbuildable' of a plugin is left out" in listed.stderr
+    assert "the plugin theirs-codec 1.2 (entry point broken = 'theirs:Missing'" in listed.stderr
+
+
+@pytest.mark.distributed
+def test_ranks_train_with_a_plugins_codec_unless_its_versions_differ(programs: Path, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(PLUGIN / "theirs", newer / "theirs")
+    (installed,) = programs.parent.glob("lib/python*/site-packages/theirs_codec-1.2.dist-info")
+    (newer / "theirs_codec-1.3.dist-info").mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        text = (installed / name).read_text().replace("Version: 1.2", "Version: 1.3")
+        (newer / "theirs_codec-1.3.dist-info" / name).write_text(text)
+    for path, expected in (("", "trained"), (str(newer), "refused")):
+        folder = tmp_path / expected
+        folder.mkdir()
+        ranks = [
+            subprocess.Popen(
+                [programs / "python", PLUGIN / "train.py", str(rank), str(folder)],
+                cwd=folder,
+                env=clean_environment(**({"PYTHONPATH": path} if rank and path else {})),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        assert all(expected in one for one in said), said
+        if path:
+            for rank, version in enumerate(("1.2", "1.3")):
+                assert f"rank {rank} has {{'gravac.compressors:theirs': 'theirs-codec {version}'" in said[1]

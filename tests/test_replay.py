@@ -201,9 +201,9 @@ def test_an_unknown_policy_is_a_difference_not_a_crash(path: Path) -> None:
     unknown = JobSpec.model_validate_json(spec.model_dump_json().replace('"dense"', '"later"'))
     write(path, [(unknown,)])
     assert check(path).differences[0].message == (
-        f"before window 0: line 1: no policy named 'later'. Policies are: {', '.join(POLICIES)}."
+        f"before window 0: line 1: policy='later' is unknown; choose one of {', '.join(sorted(POLICIES))}"
     )
-    with pytest.raises(TraceError, match="line 1: no policy named 'later'"):
+    with pytest.raises(TraceError, match="line 1: policy='later' is unknown"):
         replay(read_trace(path))
 
 

@@ -12,11 +12,11 @@ from gravac.policies import parse
 from gravac.protocol import Decision, Order, Override
 from gravac.traces import TraceWriter, read_trace
 from gravac.traces.replay import check, replay
-from tests.support.policies import Cluster, job_spec
+from tests.support.policies import Cluster, job_spec, policy_lines
 from tests.support.traces_made import Ticker
 
 HERE = Path(__file__).parent
-POLICIES = ("gravac", "gravac:variant=paper", "static:cf=40,warmup_windows=2", "warmup", "dense")
+POLICIES = policy_lines()
 CLUSTER = Cluster()
 
 

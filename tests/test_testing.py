@@ -55,7 +55,7 @@ def test_a_failure_says_window_step_both_decisions_and_why(path: Path) -> None:
 
 
 def test_damage_and_wrong_rules_are_told_as_such(path: Path) -> None:
-    with pytest.raises(ValueError, match="no setting named 'epsilno'"):
+    with pytest.raises(ValueError, match="has no setting 'epsilno'"):
         assert_decisions(path, settings={"epsilno": 1})
     path.write_bytes(path.read_bytes().replace(b'"loss":2.25', b'"loss":2.26', 1))
     with pytest.raises(TraceError, match="line 3: was altered"):

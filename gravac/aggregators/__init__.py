@@ -1,4 +1,8 @@
-"""Aggregators: one a file. Every codec is one too, by one message a rank. To add one, name it in ``AGGREGATORS``."""
+"""Aggregators, one per file: ways for all ranks to compute the mean of their gradients together.
+
+Every codec is one too, with one message per rank (``OneShot``). To add one, write its file and name its class in
+``AGGREGATORS``. It shares the name space of the codecs.
+"""
 
 from collections.abc import Callable
 
@@ -9,13 +13,18 @@ from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
 from gravac.aggregators.terngradsum import TernGradSum
-from gravac.collectives import ALONE, AUTO, Communicator, Exchange, Network, parse_collective
-from gravac.compressors import COMPRESSORS, spec
+from gravac.collectives import ALONE, AUTO, Communicator, Network, parse_collective
+from gravac.compressors import COMPRESSORS
 from gravac.compressors import build as build_compressor
-from gravac.wording import did_you_mean
+from gravac.registry import Registry, split
 
-AGGREGATORS: dict[str, type[Aggregator]] = {each.name: each for each in (PowerSGD, MajorityVote, TernGradSum)}
-
+AGGREGATORS: Registry[Aggregator] = Registry(
+    "compressor",
+    (PowerSGD, MajorityVote, TernGradSum),
+    base=Aggregator,
+    group="gravac.aggregators",
+    shares=COMPRESSORS,
+)
 
 Builder = Callable[[dist.ProcessGroup | Communicator], Aggregator]
 
@@ -23,22 +32,24 @@ Builder = Callable[[dist.ProcessGroup | Communicator], Aggregator]
 def parse(
     text: str, collective: str = AUTO, network: Network | None = None, elements: int | None = None
 ) -> Builder:
-    """What builds the aggregator that ``text`` describes, on a group: ``powersgd:rank=2``, or any codec's text.
+    """Check ``text`` and return what builds its aggregator on a process group.
 
-    ``collective`` and ``network``: how payloads meet, ``elements``: of the whole model, see ``OneShot``; aggregators of
-    several rounds have their own way. Raises ValueError naming what is known.
+    Args:
+        text: An aggregator such as ``powersgd:rank=2``, or any codec.
+        collective: How a codec's payloads meet. Aggregators of several rounds have their own way.
+        network: The measured network, for ``auto``; see ``OneShot``.
+        elements: Gradient elements of the whole model; see ``OneShot``.
+
+    Raises:
+        ValueError: There is no such name, setting or value. The message names what is allowed.
     """
-    name, settings = spec.split(text)
+    name, _ = split(text, "compressor")
     parse_collective(collective)
     if name in AGGREGATORS:
-        kind = AGGREGATORS[name]
-        spec.make(kind, text, settings, ALONE)  # says now what is wrong
-        return lambda group: spec.make(kind, text, settings, group)
+        AGGREGATORS.build(text, ALONE)  # raises now what is wrong
+        return lambda group: AGGREGATORS.build(text, group)
     if name not in COMPRESSORS and "+" not in text:
-        every = sorted([*COMPRESSORS, *AGGREGATORS])
-        raise ValueError(
-            f"compressor={name!r} is unknown{did_you_mean(name, every)}; choose one of {', '.join(every)}"
-        )
+        raise COMPRESSORS.unknown(name, *AGGREGATORS.names())
     OneShot(build_compressor(text), ALONE, collective)
     return lambda group: OneShot(build_compressor(text), group, collective, network, elements)
 
@@ -50,7 +61,7 @@ def build(
     network: Network | None = None,
     elements: int | None = None,
 ) -> Aggregator:
-    """The aggregator that ``text`` describes. Raises ValueError naming what is known."""
+    """Build the aggregator of ``text`` on ``group``; arguments and errors are those of ``parse``."""
     return parse(text, collective, network, elements)(group)
 
 

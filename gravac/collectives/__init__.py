@@ -1,4 +1,7 @@
-"""Collectives: how payloads meet, one a file. To add one, name it in ``choice.COLLECTIVES``."""
+"""Collectives, one per file: how the payloads of all ranks become their mean.
+
+To add one, write its file and name its class in ``COLLECTIVES`` of ``choice.py``.
+"""
 
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Exchange, Transfer, Workload

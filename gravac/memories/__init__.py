@@ -1,4 +1,4 @@
-"""Error memories: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
+"""Error memories, one per file. To add one, write its file and name its class in ``MEMORIES`` (see CONTRIBUTING.md)."""
 
 from gravac.memories.base import LARGEST, Bucket, Memory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
@@ -6,41 +6,39 @@ from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
 from gravac.memories.none import NoMemory
 from gravac.memories.residual import PartialMemory, ResidualMemory
-from gravac.memories.settings import read
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
 from gravac.memories.states import convert, reshard
-from gravac.wording import did_you_mean
+from gravac.registry import Registry
 
-_MEMBERS: tuple[type[Memory], ...] = (
-    NoMemory,
-    ResidualMemory,
-    PartialMemory,
-    MomentumMemory,
-    ConEFMemory,
-    SketchMemory,
-    IConEF1Memory,
-    IConEF2Memory,
+MEMORIES: Registry[Memory] = Registry(
+    "memory",
+    (
+        NoMemory,
+        ResidualMemory,
+        PartialMemory,
+        MomentumMemory,
+        ConEFMemory,
+        SketchMemory,
+        IConEF1Memory,
+        IConEF2Memory,
+    ),
+    base=Memory,
+    group="gravac.memories",
 )
-
-MEMORIES: dict[str, type[Memory]] = {memory.name: memory for memory in _MEMBERS}
 
 
 def build(text: str) -> Memory:
-    """A new memory from ``name`` or ``name:setting=value,setting=value``.
+    """Build a memory from ``name`` or ``name:setting=value,setting=value``.
 
-    Examples: ``residual``, ``conef:bits=4``, ``conef-sketch:size=0.1,beta=0.9``. Raises ValueError naming the known
-    ones, or the setting, the value and what is allowed.
+    Args:
+        text: For example ``residual``, ``conef:bits=4``, ``conef-sketch:size=0.1,beta=0.9``.
+
+    Raises:
+        ValueError: There is no such memory, setting or value. The message names what is allowed.
     """
-    name, given = read(text)
-    if name not in MEMORIES:
-        raise ValueError(
-            f"memory={name!r} is unknown{did_you_mean(name, MEMORIES)}; choose one of {', '.join(sorted(MEMORIES))}"
-        )
-    return MEMORIES[name](**given)
+    return MEMORIES.build(text)
 
-
-parse = build
 
 __all__ = [
     "LARGEST",
@@ -58,7 +56,6 @@ __all__ = [
     "SketchMemory",
     "build",
     "convert",
-    "parse",
     "reshard",
     "stability",
 ]

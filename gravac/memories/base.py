@@ -13,12 +13,17 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.settings import MemorySettings, resolve, write
+from gravac.protocol import Record
+from gravac.registry import as_text, check_settings
 
 log = logging.getLogger("gravac.memories")
 
 LARGEST = 1e37
 """Magnitude above which what is owed counts as overflown: adding a gradient to it may leave float32."""
+
+
+class MemorySettings(Record):
+    """Base of every memory's settings. By itself it has none."""
 
 
 class Bucket(NamedTuple):
@@ -55,7 +60,7 @@ class Memory(ABC):
     Settings: ClassVar[type[MemorySettings]] = MemorySettings
 
     def __init__(self, **given: Any) -> None:
-        self.settings: Any = resolve(self.name, self.Settings, given)
+        self.settings: Any = check_settings("memory", self.name, self.Settings, given)
         self.world_size = 1
         """Ranks that average; whoever makes a memory for a job says how many."""
         self.dropped = 0
@@ -64,7 +69,7 @@ class Memory(ABC):
     @property
     def spec(self) -> str:
         """Name and settings as ``gravac.memories.build`` reads them."""
-        return write(self.name, self.settings)
+        return as_text(self.name, self.settings)
 
     @abstractmethod
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gravac.compressors import build
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.memories.base import Bucket
+from gravac.memories.base import Bucket, MemorySettings
 from gravac.memories.bucketed import BucketedMemory
 from gravac.memories.induced import Induced
-from gravac.memories.settings import MemorySettings
 
 _OWN_DRAWS = 0x2545F4914F6CDD1D
 """Turns the wire's key into the memory's: rounding noise of the two must be independent."""

@@ -15,9 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket, overflown
+from gravac.memories.base import Bucket, MemorySettings, overflown
 from gravac.memories.bucketed import BucketedMemory
-from gravac.memories.settings import MemorySettings
 from gravac.memories.states import VELOCITY, velocities
 
 

@@ -8,9 +8,8 @@ from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket, Terms
+from gravac.memories.base import Bucket, MemorySettings, Terms
 from gravac.memories.bucketed import BucketedMemory
-from gravac.memories.settings import MemorySettings
 
 
 @dataclass(slots=True)

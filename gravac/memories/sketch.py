@@ -15,9 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket, Memory, overflown
+from gravac.memories.base import Bucket, Memory, MemorySettings, overflown
 from gravac.memories.rowsketch import RowSketch, fullest
-from gravac.memories.settings import MemorySettings
 from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
 
 

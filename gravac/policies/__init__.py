@@ -1,60 +1,60 @@
-"""The decision rules, by name. Adding one: write its file, add its line to ``POLICIES``."""
+"""Policies, one per file. To add one, write its file and name its class in ``POLICIES`` (see CONTRIBUTING.md)."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from gravac.policies.base import Policy, PolicyState, Verdict
-from gravac.policies.dense import DensePolicy
+from gravac.policies.base import ConfiguredPolicy, Policy, PolicySettings, PolicyState, Verdict
 from gravac.policies.gravac.policy import GravacPolicy
-from gravac.policies.settings import PolicySettings
-from gravac.policies.static import StaticPolicy
+from gravac.policies.roundrobin import RoundRobinPolicy
+from gravac.policies.static import DensePolicy, StaticPolicy
 from gravac.policies.warmup import WarmupPolicy
 from gravac.protocol import PolicySpec
-from gravac.wording import did_you_mean
+from gravac.registry import Registry
 
-POLICIES: dict[str, type[Any]] = {
-    "gravac": GravacPolicy,
-    "dense": DensePolicy,
-    "static": StaticPolicy,
-    "warmup": WarmupPolicy,
-}
+POLICIES: Registry[ConfiguredPolicy[Any]] = Registry(
+    "policy",
+    (
+        GravacPolicy,
+        DensePolicy,
+        StaticPolicy,
+        WarmupPolicy,
+        RoundRobinPolicy,
+    ),
+    base=ConfiguredPolicy,
+    group="gravac.policies",
+)
 
-__all__ = [
-    "POLICIES",
-    "DensePolicy",
-    "GravacPolicy",
-    "Policy",
-    "PolicySettings",
-    "PolicyState",
-    "StaticPolicy",
-    "Verdict",
-    "WarmupPolicy",
-    "aligned",
-    "build",
-    "parse",
-    "parse_settings",
-]
+
+def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
+    """Build a policy from ``name`` or ``name:setting=value,setting=value``, as ``GRAVAC_POLICY`` holds.
+
+    Args:
+        text: For example ``dense``, ``static:cf=100``, ``gravac:epsilon=0.3,ladder=geometric``. A list is written with
+            slashes: ``gravac:ladder=10/40/160``.
+        changes: Settings that replace those in the text.
+
+    Raises:
+        ValueError: There is no such policy, setting or value. The message names what is allowed.
+    """
+    return POLICIES.build(text, changes=changes)
 
 
 def build(spec: PolicySpec) -> Policy:
-    """The policy a recorded spec describes. Raises ValueError naming policy, setting, value and what is allowed.
+    """Build the policy that a recorded spec describes.
 
-    A spec has every setting resolved: one that it lacks was added later, and means what was done before it.
+    A spec has every setting. One that it lacks was added later, and has the value that means what was done before.
+
+    Raises:
+        ValueError: There is no such policy, setting or value. The message names what is allowed.
     """
-    if spec.name not in POLICIES:
-        raise ValueError(
-            f"no policy named {spec.name!r}{did_you_mean(spec.name, POLICIES)}. Policies are: {', '.join(POLICIES)}."
-        )
-    policy: Policy = POLICIES[spec.name](**{**_before(spec.name), **spec.settings})
-    return policy
+    return POLICIES.find(spec.name)(**{**_before(spec.name), **spec.settings})
 
 
 def aligned(brought: PolicySpec, running: PolicySpec) -> PolicySpec:
-    """The spec that a trainer brings back to a job, which runs by ``running``, in that one's terms.
+    """Return ``brought``, the spec that a trainer comes back with, with the settings that ``running`` has.
 
-    A setting that was added later stays as the job has it where only one of the two knows it: so a job survives an
-    upgrade and goes on as it began.
+    A setting that was added later, and that only one of the two knows, stays as the running job has it. So a job
+    survives an upgrade of gravac and goes on as it began.
     """
     if brought.name != running.name:
         return brought
@@ -68,46 +68,23 @@ def aligned(brought: PolicySpec, running: PolicySpec) -> PolicySpec:
 
 
 def _before(name: str) -> Mapping[str, Any]:
-    """What the settings that a recorded spec may lack meant before they were added."""
-    settings: type[PolicySettings] = getattr(POLICIES.get(name), "Settings", PolicySettings)
-    return settings.before
+    """What settings that a recorded spec may lack meant before they were added."""
+    return POLICIES[name].Settings.before if name in POLICIES else {}
 
 
-def parse(text: str, changes: Mapping[str, Any] | None = None) -> Policy:
-    """A policy from one line, as ``GRAVAC_POLICY`` holds: ``name`` or ``name:setting=value,setting=value``.
-
-    Examples: ``dense``, ``static:cf=100``, ``gravac:epsilon=0.3,ladder=geometric``; a list is written with
-    slashes, ``gravac:ladder=10/40/160``. ``changes``: settings that go over those. Raises ValueError saying what cannot
-    be read.
-    """
-    name, _, rest = text.strip().partition(":")
-    given = parse_settings(rest, f"policy {text!r}: ")
-    if name not in POLICIES:
-        raise ValueError(
-            f"policy {text!r}: no policy named {name!r}{did_you_mean(name, POLICIES)}. Policies "
-            f"are: {', '.join(POLICIES)}."
-        )
-    policy: Policy = POLICIES[name](**{**given, **(changes or {})})
-    return policy
-
-
-def parse_settings(rest: str, blame: str = "") -> dict[str, Any]:
-    """``setting=value,setting=value`` as ``parse`` reads it. Raises ValueError, which begins with ``blame``."""
-    given: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in rest.split(","))):
-        setting, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not setting or not value:
-            raise ValueError(f"{blame}{part!r} must be written setting=value.")
-        if setting in given:
-            raise ValueError(f"{blame}setting {setting!r} is given twice.")
-        given[setting] = (
-            [_value(item) for item in value.split("/") if item] if "/" in value else _value(value)
-        )
-    return given
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+__all__ = [
+    "POLICIES",
+    "ConfiguredPolicy",
+    "DensePolicy",
+    "GravacPolicy",
+    "Policy",
+    "PolicySettings",
+    "PolicyState",
+    "RoundRobinPolicy",
+    "StaticPolicy",
+    "Verdict",
+    "WarmupPolicy",
+    "aligned",
+    "build",
+    "parse",
+]

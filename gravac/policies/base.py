@@ -1,22 +1,29 @@
-"""The Policy protocol: one verb, ``decide``, pure and deterministic.
+"""What a policy is: a pure rule that decides, once a window, which compression factors the ranks use next.
 
-No clock, no I/O, no randomness, no library maths beyond + - * / and comparisons: replaying a trace must give
-the same decisions, byte for byte, on every platform (promise P7).
+No clock, no I/O, no randomness, and no mathematics beyond + - * / and comparisons: replaying a trace must give the same
+decisions, byte for byte, on every platform (promise P7).
 """
 
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import model_validator
 
 from gravac.protocol import Decision, Override, PolicySpec, Record, WindowReport
+from gravac.registry import check_settings
+
+LARGEST_CF = 1e9
+"""The largest value that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
 
 
 class PolicyState(Record):
     """Base of every policy's state. ``decision`` is the one in force, so a state alone can resume a job.
 
-    ``override``: the operator's order in force, null while the policy decides; ``suspended``: the policy's own decision
-    meanwhile. Both are ``gravac.policies.steering``'s: no policy is asked while they are set.
+    ``override`` is the operator's order in force, and ``suspended`` the policy's own decision meanwhile. Both belong to
+    ``gravac.policies.steering``, which does not ask the policy while they are set.
     """
 
     decision: Decision
@@ -36,30 +43,91 @@ class PolicyState(Record):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a policy answers: the decision (its reason inside) and the state to hand back next time."""
+    """A decision, with its reason inside, and the state to pass to the next ``decide``."""
 
     decision: Decision
     state: PolicyState
 
 
-class Policy(Protocol):
-    """A decision rule. Settings live in the instance, everything that changes lives in the state."""
+class Policy(ABC):
+    """A decision rule. Settings are in the instance; all that changes is in the state.
+
+    Derive from ``ConfiguredPolicy`` to choose it by name.
+    """
 
     name: ClassVar[str]
+    source: ClassVar[str]
+    """Paper and section, or a phrase that says what it is."""
     State: ClassVar[type[PolicyState]]
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Settings, as ``parse`` reads them behind the colon, with which tests run the policy, besides its defaults."""
 
+    @abstractmethod
     def start(self, epoch: int = 0) -> Verdict:
-        """The decision a job begins with (window -1), numbered ``epoch``."""
-        ...
+        """Return the decision that a job begins with (window -1), numbered ``epoch``."""
 
+    @abstractmethod
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
-        """Decide after one window. Never raises on a valid report."""
-        ...
+        """Decide after one window. It never raises for a valid report."""
+
+    @abstractmethod
+    def spec(self) -> PolicySpec:
+        """Return the name and every setting; ``gravac.policies.build`` makes an equal policy of it."""
+
+    def ladder(self) -> tuple[float, ...]:
+        """Return every CF that a decision may name, ascending; empty: any."""
+        return ()
 
     def largest_cf(self) -> float:
-        """The largest CF that this policy can choose. An agent refuses a decision above it."""
-        ...
+        """Return the largest CF that it can choose. An agent refuses a decision above it."""
+        ladder = self.ladder()
+        return ladder[-1] if ladder else LARGEST_CF
+
+    def smoothing(self, world_size: int) -> float:
+        """Return the weight of the newest step in the agents' moving averages of the gain, above 0 and at most 1."""
+        return 0.1
+
+
+class PolicySettings(Record):
+    """Base of every policy's settings. Each field has a description: a sentence with its unit."""
+
+    before: ClassVar[Mapping[str, Any]] = {}
+    """Settings added after journals were first written, with the value that means what was done until then. A recorded
+    spec that lacks one has that value."""
+
+
+SettingsT = TypeVar("SettingsT", bound=PolicySettings)
+StateT = TypeVar("StateT", bound=PolicyState)
+
+
+class ConfiguredPolicy(Policy, Generic[SettingsT]):
+    """A policy with a ``Settings`` model, built from keywords: base of those that are chosen by name.
+
+    Raises:
+        ValueError: A setting is unknown or out of range. The message names it, its value and what is allowed.
+    """
+
+    Settings: ClassVar[type[PolicySettings]]
+    settings: SettingsT
+
+    def __init__(self, **given: object) -> None:
+        self.settings = check_settings("policy", self.name, self.Settings, given)  # type: ignore[assignment]
 
     def spec(self) -> PolicySpec:
-        """Name and every setting resolved; ``gravac.policies.build`` makes an equal policy from it."""
-        ...
+        return PolicySpec(name=self.name, settings=json.loads(self.settings.model_dump_json()))
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.settings == self.settings
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.settings))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.settings)})"
+
+
+def narrow(state: PolicyState, expected: type[StateT]) -> StateT:
+    """Return ``state`` as the policy's own type. Raises TypeError if it belongs to another policy."""
+    if not isinstance(state, expected):
+        raise TypeError(f"this policy's state is {expected.__name__}, got {type(state).__name__}")
+    return state

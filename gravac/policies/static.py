@@ -1,13 +1,11 @@
-"""One CF for the whole run, optionally after a dense baseline: what people do without a controller."""
+"""Fixed compression: one CF for the whole run, or none at all. What people do without a controller."""
 
 from typing import ClassVar
 
 from pydantic import Field
 
-from gravac.policies.base import PolicyState, Verdict
-from gravac.policies.measure import gain_of
-from gravac.policies.settings import Configured, PolicySettings, narrow
-from gravac.policies.succession import counting_levels, follow, unusable
+from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
 from gravac.protocol import CompressionFactor, Decision, Ratio, WindowReport
 
 
@@ -32,20 +30,20 @@ class StaticSettings(PolicySettings):
     )
 
 
-class StaticPolicy(Configured[StaticSettings]):
-    """Hold at one CF, whatever it costs."""
+class StaticPolicy(ConfiguredPolicy[StaticSettings]):
+    """Hold one CF, whatever it costs; if ``warmup_windows`` is set, after a dense baseline."""
 
     name: ClassVar[str] = "static"
     source: ClassVar[str] = "one CF for the whole run, the baseline of most papers on compression"
     State: ClassVar[type[PolicyState]] = StaticState
     Settings: ClassVar[type[PolicySettings]] = StaticSettings
+    examples: ClassVar[tuple[str, ...]] = ("cf=40,warmup_windows=2", "cf=1,epsilon=1")
 
-    def largest_cf(self) -> float:
-        """The CF to hold."""
-        return self.settings.cf
+    def ladder(self) -> tuple[float, ...]:
+        return tuple(sorted({1.0, self.settings.cf}))
 
     def start(self, epoch: int = 0) -> Verdict:
-        """Dense while the baseline is measured, else the CF at once."""
+        """Return dense while the baseline is measured, else the CF at once."""
         settings = self.settings
         warming = settings.warmup_windows > 0
         cf = 1.0 if warming else settings.cf
@@ -68,21 +66,65 @@ class StaticPolicy(Configured[StaticSettings]):
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Count down the dense windows, then hold."""
         state = narrow(state, StaticState)
-        previous, left = state.decision, state.warmup_left
+        previous, left, cf = state.decision, state.warmup_left, self.settings.cf
         if left == 0:
-            decision = follow(previous, report, "fixed", self._holding(report))
-        elif not counting_levels(report, previous):
+            # The CF again, as a state may come from a policy with another one.
+            reason = self._holding(report)
+            decision = next_decision(previous, report, "fixed", reason, minimum=cf, candidate=cf)
+        elif not levels_under(report, previous):
             decision = unusable(previous, report)
         elif left > 1:
             left -= 1
-            decision = follow(previous, report, "warmup", f"Dense baseline: {left} more windows.")
+            decision = next_decision(previous, report, "warmup", f"Dense baseline: {left} more windows.")
         else:
-            left, cf = 0, self.settings.cf
+            left = 0
             reason = f"The dense baseline is measured: from here the static policy holds CF {cf:g}."
-            decision = follow(previous, report, "fixed", reason, phase="hold", minimum=cf, candidate=cf)
+            decision = next_decision(
+                previous, report, "fixed", reason, phase="hold", minimum=cf, candidate=cf
+            )
         return Verdict(decision, StaticState(decision=decision, warmup_left=left))
 
     def _holding(self, report: WindowReport) -> str:
         gain = gain_of(report, self.settings.cf)
-        kept = "" if gain is None else f", which keeps {gain:.2f} of the gradient"
-        return f"The static policy holds CF {self.settings.cf:g}{kept}."
+        keeps = "" if gain is None else f", which keeps {gain:.2f} of the gradient"
+        return f"The static policy holds CF {self.settings.cf:g}{keeps}."
+
+
+class DenseState(PolicyState):
+    """Nothing changes but the number of the last window."""
+
+
+class DenseSettings(PolicySettings):
+    """Dense has nothing to set."""
+
+
+class DensePolicy(ConfiguredPolicy[DenseSettings]):
+    """Never compress: bit-identical to plain data-parallel training, and the baseline of every other policy."""
+
+    name: ClassVar[str] = "dense"
+    source: ClassVar[str] = "plain data-parallel training"
+    State: ClassVar[type[PolicyState]] = DenseState
+    Settings: ClassVar[type[PolicySettings]] = DenseSettings
+
+    def ladder(self) -> tuple[float, ...]:
+        return (1.0,)
+
+    def start(self, epoch: int = 0) -> Verdict:
+        """Return CF 1."""
+        decision = Decision(
+            window=-1,
+            epoch=epoch,
+            phase="hold",
+            cf_minimum=1.0,
+            cf_candidate=1.0,
+            epsilon=0.0,
+            rule="start",
+            reason="The dense policy never compresses.",
+        )
+        return Verdict(decision, DenseState(decision=decision))
+
+    def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
+        """Return CF 1 again."""
+        state = narrow(state, DenseState)
+        decision = next_decision(state.decision, report, "fixed", "The dense policy never compresses.")
+        return Verdict(decision, DenseState(decision=decision))

@@ -1,19 +1,24 @@
-"""What an operator's order does to decisions. Pure, as policies are, so that a trace with orders replays alike.
+"""Operators' orders: what they do to decisions. Pure, as policies are, so that a trace with orders replays alike.
 
-An order takes effect with the decision on the next window, at a new epoch. While it is in force the policy is not
-asked and learns nothing: ``resume`` gives it back the decision it had made before, with all it knew.
+An order takes effect with the decision on the next window, at a new epoch. While it is in force, the policy is not
+asked and learns nothing. ``resume`` restores the decision that it had made before, with its state.
 """
 
 from gravac.policies.base import Policy, PolicyState, Verdict
-from gravac.policies.measure import gain_of
-from gravac.policies.succession import follow
-from gravac.policies.wording import cf as name
-from gravac.policies.wording import kept
+from gravac.policies.windows import gain_of, next_decision
 from gravac.protocol import Decision, Override, WindowReport
+from gravac.wording import format_cf, format_gain
 
 
 def decide(policy: Policy, state: PolicyState, ordered: Override | None, report: WindowReport) -> Verdict:
-    """Decide after one window. ``ordered``: the newest order since the last decision, null when there is none."""
+    """Decide after one window, by the order in force or else by the policy.
+
+    Args:
+        policy: The job's policy.
+        state: Its state, with the decision in force during the window.
+        ordered: The newest order since the last decision, if there is one.
+        report: The window.
+    """
     if ordered is None and state.override is not None:
         return _confirm(state, state.override, report)
     if ordered is None or (ordered.action == "resume" and state.override is None):
@@ -33,7 +38,7 @@ def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     else:
         minimum = candidate = _pinned(order)
         epsilon, words = 0.0, _pinning(order)
-    decision = follow(
+    decision = next_decision(
         state.decision,
         report,
         "paused" if order.action == "pause" else "pinned",
@@ -49,22 +54,22 @@ def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
 
 def _confirm(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     cf, gain = state.decision.cf_candidate, gain_of(report, state.decision.cf_candidate)
-    keeps = "" if gain is None or cf == 1.0 else f", which keeps {kept(gain)} of the gradient"
+    keeps = "" if gain is None or cf == 1.0 else f", which keeps {format_gain(gain)} of the gradient"
     done = "paused exploring" if order.action == "pause" else "pinned it"
     reason = f"{_holding(cf)}{keeps}: {order.actor} {done}."
-    decision = follow(state.decision, report, state.decision.rule, reason)
+    decision = next_decision(state.decision, report, state.decision.rule, reason)
     return Verdict(decision, state.model_copy(update={"decision": decision}))
 
 
 def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     own = state.suspended
-    assert own is not None  # as ``PolicyState`` sees to
+    assert own is not None  # ``PolicyState`` ensures it
     because = f", because: {order.note}" if order.note else "."
-    decision = follow(
+    decision = next_decision(
         state.decision,
         report,
         "resumed",
-        f"{order.actor} gave the decision back to the policy, which goes on at {name(own.cf_candidate)} "
+        f"{order.actor} gave the decision back to the policy, which goes on at {format_cf(own.cf_candidate)} "
         f"({own.phase}){because}",
         phase=own.phase,
         minimum=own.cf_minimum,
@@ -78,7 +83,7 @@ def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdi
 def _next_epoch(
     state: PolicyState, decision: Decision, *, override: Override | None, suspended: Decision | None
 ) -> Verdict:
-    """An order begins an epoch even where what is sent stays: somebody else is responsible for it now."""
+    """Begin an epoch even if what is sent stays: somebody else is responsible for it now."""
     decision = decision.model_copy(update={"epoch": state.decision.epoch + 1})
     changes = {"decision": decision, "override": override, "suspended": suspended}
     return Verdict(decision, state.model_copy(update=changes))
@@ -92,8 +97,8 @@ def _pinning(order: Override) -> str:
     cf = _pinned(order)
     if cf == 1.0:
         return f"{order.actor} ordered dense until further notice"
-    return f"{order.actor} pinned {name(cf)} until further notice, whatever its gain"
+    return f"{order.actor} pinned {format_cf(cf)} until further notice, whatever its gain"
 
 
 def _holding(cf: float) -> str:
-    return "Staying dense" if cf == 1.0 else f"Holding {name(cf)}"
+    return "Staying dense" if cf == 1.0 else f"Holding {format_cf(cf)}"

@@ -1,36 +1,33 @@
-"""A warm-up of the compression factor: early gradients change fast, so send more of them at first, then ever less."""
+"""A warm-up of the compression factor: early gradients change fast, so more of them is sent at first."""
 
 from itertools import pairwise
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from gravac.policies.base import PolicyState, Verdict
-from gravac.policies.measure import gain_of
-from gravac.policies.settings import Configured, PolicySettings, narrow
-from gravac.policies.succession import counting_levels, follow, unusable
-from gravac.policies.wording import cf as name
-from gravac.policies.wording import kept
+from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
 from gravac.protocol import CompressionFactor, Count, Decision, Phase, Ratio, WindowReport
+from gravac.wording import format_cf, format_gain
 
 Windows = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class WarmupState(PolicyState):
-    """``passed``: windows of the schedule that are over; those in fallback do not count."""
+    """``passed``: windows of the schedule that are over. Those in fallback do not count."""
 
     passed: Count
 
 
 class WarmupSettings(PolicySettings):
-    """The ramp and what comes after it. Defaults are DGC's: sparsity 75, 93.75, 98.4, 99.6, and then 99.9 %."""
+    """The ramp and what follows it. Defaults are DGC's: sparsity 75, 93.75, 98.4, 99.6, and then 99.9 %."""
 
     cf: CompressionFactor = Field(
         default=1000.0, description="Compression factor to hold after the ramp: elements in / elements kept."
     )
     ramp: Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
         default=(4.0, 16.0, 64.0, 250.0),
-        description="CFs before it, ascending, above 1. Those not below cf are left out.",
+        description="CFs before it, ascending, above 1. Those that are not below cf are left out.",
     )
     windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default=10,
@@ -56,20 +53,24 @@ class WarmupSettings(PolicySettings):
         return (*(cf for cf in self.ramp if cf < self.cf), self.cf)
 
 
-class WarmupPolicy(Configured[WarmupSettings]):
-    """Climb a fixed ramp of CFs, so many windows each, then hold the last. Nothing that is measured changes it."""
+class WarmupPolicy(ConfiguredPolicy[WarmupSettings]):
+    """Climb a fixed ramp of CFs, some windows each, then hold the last. No measurement changes it."""
 
     name: ClassVar[str] = "warmup"
     source: ClassVar[str] = "Lin et al. 2018, Deep Gradient Compression, §3.3, warm-up training"
     State: ClassVar[type[PolicyState]] = WarmupState
     Settings: ClassVar[type[PolicySettings]] = WarmupSettings
 
-    def largest_cf(self) -> float:
-        """The CF after the ramp; every CF of the ramp is below it."""
-        return self.settings.cf
+    examples: ClassVar[tuple[str, ...]] = (
+        "windows=2",
+        "cf=40,ramp=3/9/27,windows=1,dense_windows=2,epsilon=0.5",
+    )
+
+    def ladder(self) -> tuple[float, ...]:
+        return tuple(sorted({1.0, *self.settings.rungs}))
 
     def start(self, epoch: int = 0) -> Verdict:
-        """The first CF of the ramp, or dense while the baseline is measured."""
+        """Return the first CF of the ramp, or dense while the baseline is measured."""
         cf, phase, left = self._at(0)
         decision = Decision(
             window=-1,
@@ -84,25 +85,27 @@ class WarmupPolicy(Configured[WarmupSettings]):
         return Verdict(decision, WarmupState(decision=decision, passed=0))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
-        """Count the window and do what the schedule says of the next one."""
+        """Count the window and return what the schedule says for the next one."""
         state = narrow(state, WarmupState)
-        previous = state.decision
-        if not counting_levels(report, previous):
-            decision = unusable(previous, report)
-            return Verdict(decision, WarmupState(decision=decision, passed=state.passed))
-        passed = min(state.passed + 1, self._length)
+        previous, passed = state.decision, min(state.passed, self._length)
+        counts = bool(levels_under(report, previous))
+        if counts:
+            passed = min(passed + 1, self._length)
         cf, phase, left = self._at(passed)
         same = (cf, phase) == (previous.cf_candidate, previous.phase)
-        decision = follow(
-            previous,
-            report,
-            "warmup" if phase == "warmup" else "fixed",
-            self._goes_on(report, cf, left) if same else self._begins(cf, left),
-            phase=phase,
-            minimum=cf,
-            candidate=cf,
-            epsilon=self.settings.epsilon,
-        )
+        if same and not counts:
+            decision = unusable(previous, report)
+        else:
+            decision = next_decision(
+                previous,
+                report,
+                "warmup" if phase == "warmup" else "fixed",
+                self._goes_on(report, cf, left) if same else self._begins(cf, left),
+                phase=phase,
+                minimum=cf,
+                candidate=cf,
+                epsilon=self.settings.epsilon,
+            )
         return Verdict(decision, WarmupState(decision=decision, passed=passed))
 
     @property
@@ -111,8 +114,7 @@ class WarmupPolicy(Configured[WarmupSettings]):
         return self.settings.dense_windows + (len(self.settings.rungs) - 1) * self.settings.windows
 
     def _at(self, passed: int) -> tuple[float, Phase, int]:
-        """CF and phase of the window after ``passed`` others, and for how many windows that CF is still sent; 0: for
-        ever."""
+        """Return CF and phase of the window after ``passed`` others, and how many windows more send that CF; 0: all."""
         settings, climbed = self.settings, passed - self.settings.dense_windows
         if climbed < 0:
             return 1.0, "warmup", -climbed
@@ -126,20 +128,20 @@ class WarmupPolicy(Configured[WarmupSettings]):
 
     def _begins(self, cf: float, left: int) -> str:
         if not left:
-            return f"From here on the warmup policy holds {name(cf)}."
+            return f"From here on the warmup policy holds {format_cf(cf)}."
         later = [rung for rung in self.settings.rungs if rung > cf]
-        end = "and holds that" if len(later) == 1 else f"and so on up to {name(later[-1])}"
+        end = "and holds that" if len(later) == 1 else f"and so on up to {format_cf(later[-1])}"
         sends = "is" if cf == 1.0 else "sends"
-        return f"The warmup policy {sends} {name(cf)} for {_windows(left)}, then {name(later[0])}, {end}."
+        return f"The warmup policy {sends} {format_cf(cf)} for {_windows(left)}, then {format_cf(later[0])}, {end}."
 
     def _goes_on(self, report: WindowReport, cf: float, left: int) -> str:
         gain = gain_of(report, cf)
-        keeps = "" if gain is None or cf == 1.0 else f", which keeps {kept(gain)} of the gradient"
+        keeps = "" if gain is None or cf == 1.0 else f", which keeps {format_gain(gain)} of the gradient"
         if not left:
-            return f"The warmup policy holds {name(cf)}{keeps}."
+            return f"The warmup policy holds {format_cf(cf)}{keeps}."
         if cf == 1.0:
             return f"The dense baseline goes on for {_windows(left)} more."
-        return f"The ramp stays at {name(cf)} for {_windows(left)} more{keeps}."
+        return f"The ramp stays at {format_cf(cf)} for {_windows(left)} more{keeps}."
 
 
 def _windows(count: int) -> str:

@@ -1,14 +1,18 @@
 """Every record that crosses a process: REST bodies, journal lines and trace lines are these models."""
 
 from gravac.protocol.decision import (
+    OTHER_RULE,
+    RULES,
     Actor,
     Candidate,
     Decision,
+    KnownRule,
     Order,
     Override,
     Phase,
     Rule,
     WindowAnswer,
+    rule_label,
 )
 from gravac.protocol.fields import (
     SCHEMA,
@@ -53,7 +57,9 @@ from gravac.protocol.window import (
 
 __all__ = [
     "MAX_LISTED_STEPS",
+    "OTHER_RULE",
     "QUANTILES",
+    "RULES",
     "SCHEMA",
     "STEP_COLUMNS",
     "Actor",
@@ -71,6 +77,7 @@ __all__ = [
     "GainSums",
     "JobAnswer",
     "JobSpec",
+    "KnownRule",
     "LevelSums",
     "LinkSpec",
     "ModelShape",
@@ -94,4 +101,5 @@ __all__ = [
     "WindowAnswer",
     "WindowReport",
     "quantiles",
+    "rule_label",
 ]

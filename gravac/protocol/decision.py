@@ -1,6 +1,6 @@
 """What the ranks do next and why: decisions of policies, and the orders of operators that go before them."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -9,7 +9,7 @@ from gravac.protocol.fields import CompressionFactor, Count, Ratio, Record, Text
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
 fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
-Rule = Literal[
+KnownRule = Literal[
     "start",  # the decision a job begins with
     "warmup",  # still measuring the dense baseline
     "explore",  # first candidate after the baseline
@@ -22,13 +22,25 @@ Rule = Literal[
     "hold",  # nothing changed
     "scale_down",  # the gain in hold fell below epsilon: one rung down
     "reexplore",  # step time or gain drifted: measure again
-    "fixed",  # static and dense policies
+    "fixed",  # the policy follows a schedule, or does not change
     "unusable",  # the window holds no step of the decision in force
     "pinned",  # an operator ordered this CF, or dense
     "paused",  # an operator paused exploring
     "resumed",  # an operator gave the decision back to the policy
 ]
-"""Which rule of the policy fired. Also the ``reason`` label of the decisions metric."""
+"""The rules of gravac's own policies and of operators' orders."""
+RULES: tuple[str, ...] = get_args(KnownRule)
+Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$", examples=[*RULES])]
+"""Which rule of the policy fired: one of ``RULES``, or a name that a policy of a plugin gives to its own.
+
+Also the ``reason`` label of the decisions metric; see ``rule_label``.
+"""
+OTHER_RULE = "other"
+
+
+def rule_label(rule: str) -> str:
+    """Return ``rule`` if it is one of ``RULES``, else ``OTHER_RULE``, so that counts by rule stay bounded."""
+    return rule if rule in RULES else OTHER_RULE
 
 
 class Candidate(Record):
@@ -59,6 +71,11 @@ class Decision(Record):
     rule: Rule  # which rule of the policy fired
     reason: Text  # one sentence with its evidence
     candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known of each CF
+
+    @property
+    def dense(self) -> bool:
+        """Whether the ranks compress nothing under it."""
+        return self.cf_minimum == self.cf_candidate == 1.0
 
 
 class WindowAnswer(Record):

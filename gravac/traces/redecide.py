@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from gravac import policies
 from gravac.policies.base import Policy
-from gravac.policies.measure import gain_of
+from gravac.policies.windows import gain_of
 from gravac.protocol import Decision, JobSpec, PolicySpec, WindowReport
 from gravac.traces.follow import Difference, Follower, ReplayedDecision
 from gravac.traces.line import Line, TraceError
@@ -100,9 +100,12 @@ class Redecision:
         )
 
 
-def _smoothing(spec: PolicySpec) -> JsonValue:
-    """Return the setting as agents read it; None: it follows from the number of ranks."""
-    return spec.settings.get("smoothing", 0.1)
+def _smoothing(spec: PolicySpec) -> float | None:
+    """As agents use it, on 100 ranks; None: the policy is not registered here, so it is not known."""
+    try:
+        return policies.build(spec).smoothing(100)
+    except ValueError:
+        return None
 
 
 def redecide(

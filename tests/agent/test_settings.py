@@ -23,8 +23,8 @@ def message_for(**given: object) -> str:
         ({"memory": "residuals"}, "memory='residuals' is unknown (did you mean 'residual'"),
         ({"memory": "conef:bit=4"}, "no setting 'bit' (did you mean 'bits'?)"),
         ({"collective": "gahter"}, "(did you mean 'gather'?)"),
-        ({"policy": "garvac"}, "no policy named 'garvac' (did you mean 'gravac'?)"),
-        ({"policy": "gravac:epsilom=0.3"}, "no setting named 'epsilom' (did you mean 'epsilon'?)"),
+        ({"policy": "garvac"}, "policy='garvac' is unknown (did you mean 'gravac'?)"),
+        ({"policy": "gravac:epsilom=0.3"}, "has no setting 'epsilom' (did you mean 'epsilon'?)"),
     ],
 )
 def test_the_message_suggests_the_closest_name(given: dict[str, object], message: str) -> None:

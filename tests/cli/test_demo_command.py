@@ -145,7 +145,7 @@ def test_a_failing_rank_is_quoted(tmp_path: Path, warm: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--policy", "best"), "no policy named 'best'"),
+        (("--policy", "best"), "policy='best' is unknown"),
         (("--policy", "static:cf=0"), "cf"),
         (("--task", "chess"), "'lm'"),
         (("--ranks", "1"), "2<=x"),

@@ -113,7 +113,7 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
         (("--cf", "0.5"), "'0.5' is not a compression factor"),
         (("--cf", ",".join(str(cf) for cf in range(1, 100))), "give at most 64"),
         (("--policy", "static:cf=0"), "cf"),
-        (("--policy", "best"), "no policy named 'best'"),
+        (("--policy", "best"), "policy='best' is unknown"),
         (("--compressor", "zip"), "'zip' is unknown"),
         (("--compressor", "powersgd:rank=2"), "shapes of the parameters"),
         (("--recorded-on", "200Mbit,slow"), "'slow' is not a latency"),

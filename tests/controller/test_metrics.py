@@ -4,14 +4,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gravac.protocol import End, LinkSpec, WindowAnswer, WindowReport
+from gravac.policies import StaticPolicy
+from gravac.protocol import RULES, End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
 from gravac_controller.live import projection as live
 from gravac_controller.metrics.service import ServiceMetrics
+from gravac_controller.metrics.table import TABLE
+from gravac_controller.settings import ControllerSettings
 from tests.controller.conftest import InProcess
 from tests.controller.test_jobs import post, register, run
 from tools.harness.builders import Trainer
@@ -291,3 +296,18 @@ def test_promtool_finds_no_fault(app: InProcess) -> None:
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
     )
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_rules_that_a_plugins_policy_names_count_as_other() -> None:
+    """Else anyone's policy could make any number of series."""
+    job = live.LiveJob(ControllerSettings())
+    first = StaticPolicy(cf=2).start().decision
+    for line, rule in enumerate(("our_rule", "start", "theirs"), start=1):
+        job.apply(line, 1.0, first.model_copy(update={"rule": rule}))
+    assert job.decisions_by_rule == {"other": 2, "start": 1}
+    rows = {row.name: row for row in TABLE}
+    picture: Any = SimpleNamespace(decision=job.decision, decisions_by_rule=job.decisions_by_rule)
+    counts = dict(rows["gravac_decisions"].samples(picture))
+    assert (counts[("start",)], counts[("other",)], sum(counts.values())) == (1, 2, 3)
+    assert set(counts) == {(rule,) for rule in (*RULES, "other")}
+    assert dict(rows["gravac_decision_info"].samples(picture)) == {("other",): 1}

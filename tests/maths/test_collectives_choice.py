@@ -135,7 +135,7 @@ def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
         (
             "topk",
             "ring",
-            "collective='ring' is unknown; choose one of auto, gather, all-reduce, reduce-scatter, shared",
+            "collective='ring' is unknown; choose one of all-reduce, auto, gather, reduce-scatter, shared",
         ),
         ("topk", "auto:fast=1", "collective='auto:fast=1' is unknown"),
         ("topk", "shared:leader=me", "shared: leader='me' must be one of turns, largest"),

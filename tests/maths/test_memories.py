@@ -164,13 +164,13 @@ def test_registry() -> None:
         ("conef:codec=topk", "setting codec: 'topk' is biased"),
         ("conef:codec=tpok", "setting codec: compressor='tpok' is unknown"),
         ("conef:bits=many", r"memory='conef', setting bits: .*'many'.*Meaning: Bits an element"),
-        ("conef:size=0.1", "memory='conef' has no setting 'size'; its settings are: bits, beta"),
+        ("conef:size=0.1", "memory='conef' has no setting 'size'; it has bits, beta"),
         ("conef-sketch:size=0", r"setting size: input should be greater than 0 \(got 0"),
         ("conef-sketch:size=1.5", "setting size: input should be less than or equal to 1"),
         ("partial:beta=1", "setting beta: input should be less than 1"),
         ("partial:beta", "'beta' must be written setting=value"),
         ("partial:beta=0.1,beta=0.2", "setting 'beta' is given twice"),
-        ("none:beta=0.1", "memory='none' has no setting 'beta'; its settings are: none"),
+        ("none:beta=0.1", "memory='none' has no setting 'beta'; it has none"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(text: str, complaint: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gravac.policies import GravacPolicy
-from gravac.policies.gravac.table import row
+from gravac.policies.candidates import row
 from gravac.protocol import GainCurve
 from tests.support.policies import Cluster, Run
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from gravac.policies import GravacPolicy, build
-from gravac.policies.gravac.table import row
+from gravac.policies.candidates import row
 from gravac.protocol import PolicySpec, WindowReport
 from tests.support.policies import GAINS, Cluster, Run, level_sums
 
@@ -15,7 +15,7 @@ FLAT = dict.fromkeys(GAINS, 0.5)
 def test_slow_link_climbs_while_it_pays_and_settles_on_the_best() -> None:
     cluster = Cluster(gains={10.0: 0.9, 20.0: 0.85, 40.0: 0.8, 160.0: 0.5, 1000.0: 0.2})
     run = Run(GravacPolicy(epsilon=0.1), cluster)
-    final = run.settle()
+    final = run.until_hold()
     assert run.rules == ["start", "warmup", "explore", "climb", "climb", "climb", "saturated"]
     assert [d.cf_candidate for d in run.decisions] == [1, 1, 10, 20, 40, 160, 40]
     assert final.cf_minimum == final.cf_candidate == max((1.0, *GAINS), key=cluster.t_comp)
@@ -39,7 +39,7 @@ def test_slow_link_climbs_while_it_pays_and_settles_on_the_best() -> None:
 
 def test_fast_link_stays_dense_and_says_why() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.0018))
-    final = run.settle()
+    final = run.until_hold()
     assert (final.rule, final.cf_candidate, final.window) == ("no_headroom", 1.0, 1)
     assert final.reason == (
         "Only 1.8 % of a dense step waits for the network, below 5 %: no CF can pay; staying dense."
@@ -50,7 +50,7 @@ def test_fast_link_stays_dense_and_says_why() -> None:
 
 def test_dense_wins_when_no_cf_could_pay_for_what_it_drops() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.05))
-    final = run.settle()
+    final = run.until_hold()
     assert (final.rule, final.cf_candidate) == ("saturated", 1.0)
     assert "Even with a free network it would give 320" in final.reason
     assert final.reason.endswith("Staying dense: its 427 samples/s beat every CF that passed.")
@@ -71,7 +71,7 @@ def test_climbs_past_a_first_rung_that_does_not_pay_when_a_stronger_one_may() ->
 def test_top_of_the_ladder() -> None:
     cluster = Cluster(network_seconds=100.0, gains=dict.fromkeys(GAINS, 0.95))
     run = Run(GravacPolicy(epsilon=0.1), cluster)
-    final = run.settle()
+    final = run.until_hold()
     assert (final.rule, final.cf_candidate) == ("top", 1000.0)
     assert "is the end of the ladder" in final.reason
 
@@ -92,7 +92,7 @@ def test_minimum_stays_when_gains_differ() -> None:
 
 def test_candidate_that_keeps_too_little_ends_the_climb() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={10.0: 0.9, 20.0: 0.05}))
-    final = run.settle()
+    final = run.until_hold()
     assert (final.rule, final.cf_candidate) == ("too_strong", 10.0)
     assert final.reason.startswith("CF 20 keeps only 0.050 of the gradient, below ε 0.10. Holding CF 10")
     assert row(final.candidates, 20.0).verdict == "too_strong"
@@ -100,14 +100,14 @@ def test_candidate_that_keeps_too_little_ends_the_climb() -> None:
 
 def test_no_cf_passes() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=dict.fromkeys(GAINS, 0.02)))
-    final = run.settle()
+    final = run.until_hold()
     assert (final.rule, final.cf_candidate) == ("too_strong", 1.0)
     assert final.reason.endswith("Staying dense: no CF passed.")
 
 
 def test_on_a_tie_the_lower_cf_is_held() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(gains=FLAT))
-    final = run.settle()
+    final = run.until_hold()
     assert final.cf_candidate == 160.0
     assert "its 253 is within 5 % of the best (264 at CF 1000), and it compresses less" in final.reason
 
@@ -144,7 +144,7 @@ def test_a_short_window_never_becomes_a_baseline() -> None:
 
 def test_gain_falling_in_hold_steps_down_to_dense_in_the_end() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(gains={10.0: 0.9, 20.0: 0.8, 40.0: 0.05}))
-    assert run.settle().cf_candidate == 20.0
+    assert run.until_hold().cf_candidate == 20.0
     run.change(gains=dict.fromkeys(GAINS, 0.09))
     first, second = run.windows(), run.windows()
     assert (first.rule, first.cf_candidate, second.rule, second.cf_candidate) == (
@@ -159,7 +159,7 @@ def test_gain_falling_in_hold_steps_down_to_dense_in_the_end() -> None:
 
 def test_a_slower_link_is_measured_again_after_the_cooldown() -> None:
     run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=4), Cluster(network_seconds=0.001))
-    run.settle()
+    run.until_hold()
     run.windows()  # the reference
     run.change(network_seconds=1.0)
     drifting = [run.windows().rule for _ in range(4)]
@@ -167,12 +167,12 @@ def test_a_slower_link_is_measured_again_after_the_cooldown() -> None:
     assert (run.last.phase, run.last.cf_candidate) == ("warmup", 1.0)
     assert "58.2 samples/s, 91 % off the 634 it settled at, for 4 windows" in run.last.reason
     assert all(c.samples_per_second is None for c in run.last.candidates)
-    assert run.settle().cf_candidate == 10.0
+    assert run.until_hold().cf_candidate == 10.0
 
 
 def test_one_bad_window_is_no_drift() -> None:
     run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1), Cluster())
-    run.settle()
+    run.until_hold()
     run.windows(3)
     slow = level_sums(run.last.epoch, 10.0, 50, 45, 9.0, 8.0)
     assert "but drifting" in run.windows(levels=(slow,)).reason
@@ -183,7 +183,7 @@ def test_one_bad_window_is_no_drift() -> None:
 
 def test_gain_drift_is_named() -> None:
     run = Run(GravacPolicy(epsilon=0.1, cooldown_windows=1, drift_ratio=0.3), Cluster())
-    run.settle()
+    run.until_hold()
     run.windows(2)
     run.change(gains={**GAINS, 10.0: 0.3})
     assert run.windows(2).rule == "reexplore"
@@ -220,7 +220,7 @@ def test_noise_below_the_tolerance_does_not_move_the_answer() -> None:
 
 def test_uncounted_samples_do_not_stop_it() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(samples_per_step=0))
-    assert run.settle().cf_candidate == 10.0
+    assert run.until_hold().cf_candidate == 10.0
 
 
 def test_unknown_wait_for_the_network_explores() -> None:
@@ -235,7 +235,7 @@ def test_unknown_wait_for_the_network_explores() -> None:
 @pytest.mark.parametrize("changed", [{"ladder": "geometric"}, {"cf_max": 500}, {"ladder": [3, 9]}])
 def test_a_state_from_another_ladder_starts_over(changed: dict[str, object]) -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster())
-    run.settle()
+    run.until_hold()
     epoch = run.last.epoch
     run.policy = GravacPolicy(epsilon=0.2, **changed)
     decision = run.windows()
@@ -245,12 +245,12 @@ def test_a_state_from_another_ladder_starts_over(changed: dict[str, object]) -> 
         epoch + 1,
         0.2,
     )
-    run.settle()
+    run.until_hold()
 
 
 def test_a_new_epsilon_goes_on_with_the_state() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster())
-    run.settle()
+    run.until_hold()
     run.policy = GravacPolicy(epsilon=0.7)
     assert (run.windows().rule, run.last.epsilon) == ("scale_down", 0.7)
 
@@ -287,14 +287,14 @@ def test_dense_steps_that_paid_for_compressing_are_no_baseline() -> None:
 
 def test_nor_are_they_while_a_cf_is_held() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster())
-    assert run.settle().cf_candidate == 10.0
+    assert run.until_hold().cf_candidate == 10.0
     run.feed(half_dense(run, 1.4, 10.0, 0.2))
     assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 1.1)
 
 
 def test_a_dense_decision_measures_the_baseline_again() -> None:
     run = Run(GravacPolicy(epsilon=0.1), Cluster(network_seconds=0.0018))
-    assert run.settle().cf_candidate == 1.0
+    assert run.until_hold().cf_candidate == 1.0
     run.change(compute_seconds=0.09)
     run.windows()
     assert row(run.last.candidates, 1.0).samples_per_second == pytest.approx(64 / 0.0918)

@@ -141,7 +141,7 @@ def test_only_reachable_cfs_are_ever_used(ladder: str) -> None:
 
 def test_a_state_of_the_fixed_variant_starts_the_printed_one_afresh() -> None:
     run = Run(GravacPolicy(), Cluster())
-    run.settle()
+    run.until_hold()
     epoch = run.last.epoch
     run.policy = GravacPolicy(variant="paper")
     decision = run.windows()

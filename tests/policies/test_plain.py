@@ -1,8 +1,11 @@
 """The policies that do not adapt."""
 
 import pytest
+from pydantic import ValidationError
 
-from gravac.policies import DensePolicy, GravacPolicy, StaticPolicy, WarmupPolicy
+from gravac.policies import DensePolicy, GravacPolicy, Policy, RoundRobinPolicy, StaticPolicy, WarmupPolicy
+from gravac.policies.windows import dense_baseline
+from gravac.protocol import Decision
 from tests.support.policies import Cluster, Run
 
 
@@ -88,7 +91,7 @@ def test_warmup_to_less_than_its_ramp_holds_at_once() -> None:
     assert (run.windows().cf_candidate, run.last.phase, run.last.epoch) == (2.0, "hold", 0)
 
 
-def test_epochs_go_on_where_told() -> None:
+def test_epochs_continue_from_the_given_one() -> None:
     assert StaticPolicy(cf=2).start(epoch=7).decision.epoch == 7
     assert DensePolicy().start(epoch=7).decision.epoch == 7
     assert WarmupPolicy().start(epoch=7).decision.epoch == 7
@@ -100,3 +103,49 @@ def test_a_state_of_another_policy_is_refused() -> None:
     report = Cluster().report(0, DensePolicy().start().decision)
     with pytest.raises(TypeError, match="state is StaticState, got DenseState"):
         StaticPolicy(cf=2).decide(DensePolicy().start().state, report)
+
+
+def test_a_policy_may_name_its_own_rules_but_only_short_ones() -> None:
+    decision = DensePolicy().start().decision.model_dump() | {"rule": "our_rule", "candidates": ()}
+    assert Decision.model_validate(decision).rule == "our_rule"
+    for rule in ("", "Our rule", "a" * 33, 'x"} 1'):
+        with pytest.raises(ValidationError, match="rule"):
+            Decision.model_validate(decision | {"rule": rule})
+
+
+def test_roundrobin_measures_every_cf_in_turn() -> None:
+    run = Run(RoundRobinPolicy(cfs=(1, 10, 40)), Cluster())
+    run.windows(7)
+    assert [decision.cf_candidate for decision in run.decisions] == [1, 10, 40, 1, 10, 40, 1, 10]
+    assert [decision.epoch for decision in run.decisions] == list(range(8))
+    assert run.decisions[2].reason == "CF 10: 291 samples/s at gain 0.60, 175 useful. Next in turn: CF 40."
+    assert [(row.cf, row.gain, row.window) for row in run.last.candidates] == [
+        (1.0, 1.0, 6),
+        (10.0, 0.60, 4),
+        (40.0, 0.33, 5),
+    ]
+
+
+def test_roundrobin_measures_a_cf_again_if_it_had_too_few_steps() -> None:
+    run = Run(RoundRobinPolicy(cfs=(10, 40)), Cluster(window_steps=6))
+    assert (run.windows().rule, run.last.cf_candidate) == ("extend", 10.0)
+    assert run.windows(phase="fallback").rule == "unusable"
+    run.change(window_steps=50)
+    assert (run.windows().rule, run.last.cf_candidate) == ("fixed", 40.0)
+
+
+@pytest.mark.parametrize("policy", [DensePolicy(), StaticPolicy(cf=40, warmup_windows=1), GravacPolicy()])
+def test_dense_steps_of_a_dense_decision_are_a_baseline_whatever_the_phase(policy: Policy) -> None:
+    decision = policy.start().decision
+    report = Cluster().report(0, decision)
+    level = dense_baseline(report, decision)
+    assert level is not None
+    assert level.step_seconds_median == pytest.approx(1.1)
+    assert dense_baseline(Cluster().report(0, decision, phase="fallback"), decision) is None
+
+
+def test_dense_steps_that_the_gate_let_pass_are_no_baseline() -> None:
+    decision = StaticPolicy(cf=1000, epsilon=0.5).start().decision
+    report = Cluster().report(0, decision)
+    assert report.levels[0].cf == 1.0  # gain 0.08, below epsilon
+    assert dense_baseline(report, decision) is None

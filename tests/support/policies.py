@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from gravac.policies.base import Policy, PolicyState
+from gravac.policies import POLICIES, Policy, PolicyState
 from gravac.protocol import (
     Decision,
     Environment,
@@ -20,6 +20,16 @@ from gravac.protocol import (
 
 GAINS = {10.0: 0.60, 20.0: 0.45, 40.0: 0.33, 160.0: 0.20, 1000.0: 0.08}
 """Gain by CF, of the shape a small network shows under Top-k with error feedback."""
+
+
+def policy_lines() -> list[str]:
+    """Every registered policy as ``parse`` reads it: with its defaults if it has them all, and with each example."""
+    lines = []
+    for name, policy in sorted(POLICIES.items()):
+        needed = any(field.is_required() for field in policy.Settings.model_fields.values())
+        lines += [] if needed and policy.examples else [name]
+        lines += [f"{name}:{example}" for example in policy.examples]
+    return lines
 
 
 @dataclass(frozen=True)
@@ -191,7 +201,7 @@ class Run:
                 return self.last
         raise AssertionError(f"not reached in {most} windows: {self.last}")
 
-    def settle(self) -> Decision:
+    def until_hold(self) -> Decision:
         return self.until(lambda decision: decision.phase == "hold")
 
     def change(self, **changes: object) -> None:

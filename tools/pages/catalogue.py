@@ -8,14 +8,15 @@ from gravac_controller.cli import members
 HEAD = f"""# Catalogue
 
 Everything that can be chosen by name. Made from the code by `tools/pages/catalogue.py`; a test fails when this page is
-out of date. The same on a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`.
+out of date. On a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`. Members of installed
+plugins are listed there too.
 
-Settings follow the name, behind a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`.
+Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`.
 
 Sizes are of float32. *CF reached* is what asking for a CF gives, *payload* what a rank hands to collectives in a step;
-both are expected values where sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of
-{RANKS} puts on its network. *Proven error* bounds E‖C(x) − x‖²; an empty cell says that nothing is proven. What the
-traits mean is in `gravac/compressors/payload.py`.
+both are expected values if sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of
+{RANKS} puts on its network. *Proven error* bounds E‖C(x) − x‖²; where the cell is empty, no bound is proven. The
+traits are explained in `gravac/compressors/payload.py`.
 """
 
 
@@ -35,12 +36,12 @@ def _overview(named: list[Entry]) -> str:
         [f"[{entry.name}](#{_anchor(entry)})", members.sends(entry), _text(members.what(entry, named))]
         for entry in named
     ]
-    told = [number for number, name in enumerate(head) if name]
-    return _table([head[number] for number in told], [[row[number] for number in told] for row in rows])
+    shown = [number for number, name in enumerate(head) if name]
+    return _table([head[number] for number in shown], [[row[number] for number in shown] for row in rows])
 
 
 def _anchor(entry: Entry) -> str:
-    """Where GitHub puts the heading of its section."""
+    """The anchor that GitHub gives to the heading of its section."""
     return re.sub(r"[^\w -]", "", f"{entry.name} {entry.kind}".lower()).replace(" ", "-")
 
 
@@ -61,7 +62,7 @@ def _use(entry: Entry) -> str:
 
 
 def _text(text: str) -> str:
-    """Prose of a docstring as Markdown: code keeps its backticks, the rest loses what Markdown would read as marks."""
+    """Prose of a docstring as Markdown: code keeps its backticks, other marks are escaped."""
     pieces = members.prose(text).split("`")
     pieces[::2] = [piece.replace("*", "\\*").replace("<", "&lt;") for piece in pieces[::2]]
     return "`".join(pieces)

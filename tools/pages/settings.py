@@ -7,10 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from gravac.policies.dense import DensePolicy
-from gravac.policies.gravac.policy import GravacPolicy
-from gravac.policies.static import StaticPolicy
-from gravac.policies.warmup import WarmupPolicy
+from gravac.policies import POLICIES
 from gravac_agent.settings import AgentSettings
 from gravac_controller.settings import ControllerSettings
 
@@ -26,11 +23,11 @@ A keyword of `Agent(...)`, else the variable, else the default. All ranks must h
 CONTROLLER = """
 ## The controller
 
-An option of `gravac serve` where there is one (`gravac serve --help`), else the variable, else the default. A
+An option of `gravac serve` if there is one (`gravac serve --help`), else the variable, else the default. A
 controller that an agent starts gets its folder, job, port and token from the agent.
 
 """
-POLICIES = """
+POLICY_HEAD = """
 ## The policies
 
 Written `name:setting=value,setting=value`, a list with slashes: `GRAVAC_POLICY=gravac:epsilon=0.4,ladder=10/40/160`, or
@@ -43,8 +40,8 @@ def page() -> str:
     """The whole page."""
     text = HEAD + _table(AgentSettings, "Variable", lambda name, _: f"GRAVAC_{name.upper()}")
     text += CONTROLLER + _table(ControllerSettings, "Variable", _controller_variable)
-    text += POLICIES
-    for policy in (GravacPolicy, StaticPolicy, WarmupPolicy, DensePolicy):
+    text += POLICY_HEAD
+    for policy in POLICIES.values():
         model = policy.Settings
         about = " ".join((model.__doc__ or "").split())
         text += f"### {policy.name}\n\n{about}\n\n"

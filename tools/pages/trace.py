@@ -201,6 +201,8 @@ def _type(one: dict[str, Any]) -> str:
         return " or ".join(_type(each) for each in one["anyOf"])
     if "enum" in one or "const" in one:
         return ", ".join(f"`{each}`" for each in one.get("enum", [one.get("const")]))
+    if "examples" in one:
+        return f"{', '.join(f'`{each}`' for each in one['examples'])}, or another short name"
     if one.get("type") == "array":
         least, most = one.get("minItems"), one.get("maxItems")
         number = f"{most} " if least == most else f"at most {most:,} " if most else ""

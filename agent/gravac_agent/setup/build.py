@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gravac
-from gravac import kernels, memories, policies
+from gravac import kernels, memories, policies, registry
 from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
 from gravac.memories import Memory
@@ -90,6 +90,7 @@ def assemble(
             "link": str(builder.link),
             "parameters": model_shape(module).model_dump(),
             "gravac": gravac.__version__,
+            "plugins": registry.plugins(settings.compressor, settings.memory, rule.spec().name),
         },
         tick_group,
     )
@@ -102,9 +103,7 @@ def assemble(
     with fail_together(tick_group):
         if slot.leftover.nbytes():
             memory.load_state_dict(slot.leftover.state_dict())  # residual of an earlier agent on this module
-    # N/100 is the paper's own choice where the policy leaves it open (GraVAC §IV).
-    smoothing = rule.spec().settings.get("smoothing", 0.1) or min(1.0, world_size / 100)
-    tracker = GainTracker(float(smoothing))  # type: ignore[arg-type]
+    tracker = GainTracker(rule.smoothing(world_size))
     incarnation = secrets.token_hex(8)
     job = settings.job or job_name()
     if settings.job is None and world_size < dist.get_world_size():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from gravac import memories
+from gravac import memories, registry
 from gravac.aggregators import Aggregator, OneShot
 from gravac.memories import convert
 from gravac_agent.errors import SetupError
@@ -32,8 +32,9 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         new_memory = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
-    change: dict[str, object] = {"compressor": compressor, "memory": memory, "collective": collective}
-    parts.engine.run(lambda: check_equal(change | {"step": loop.step}, parts.tick_group))
+    change = {"compressor": compressor, "memory": memory, "collective": collective}
+    plugins = registry.plugins(*filter(None, change.values()))
+    parts.engine.run(lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group))
     changes = []
     if new_memory is not None:
         new_memory.world_size = parts.world_size

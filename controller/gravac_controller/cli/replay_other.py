@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 from rich.padding import Padding
 
-from gravac.policies import parse_settings
 from gravac.protocol import Decision, PolicySpec
+from gravac.registry import parse_settings
 from gravac.traces import read_trace
 from gravac.traces.redecide import Pair, Redecision, redecide
 from gravac.wording import printable

@@ -12,7 +12,18 @@ from time import time as unix_now
 
 from pydantic import Field
 
-from gravac.protocol import Decision, End, Event, JobSpec, Override, Record, WindowReport
+from gravac.policies.windows import dense_baseline
+from gravac.protocol import (
+    Decision,
+    End,
+    Event,
+    JobSpec,
+    LevelSums,
+    Override,
+    Record,
+    WindowReport,
+    rule_label,
+)
 from gravac.signals import figures
 from gravac.traces.line import TraceRecord
 from gravac.traces.parts import Part
@@ -184,15 +195,14 @@ class LiveJob:
         self.heat.add(report)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
-        if report.phase == "warmup":
-            self._measure_baseline(report)
+        if self.decision is not None:
+            self._measure_baseline(dense_baseline(report, self.decision))
 
-    def _measure_baseline(self, report: WindowReport) -> None:
-        for level in report.levels:
-            if level.cf == 1 and level.step_seconds_median is not None:
-                self._dense_medians.append(level.step_seconds_median)
-            if level.cf == 1 and level.exposed_seconds_median is not None:
-                self._dense_exposed.append(level.exposed_seconds_median)
+    def _measure_baseline(self, level: LevelSums | None) -> None:
+        if level is not None and level.step_seconds_median is not None:
+            self._dense_medians.append(level.step_seconds_median)
+        if level is not None and level.exposed_seconds_median is not None:
+            self._dense_exposed.append(level.exposed_seconds_median)
 
     def _measure_diversity(self, view: WindowView) -> None:
         window = view.report.window
@@ -204,7 +214,7 @@ class LiveJob:
     def _apply_decision(self, line: int, time: float, decision: Decision) -> None:
         before, self.decision = self.decision, decision
         self.decided_time = time
-        self.decisions_by_rule[decision.rule] += 1
+        self.decisions_by_rule[rule_label(decision.rule)] += 1
         view = DecisionView.of(time, decision, before)
         self.recent.add_decision(view)
         if self.latest is not None and self._undecided:

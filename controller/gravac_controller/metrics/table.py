@@ -8,7 +8,7 @@ last window, because a rate over counters that jump once in minutes says little.
 from collections.abc import Iterator
 from typing import get_args
 
-from gravac.protocol import Event, Phase, Rule
+from gravac.protocol import OTHER_RULE, RULES, Event, Phase, rule_label
 from gravac.signals import figures, risk
 from gravac_controller.live.projection import PHASES
 from gravac_controller.metrics.definitions import (
@@ -57,11 +57,11 @@ def _risk(job: JobValues) -> Iterator[Sample]:
 
 
 def _decision_info(job: JobValues) -> Iterator[Sample]:
-    yield (job.decision.rule,), 1
+    yield (rule_label(job.decision.rule),), 1
 
 
 def _decisions(job: JobValues) -> Iterator[Sample]:
-    for rule in get_args(Rule):
+    for rule in (*RULES, OTHER_RULE):
         yield (rule,), job.decisions_by_rule.get(rule, 0)
 
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from gravac.protocol import Decision
 from gravac_controller.views.columns import COLUMNS, Value, row_of
 from gravac_controller.views.models import DecisionView, WindowView
 from gravac_controller.views.thinning import Thinned, ThinnedWindow
@@ -23,18 +24,22 @@ class History:
         self.windows = Thinned(most)
         self.changes = 0
         self._first: DecisionView | None = None
+        self._in_force: Decision | None = None
         self._changes: deque[DecisionView] = deque(maxlen=MOST_CHANGES)
 
     def begin(self, decision: DecisionView) -> None:
         """Set the decision that the trace begins with. Later calls do nothing."""
-        self._first = self._first or decision
+        if self._first is None:
+            self._first, self._in_force = decision, decision.decision
 
     def add(self, view: WindowView, decision: DecisionView | None) -> None:
         """Add the next window and the decision on it; None: the trace ends before it."""
         if decision is not None and decision.changed:
             self.changes += 1
             self._changes.append(decision)
-        self.windows.add(ThinnedWindow.of(view, row_of(view), decision))
+        self.windows.add(ThinnedWindow.of(view, row_of(view), decision, self._in_force))
+        if decision is not None:
+            self._in_force = decision.decision
 
     def decisions(self) -> list[DecisionView]:
         """Return the decisions on the windows that remain, the changing ones, and the first; in order."""

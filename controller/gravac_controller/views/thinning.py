@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gravac.policies.windows import dense_baseline
+from gravac.protocol import Decision
 from gravac_controller.views.columns import NAMES, Value
 from gravac_controller.views.models import DecisionView, WindowView
 
@@ -37,11 +39,23 @@ class ThinnedWindow:
         return (self.number("seconds") or 0.0) / (last - first + 1)
 
     @classmethod
-    def of(cls, view: WindowView, row: tuple[Value, ...], decision: DecisionView | None) -> "ThinnedWindow":
-        """Return what remains of a window. ``row``: its values by ``columns.NAMES``."""
+    def of(
+        cls,
+        view: WindowView,
+        row: tuple[Value, ...],
+        decision: DecisionView | None,
+        in_force: Decision | None,
+    ) -> "ThinnedWindow":
+        """Return what remains of a window.
+
+        Args:
+            view: The window.
+            row: Its values by ``columns.NAMES``.
+            decision: The decision on it.
+            in_force: The decision that it ran under; None if unknown.
+        """
         report = view.report
-        plain = next((level for level in report.levels if level.cf == 1), None)
-        dense = plain if report.phase == "warmup" else None
+        dense = None if in_force is None else dense_baseline(report, in_force)
         curve = None if report.curve is None else (report.curve.steps, report.curve.own, report.curve.gains)
         return cls(
             row=row,

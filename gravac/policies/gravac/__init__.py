@@ -1,1 +1,4 @@
-"""The GraVAC policy: search the ladder of CFs for the best T_comp, then hold it."""
+"""The GraVAC policy: search the ladder of CFs for the best T_comp, then hold it.
+
+``policy.py`` chooses between the repaired rules (``explore.py``, ``hold.py``) and the printed ones (``paper.py``).
+"""

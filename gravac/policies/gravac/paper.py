@@ -8,33 +8,30 @@ b. if the gains of minimum and candidate are within omega, the minimum becomes m
 c. T_comp = T_sys x gain is kept per CF, the newest value overwriting the old. If the two largest are within omega,
    whichever CFs they belong to, the CF of the SECOND largest is returned; else the search goes on.
 
-What the paper leaves open is read so: a returned CF ends the search for good (its Fig. 10), with the gate's
+The paper leaves some things open. Here a returned CF ends the search for good (its Fig. 10), with the gate's
 minimum kept below it; the cap holds for every candidate, also right after (b); at cf_max it goes on measuring.
 There is no dense baseline: T_comp of dense is known only if the gate sent dense steps.
 """
 
+from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac import table
-from gravac.policies.gravac.ladder import geometric
-from gravac.policies.gravac.settings import GravacSettings, GravacState
-from gravac.policies.gravac.table import Table, useful
-from gravac.policies.gravac.turn import Turn
-from gravac.policies.measure import measure
-from gravac.policies.succession import counting_levels, follow, unusable
-from gravac.policies.wording import cf as name
-from gravac.policies.wording import kept, number, percent
+from gravac.policies.candidates import Candidates, useful
+from gravac.policies.gravac.evaluation import Evaluation
+from gravac.policies.gravac.settings import GravacSettings, GravacState, geometric
+from gravac.policies.windows import levels_under, measure, next_decision, unusable
 from gravac.protocol import Candidate, Decision
+from gravac.wording import format_cf, format_gain, format_number, format_percent
 
 FIRST_MULTIPLIER = 2.0
 
 
 def reachable(settings: GravacSettings) -> tuple[float, ...]:
-    """Every CF the printed rules can reach: all multipliers are powers of two, up to the cap."""
+    """Return every CF that the printed rules can reach: all multipliers are powers of two, up to the cap."""
     return (1.0, *geometric(settings.cf_min, settings.cf_max))
 
 
 def start(settings: GravacSettings, epoch: int) -> Verdict:
-    """Minimum cf_min, candidate twice that, at once."""
+    """Return minimum ``cf_min`` and twice that as the candidate."""
     candidate = _candidate(settings, settings.cf_min, FIRST_MULTIPLIER)
     decision = Decision(
         window=-1,
@@ -44,69 +41,70 @@ def start(settings: GravacSettings, epoch: int) -> Verdict:
         cf_candidate=candidate,
         epsilon=settings.epsilon,
         rule="start",
-        reason=f"As printed: minimum {name(settings.cf_min)}, first candidate {name(candidate)}.",
-        candidates=table.mark(table.fresh(reachable(settings)), candidate, "trying"),
+        reason=f"As printed: minimum {format_cf(settings.cf_min)}, first candidate {format_cf(candidate)}.",
+        candidates=candidates.mark(candidates.untried(reachable(settings)), candidate, "trying"),
     )
     return Verdict(decision, GravacState.beginning(decision, 0, FIRST_MULTIPLIER))
 
 
-def decide(turn: Turn) -> Verdict:
-    """``CheckGraVAC`` once."""
-    settings, previous = turn.settings, turn.previous
-    multiplier = turn.state.multiplier
+def decide(evaluation: Evaluation) -> Verdict:
+    """Run ``CheckGraVAC`` once."""
+    settings, previous = evaluation.settings, evaluation.previous
+    multiplier = evaluation.state.multiplier
     if multiplier is None or tuple(row.cf for row in previous.candidates) != reachable(settings):
-        return _restart(turn)
-    if not counting_levels(turn.report, previous):
-        decision = unusable(previous, turn.report)
-        return Verdict(decision, turn.state.model_copy(update={"decision": decision}))
-    rows = table.record(previous.candidates, measure(turn.report, previous, min_settled=1))
+        return _restart(evaluation)
+    if not levels_under(evaluation.report, previous):
+        decision = unusable(previous, evaluation.report)
+        return Verdict(decision, evaluation.state.model_copy(update={"decision": decision}))
+    rows = candidates.update(previous.candidates, measure(evaluation.report, previous, min_settled=1))
     if previous.phase == "hold":
-        reason = f"The printed search has ended: holding {name(previous.cf_candidate)}."
-        return turn.stay("hold", reason, rows=rows)
+        reason = f"The printed search has ended: holding {format_cf(previous.cf_candidate)}."
+        return evaluation.decide("hold", reason, rows=rows)
 
     grown = multiplier * multiplier if settings.ladder == "exponential" else multiplier * 2.0
     minimum = previous.cf_minimum
     multiplier = min(grown, settings.cf_max / minimum)
-    raised = _equal_gain(turn)
+    raised = _equal_gain(evaluation)
     if raised:
         minimum = _candidate(settings, minimum, multiplier)
     first, second = _two_best(rows)
     if first is not None and second is not None and _within(useful(first), useful(second), settings.omega):
         reason = (
-            f"The two best T_comp, {number(useful(first))} at {name(first.cf)} and {number(useful(second))} at "
-            f"{name(second.cf)}, are within {percent(settings.omega)}: holding {name(second.cf)}, the second best."
+            f"The two best T_comp, {format_number(useful(first))} at {format_cf(first.cf)} and "
+            f"{format_number(useful(second))} at {format_cf(second.cf)}, are within {format_percent(settings.omega)}: "
+            f"holding {format_cf(second.cf)}, the second best."
         )
-        return turn.go(
+        return evaluation.decide(
             "saturated",
             reason,
             phase="hold",
             minimum=min(minimum, second.cf),
             candidate=second.cf,
-            rows=table.mark(rows, second.cf, "chosen"),
+            rows=candidates.mark(rows, second.cf, "chosen"),
         )
     candidate = _candidate(settings, minimum, multiplier)
-    return turn.go(
+    return evaluation.decide(
         "extend" if candidate == previous.cf_candidate else "climb",
-        _reason(turn, minimum, candidate, raised),
+        _reason(evaluation, minimum, candidate, raised),
         minimum=minimum,
         candidate=candidate,
-        rows=_judged(turn, rows, candidate),
+        rows=_judged(evaluation, rows, candidate),
         multiplier=multiplier,
     )
 
 
-def _restart(turn: Turn) -> Verdict:
-    fresh = start(turn.settings, turn.previous.epoch)
-    decision = follow(
-        turn.previous,
-        turn.report,
+def _restart(evaluation: Evaluation) -> Verdict:
+    fresh = start(evaluation.settings, evaluation.previous.epoch)
+    decision = next_decision(
+        evaluation.previous,
+        evaluation.report,
         "reexplore",
         f"The settings are not those this job was started with. {fresh.decision.reason}",
         phase=fresh.decision.phase,
         minimum=fresh.decision.cf_minimum,
         candidate=fresh.decision.cf_candidate,
         candidates=fresh.decision.candidates,
-        epsilon=turn.settings.epsilon,
+        epsilon=evaluation.settings.epsilon,
     )
     return Verdict(decision, fresh.state.model_copy(update={"decision": decision}))
 
@@ -115,37 +113,43 @@ def _candidate(settings: GravacSettings, minimum: float, multiplier: float) -> f
     return min(settings.cf_max, minimum * multiplier)
 
 
-def _equal_gain(turn: Turn) -> bool:
-    lower, upper = turn.gain(turn.previous.cf_minimum), turn.gain(turn.previous.cf_candidate)
-    return lower is not None and upper is not None and _within(upper, lower, turn.settings.omega)
+def _equal_gain(evaluation: Evaluation) -> bool:
+    lower, upper = (
+        evaluation.gain(evaluation.previous.cf_minimum),
+        evaluation.gain(evaluation.previous.cf_candidate),
+    )
+    return lower is not None and upper is not None and _within(upper, lower, evaluation.settings.omega)
 
 
 def _within(value: float, base: float, omega: float) -> bool:
-    """|value - base| / base <= omega; false for a base of 0."""
+    """Return whether |value - base| / base <= omega; False for a base of 0."""
     return base > 0 and abs(value - base) / base <= omega
 
 
-def _two_best(rows: Table) -> tuple[Candidate | None, Candidate | None]:
+def _two_best(rows: Candidates) -> tuple[Candidate | None, Candidate | None]:
     known = sorted((row for row in rows if row.useful_samples_per_second is not None), key=useful)
     return (known[-1], known[-2]) if len(known) >= 2 else (None, None)
 
 
-def _judged(turn: Turn, rows: Table, candidate: float) -> Table:
-    tried = turn.previous.cf_candidate
-    gain = turn.gain(tried)
+def _judged(evaluation: Evaluation, rows: Candidates, candidate: float) -> Candidates:
+    tried = evaluation.previous.cf_candidate
+    gain = evaluation.gain(tried)
     if gain is not None:
-        passed = gain >= turn.settings.epsilon
-        rows = table.mark(rows, tried, "passed" if passed else "too_strong", gain)
-    return table.mark(rows, candidate, "trying")
+        passed = gain >= evaluation.settings.epsilon
+        rows = candidates.mark(rows, tried, "passed" if passed else "too_strong", gain)
+    return candidates.mark(rows, candidate, "trying")
 
 
-def _reason(turn: Turn, minimum: float, candidate: float, raised: bool) -> str:
-    tried = turn.previous.cf_candidate
-    gain = turn.gain(tried)
-    evidence = f"{name(tried)} was not measured" if gain is None else f"{name(tried)} keeps {kept(gain)}"
-    floor = f", as much as the minimum, which becomes {name(minimum)}" if raised else ""
-    if candidate == tried:
-        return f"{evidence}{floor}: at the upper bound, so {name(candidate)} again."
-    return (
-        f"{evidence}{floor}; no two best T_comp within {percent(turn.settings.omega)}: try {name(candidate)}."
+def _reason(evaluation: Evaluation, minimum: float, candidate: float, raised: bool) -> str:
+    tried = evaluation.previous.cf_candidate
+    gain = evaluation.gain(tried)
+    evidence = (
+        f"{format_cf(tried)} was not measured"
+        if gain is None
+        else f"{format_cf(tried)} keeps {format_gain(gain)}"
     )
+    floor = f", as much as the minimum, which becomes {format_cf(minimum)}" if raised else ""
+    if candidate == tried:
+        return f"{evidence}{floor}: at the upper bound, so {format_cf(candidate)} again."
+    omega = format_percent(evaluation.settings.omega)
+    return f"{evidence}{floor}; no two best T_comp within {omega}: try {format_cf(candidate)}."

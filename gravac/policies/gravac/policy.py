@@ -2,26 +2,26 @@
 
 Tyagi & Swany, "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training", IEEE CLOUD
 2023 (arXiv 2305.12201). ``variant="fixed"`` repairs what is wrong in the printed algorithm (``docs/gravac.md``
-lists it); ``variant="paper"`` does what is printed. The gate of each step (candidate, else minimum, else dense)
-is the ranks'; this decides, once a window, what the gate is about.
+lists it); ``variant="paper"`` does what is printed. The ranks apply the gate of each step (candidate, else minimum,
+else dense); the policy decides, once a window, which two CFs the gate compares.
 """
 
 from typing import ClassVar
 
-from gravac.policies.base import PolicyState, Verdict
-from gravac.policies.gravac import paper, table
+from gravac.policies import candidates
+from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.gravac import paper
+from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.gravac.explore import explore, warmup
 from gravac.policies.gravac.hold import hold
 from gravac.policies.gravac.settings import GravacSettings, GravacState
-from gravac.policies.gravac.turn import Turn
-from gravac.policies.settings import Configured, PolicySettings, narrow
-from gravac.policies.succession import counting_levels, unusable
+from gravac.policies.windows import levels_under, unusable
 from gravac.protocol import Decision, WindowReport
 
 _RULES = {"warmup": warmup, "explore": explore, "hold": hold}
 
 
-class GravacPolicy(Configured[GravacSettings]):
+class GravacPolicy(ConfiguredPolicy[GravacSettings]):
     """Adaptive compression on a fixed ladder; see ``GravacSettings`` for what can be set."""
 
     name: ClassVar[str] = "gravac"
@@ -29,13 +29,24 @@ class GravacPolicy(Configured[GravacSettings]):
     State: ClassVar[type[PolicyState]] = GravacState
     Settings: ClassVar[type[PolicySettings]] = GravacSettings
 
-    def largest_cf(self) -> float:
-        """The last rung."""
+    examples: ClassVar[tuple[str, ...]] = (
+        "ladder=geometric,cf_max=100,patience=0,cooldown_windows=1,warmup_windows=1,headroom_ratio=0",
+        "ladder=3/9/27,epsilon=0.5,omega=0.2,min_settled=1",
+        "epsilon=1,omega_throughput=0",
+        "variant=paper",
+        "variant=paper,ladder=geometric,cf_min=3,cf_max=50,omega=0.3",
+    )
+
+    def ladder(self) -> tuple[float, ...]:
         settings = self.settings
-        return paper.reachable(settings)[-1] if settings.variant == "paper" else settings.rungs[-1]
+        return paper.reachable(settings) if settings.variant == "paper" else settings.rungs
+
+    def smoothing(self, world_size: int) -> float:
+        """Return the setting; if it is null, the paper's choice (GraVAC §IV)."""
+        return self.settings.smoothing or min(1.0, world_size / 100)
 
     def start(self, epoch: int = 0) -> Verdict:
-        """Dense, to measure the baseline (paper variant: the first two rungs at once)."""
+        """Return dense, to measure the baseline; in the paper variant, the first two rungs at once."""
         settings = self.settings
         if settings.variant == "paper":
             return paper.start(settings, epoch)
@@ -49,25 +60,25 @@ class GravacPolicy(Configured[GravacSettings]):
             epsilon=settings.epsilon,
             rule="start",
             reason=f"First {windows} dense {'window' if windows == 1 else 'windows'}, to have a baseline.",
-            candidates=table.fresh(settings.rungs),
+            candidates=candidates.untried(settings.rungs),
         )
         return Verdict(decision, GravacState.beginning(decision, windows, multiplier=None))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Decide after one window; see ``explore``, ``hold`` and ``paper`` for the rules."""
-        turn = Turn(self.settings, narrow(state, GravacState), report)
+        evaluation = Evaluation(self.settings, narrow(state, GravacState), report)
         if self.settings.variant == "paper":
-            return paper.decide(turn)
-        if not self._fits(turn.previous):
+            return paper.decide(evaluation)
+        if not self._fits(evaluation.previous):
             reason = "The ladder is not the one this job was started with: measuring again, from dense up."
-            return turn.measure_again("reexplore", reason, windows=self.settings.warmup_windows)
-        if not turn.seen and not counting_levels(report, turn.previous):
-            decision = unusable(turn.previous, report)
-            return Verdict(decision, turn.state.model_copy(update={"decision": decision}))
-        return _RULES[turn.previous.phase](turn)
+            return evaluation.restart("reexplore", reason, windows=self.settings.warmup_windows)
+        if not evaluation.measured and not levels_under(report, evaluation.previous):
+            decision = unusable(evaluation.previous, report)
+            return Verdict(decision, evaluation.state.model_copy(update={"decision": decision}))
+        return _RULES[evaluation.previous.phase](evaluation)
 
     def _fits(self, decision: Decision) -> bool:
-        """Whether a decision is one these settings can go on from (a resumed state may come from others)."""
+        """Return whether these settings can continue from a decision. A resumed state may come from others."""
         rungs = self.settings.rungs
         lowest = 1 if decision.phase == "explore" else 0
         return (

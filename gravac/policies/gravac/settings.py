@@ -1,31 +1,76 @@
-"""Settings and state of the GraVAC policy, shared by its two variants."""
+"""Settings, ladder and state of the GraVAC policy, shared by its two variants."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gravac.policies.base import PolicyState
-from gravac.policies.gravac.ladder import LadderName, rungs
-from gravac.policies.settings import PolicySettings
+from gravac.policies.base import PolicySettings, PolicyState
 from gravac.protocol import CompressionFactor, Count, Decision, Ratio, Record
 
 EPSILON = 0.3
 """Default of ``epsilon``. The paper's 0.7 and 0.9 do not fit the gain it prints; how this one was chosen from
 measurements is in ``docs/epsilon.md``."""
 
+LadderName = Literal["exponential", "geometric"]
+MAX_RUNGS = 60
+"""The most rungs that a ladder may have, as decisions list every one."""
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+def exponential(cf_min: float, cf_max: float) -> tuple[float, ...]:
+    """cf_min times 1, 2, 2², 2⁴, 2⁸, …, capped at cf_max (GraVAC §III-C): 10, 20, 40, 160, 1000."""
+    rungs, multiplier = [cf_min], 2.0
+    while rungs[-1] < cf_max:
+        rungs.append(min(cf_min * multiplier, cf_max))
+        multiplier *= multiplier
+    return tuple(rungs)
+
+
+def geometric(cf_min: float, cf_max: float) -> tuple[float, ...]:
+    """cf_min, doubled until cf_max, which is the last rung (GraVAC §III-C): 10, 20, 40, …, 640, 1000."""
+    rungs = [cf_min]
+    while rungs[-1] < cf_max:
+        rungs.append(min(rungs[-1] * 2.0, cf_max))
+    return tuple(rungs)
+
+
+@lru_cache(maxsize=64)  # asked for in every window
+def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) -> tuple[float, ...]:
+    """Return the rungs above dense, ascending.
+
+    They are absolute and fixed for the run. The printed algorithm multiplies by its minimum, which rises, and so it
+    drifts to factors that nobody evaluated.
+
+    Raises:
+        ValueError: They are not above 1 and strictly ascending, or not 1 to 60.
+    """
+    if isinstance(ladder, tuple):
+        made = ladder
+    else:
+        if not 1.0 < cf_min <= cf_max:
+            raise ValueError(f"cf_min must be above 1 and at most cf_max, got {cf_min:g} and {cf_max:g}")
+        made = exponential(cf_min, cf_max) if ladder == "exponential" else geometric(cf_min, cf_max)
+    if not 1 <= len(made) <= MAX_RUNGS:
+        raise ValueError(f"ladder must have 1 to {MAX_RUNGS} rungs, got {len(made)}")
+    if any(lower >= upper for lower, upper in zip((1.0, *made), made, strict=False)):
+        raise ValueError(f"ladder must ascend strictly from above 1 (dense is always there), got {made}")
+    return made
+
+
 class GravacSettings(PolicySettings):
-    """What GraVAC may choose from, and when it calls something better, worse, or no different."""
+    """Which CFs GraVAC may choose, and when it calls one better, worse or equal."""
 
     before: ClassVar[Mapping[str, Any]] = {"baseline": "any"}
 
     variant: Literal["fixed", "paper"] = Field(
         default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
     )
-    ladder: LadderName | Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=60)] = Field(
+    ladder: (
+        LadderName | Annotated[tuple[CompressionFactor, ...], Field(min_length=1, max_length=MAX_RUNGS)]
+    ) = Field(
         default="exponential",
         description=(
             "exponential (cf_min times 1, 2, 4, 16, 256, up to cf_max), geometric (doubling), or the CFs "
@@ -94,12 +139,12 @@ class GravacSettings(PolicySettings):
 
     @property
     def rungs(self) -> tuple[float, ...]:
-        """All CFs it may choose, dense first, ascending."""
+        """All CFs that it may choose: dense first, ascending."""
         return (1.0, *rungs(self.ladder, self.cf_min, self.cf_max))
 
 
 class Reference(Record):
-    """How the held level did when it had settled: what drift is measured against."""
+    """What the held CF gave when it was first measured. Drift is the distance from it."""
 
     window: Count
     samples_per_second: Annotated[float, Field(ge=0, le=1e15)]
@@ -107,7 +152,7 @@ class Reference(Record):
 
 
 class GravacState(PolicyState):
-    """What the policy remembers beside the decision in force, whose ``candidates`` hold all measurements.
+    """What the policy remembers besides the decision in force, whose ``candidates`` hold all measurements.
 
     ``warmup_left``: dense windows still to come. ``extended``: extra windows the candidate has had.
     ``reference``: null until the held level was measured. ``drifting``: windows in a row off the reference.
@@ -122,7 +167,7 @@ class GravacState(PolicyState):
 
     @classmethod
     def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":
-        """Nothing measured yet."""
+        """Return the state in which nothing is measured yet."""
         return cls(
             decision=decision,
             warmup_left=warmup_left,

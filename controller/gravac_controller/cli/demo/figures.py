@@ -49,10 +49,10 @@ def collect(path: Path) -> Figures:
             decisions.append(line.record)
     if job is None:
         raise TraceError(str(path), None, "is empty")
-    phases = {decision.epoch: decision.phase for decision in decisions}
+    by_epoch = {decision.epoch: decision for decision in decisions}
     levels = [level for report in windows for level in report.levels]
-    held = [level for level in levels if phases.get(level.epoch) == "hold"]
-    warm = [level for level in levels if phases.get(level.epoch) == "warmup" and level.cf == 1.0]
+    held = [level for level in levels if level.epoch in by_epoch and by_epoch[level.epoch].phase == "hold"]
+    dense = [level for level in levels if level.epoch in by_epoch and by_epoch[level.epoch].dense]
     return Figures(
         job=job,
         windows=tuple(windows),
@@ -61,7 +61,7 @@ def collect(path: Path) -> Figures:
         payload_bytes=sum(report.payload_bytes for report in windows),
         hold_dense_bytes=sum(level.dense_bytes for level in held),
         hold_payload_bytes=sum(level.payload_bytes for level in held),
-        baseline_step_seconds=_typical(warm),
+        baseline_step_seconds=_typical(dense),
         hold_step_seconds=_typical(held),
     )
 

@@ -13,7 +13,8 @@ export const COLUMNS = [
 /** What the page remembers of a WindowView (the rest of it is forgotten). */
 export function rowOf(view) {
   const report = view.report, steps = report.last_step - report.first_step + 1;
-  const dense = report.phase === "warmup" ? report.levels.find((level) => level.cf === 1) : undefined;
+  const compressing = report.phase === "fallback" || report.gains.length > 0;  // a dense decision measures no gain
+  const dense = compressing ? undefined : report.levels.find((level) => level.cf === 1 && level.epoch === report.epoch);
   return {
     window: report.window, time: view.time, first: report.first_step, last: report.last_step,
     seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,

@@ -1,0 +1,208 @@
+"""Start a new codec or policy: `make new-codec NAME=x`, `make new-policy NAME=x`, or python -m tools.new KIND NAME.
+
+Writes a skeleton that works, registers it, writes the pages again, and runs the tests that are about it.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from gravac.aggregators import AGGREGATORS
+from gravac.compressors import COMPRESSORS
+from gravac.policies import POLICIES
+
+ROOT = Path(__file__).parent.parent
+
+CODEC = '''"""{Name}: one sentence that says what it sends."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Key, kept
+from gravac.compressors.sparse.selector import PLAIN, Indexed
+
+
+class {Name}(Indexed):
+    """Send the first k = floor(n / CF) elements, whatever their size.
+
+    Nothing is proven of its error: see ``bound``.
+    """
+
+    name = "{name}"
+    source = "skeleton of `make new-codec`"
+    traits = replace(PLAIN, nested=False)
+
+    def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
+        return torch.arange(kept(x.numel(), cf), device=x.device)
+'''
+
+POLICY = '''"""{Name}: one sentence that says how it decides."""
+
+from typing import ClassVar
+
+from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.windows import next_decision
+from gravac.protocol import Decision, WindowReport
+
+
+class {Name}State(PolicyState):
+    """What it remembers from window to window, beside the decision in force."""
+
+
+class {Name}Settings(PolicySettings):
+    """What can be set; each field has a description, a sentence with its unit."""
+
+
+class {Name}Policy(ConfiguredPolicy[{Name}Settings]):
+    """Hold CF 1."""
+
+    name: ClassVar[str] = "{name}"
+    source: ClassVar[str] = "skeleton of `make new-policy`"
+    State: ClassVar[type[PolicyState]] = {Name}State
+    Settings: ClassVar[type[PolicySettings]] = {Name}Settings
+
+    def ladder(self) -> tuple[float, ...]:
+        return (1.0,)
+
+    def start(self, epoch: int = 0) -> Verdict:
+        """Return CF 1."""
+        decision = Decision(
+            window=-1,
+            epoch=epoch,
+            phase="hold",
+            cf_minimum=1.0,
+            cf_candidate=1.0,
+            epsilon=0.0,
+            rule="start",
+            reason="The {name} policy holds CF 1.",
+        )
+        return Verdict(decision, {Name}State(decision=decision))
+
+    def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
+        """Return CF 1 again."""
+        state = narrow(state, {Name}State)
+        decision = next_decision(state.decision, report, "fixed", "The {name} policy holds CF 1.")
+        return Verdict(decision, {Name}State(decision=decision))
+'''
+
+
+class Kind(NamedTuple):
+    """What one kind of member needs. ``class_name`` and ``module``: of the new one, ``{Name}`` and ``{module}``."""
+
+    skeleton: str
+    module: str
+    class_name: str
+    registry: Path
+    taken: frozenset[str]
+    tests: str
+    remains: str
+
+
+KINDS = {
+    "codec": Kind(
+        skeleton=CODEC,
+        module="gravac.compressors.sparse.{module}",
+        class_name="{Name}",
+        registry=ROOT / "gravac/compressors/__init__.py",
+        taken=frozenset({*COMPRESSORS, *AGGREGATORS}),
+        tests="tests/maths",
+        remains="""
+  1. Write the codec: {file}. A quantizer or a low-rank codec goes into its own folder and has another
+     base class; gravac/compressors/base.py says what each method promises.
+  2. Say what it is: the docstrings, which become the catalogue, source, traits, bound; `examples` if it has settings.
+  3. python -m tools.new --check codec {name}     the pages again, and these tests
+  4. make lint; make test ARGS="tests/ranks/test_codecs_live.py" trains with it on real processes
+""",
+    ),
+    "policy": Kind(
+        skeleton=POLICY,
+        module="gravac.policies.{module}",
+        class_name="{Name}Policy",
+        registry=ROOT / "gravac/policies/__init__.py",
+        taken=frozenset(POLICIES),
+        tests="tests/policies",
+        remains="""
+  1. Write the policy: {file}. gravac/policies/base.py says what each method promises; decide() is pure.
+  2. Say what it is: the docstrings, source, ladder(). If it has settings, describe each and give `examples`.
+  3. python -m tools.new --check policy {name}     the pages again, and these tests
+  4. make lint; make test ARGS="tests/test_steering.py" runs it under operators' orders
+""",
+    ),
+}
+
+
+def main() -> int:
+    """Return the exit status of the tests."""
+    parser = argparse.ArgumentParser(description="Start a new codec or policy.")
+    parser.add_argument("kind", choices=sorted(KINDS))
+    parser.add_argument("name", help="lower case: mycodec, my-codec")
+    parser.add_argument(
+        "--check", action="store_true", help="the member exists: only write the pages and run its tests"
+    )
+    given = parser.parse_args()
+    kind, name = KINDS[given.kind], given.name
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        parser.error(f"name={name!r} must be letters and digits in lower case, with - between words")
+    if given.check != (name in kind.taken):
+        parser.error(
+            f"{given.kind} {name!r} is not registered"
+            if given.check
+            else f"{name!r} is a {given.kind} already"
+        )
+    if not given.check:
+        create(kind, name)
+    write_pages()
+    began = time.monotonic()
+    status = subprocess.call([sys.executable, "-m", "pytest", "-q", kind.tests, "-k", name], cwd=ROOT)
+    print(f"Tests of {name}: {'passed' if status == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s.")
+    if not given.check:
+        print(f"\nWhat remains:{kind.remains.format(name=name, file=path_of(kind, name).relative_to(ROOT))}")
+    return status
+
+
+def path_of(kind: Kind, name: str) -> Path:
+    """Return the file of a member."""
+    return ROOT / (kind.module.format(module=name.replace("-", "")).replace(".", "/") + ".py")
+
+
+def create(kind: Kind, name: str) -> None:
+    """Write the skeleton and register it."""
+    words = "".join(word.capitalize() for word in name.split("-"))
+    module = kind.module.format(module=name.replace("-", ""))
+    class_name = kind.class_name.format(Name=words)
+    file = path_of(kind, name)
+    with file.open("x") as opened:
+        opened.write(kind.skeleton.format(Name=words, name=name))
+    text = kind.registry.read_text()
+    text = text.replace("\nfrom gravac.", f"\nfrom {module} import {class_name}\nfrom gravac.", 1)
+    text, count = re.subn(r"\n    \),\n    base=", f"\n        {class_name},\n    ),\n    base=", text)
+    if count != 1:
+        raise SystemExit(
+            f"{kind.registry}: its list of members does not end as expected; name {class_name} there"
+        )
+    kind.registry.write_text(text)
+    for command in (["check", "--quiet", "--fix"], ["format", "--quiet"]):
+        subprocess.run(
+            [sys.executable, "-m", "ruff", *command, str(kind.registry), str(file)], cwd=ROOT, check=True
+        )
+    print(f"Wrote {file.relative_to(ROOT)}, registered in {kind.registry.relative_to(ROOT)}.")
+
+
+def write_pages() -> None:
+    """Write the pages that list members again, in a process that sees the new one."""
+    for page in ("catalogue", "settings"):
+        done = subprocess.run(
+            [sys.executable, "-m", f"tools.pages.{page}"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        )
+        (ROOT / f"docs/{page}.md").write_bytes(done.stdout)
+    print("Wrote docs/catalogue.md and docs/settings.md.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
