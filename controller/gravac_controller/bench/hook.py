@@ -13,10 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gravac_controller.bench import machine
-from gravac_controller.bench.places import Tell, side_by_side
-from gravac_controller.bench.ranks import Ranks
-from gravac_controller.bench.results import quartiles
+from gravac_controller.bench.ranks import Progress, Ranks, side_by_side
+from gravac_controller.bench.results import describe_machine, quartiles
 from gravac_controller.bench.train import START_SECONDS, STEP_SECONDS
 
 BASELINE = "dense"
@@ -42,12 +40,12 @@ class Pairs:
     width: int
 
 
-def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
+def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, Any]:
     """A row for each way. ``seconds`` and ``baseline``: of a step, medians over blocks of the median step of the
     slowest rank. ``ratio``: baseline / seconds, of each pair; ``cpu_ratio``: the same of CPU seconds, which other work
     on the machine disturbs less. Raises RanksFailed."""
-    described = machine.describe()
-    places = side_by_side(chosen.ranks, "side by side on purpose", tell)
+    described = describe_machine()
+    places = side_by_side(chosen.ranks, "side by side on purpose", progress)
     taken: dict[str, list[tuple[Block, Block]]] = {way: [] for way in chosen.ways}
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
@@ -60,7 +58,7 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
             elements = ranks.ready(START_SECONDS)[0]["elements"]
             running[name] = ranks
         for number in range(chosen.pairs):
-            tell(
+            progress(
                 f"Pair {number + 1} of {chosen.pairs} of each way, {chosen.warmup} + {chosen.steps} steps a block."
             )
             for name in chosen.ways:

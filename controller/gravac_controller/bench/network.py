@@ -8,18 +8,52 @@ added delay: the kernels at hand have ``tbf`` and no ``netem``.
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 from typing import ClassVar, Self
 
-from gravac_controller.bench import namespaces, rate
+from gravac_controller.bench import namespaces
 from gravac_controller.bench.namespaces import NetworkUnavailable, call
 
 MAX_HOSTS = 250
 INTERFACE = "eth0"
 """The one interface of every host."""
+_UNITS = {"k": 1e3, "m": 1e6, "g": 1e9}
+_LEAST = 8e3
+BURST_SECONDS = 0.001
+LEAST_BURST_BYTES = 32 * 1024
+QUEUE_SECONDS = 0.05
+"""Longest a packet waits in front of a link before it is dropped: a router with a fair queue."""
+
+
+def parse_rate(text: str) -> float | None:
+    """``100mbit``, ``2.5gbit``, ``64kbit`` to bits a second; ``none`` to None: a link as fast as the machine.
+
+    Raises ValueError naming the value and the form expected. ``mbps`` is refused: to ``tc`` it means megabytes.
+    """
+    cleaned = text.strip().lower()
+    if cleaned == "none":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s)?", cleaned)
+    bits = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if bits < _LEAST:
+        raise ValueError(
+            f"link={text!r} is not a rate of at least 8kbit; write for example 100mbit, 1gbit, or none"
+        )
+    return bits
+
+
+def token_bucket(bits_per_second: float) -> list[str]:
+    """The words of a token bucket filter of this rate (tc-tbf(8)).
+
+    The bucket holds a millisecond of the rate, and at least one large packet: what an idle link lets through at once.
+    """
+    burst_bytes = max(LEAST_BURST_BYTES, int(bits_per_second / 8 * BURST_SECONDS))
+    rate, latency = f"{bits_per_second:.0f}bit", f"{QUEUE_SECONDS * 1000:.0f}ms"
+    return ["tbf", "rate", rate, "burst", str(burst_bytes), "latency", latency]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +123,7 @@ class Network:
         for host in self.hosts:
             for namespace, device in ((host.namespace, INTERFACE), (self._bridge, host.port)):
                 if bits_per_second is not None:
-                    words = rate.token_bucket(bits_per_second)
+                    words = token_bucket(bits_per_second)
                     call("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *words)
                 elif self._rate is not None:
                     call("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO, Any
 
-from gravac_controller.bench.places import Tell
+from gravac_controller.bench.ranks import Progress
 
 TAIL_LINES = 12
 
@@ -19,10 +19,10 @@ class ProgramFailed(Exception):
     """It ended before it was done; the message ends with its last lines."""
 
 
-def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
+def measure(name: str, options: Sequence[object], progress: Progress) -> dict[str, Any]:
     """Run ``gravac_agent.bench.NAME`` and return ``kernels``, ``limits`` and ``rows``, each in order as they came.
 
-    ``tell`` gets a line for each row. Raises ProgramFailed. Ends the program when interrupted.
+    ``progress`` gets a line for each row. Raises ProgramFailed. Ends the program when interrupted.
     """
     core = max(os.sched_getaffinity(0))
     pinned = ["taskset", "--cpu-list", str(core)] if shutil.which("taskset") else []
@@ -41,7 +41,7 @@ def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
             assert process.stdout is not None
             with process.stdout as lines:
                 for line in lines:
-                    _take(json.loads(line), found, tell)
+                    _take(json.loads(line), found, progress)
             code = process.wait()
         except BaseException:
             process.kill()
@@ -52,14 +52,14 @@ def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
     return found
 
 
-def _take(answer: dict[str, Any], found: dict[str, Any], tell: Tell) -> None:
+def _take(answer: dict[str, Any], found: dict[str, Any], progress: Progress) -> None:
     for kind, what in answer.items():
         if kind == "kernels":
             found["kernels"] = what
         else:
             found[f"{kind}s"].append(what)
         if kind == "row":
-            tell(
+            progress(
                 f"{what['name']}, n = {what['n']:,}, CF {what['cf']:g}"
                 if "name" in what
                 else f"n = {what['n']:,}"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gravac_controller.bench import machine, rate
-from gravac_controller.bench.places import Places, Tell, on_hosts
+from gravac_controller.bench.network import parse_rate
 from gravac_controller.bench.program import measure
-from gravac_controller.bench.ranks import Ranks
+from gravac_controller.bench.ranks import Places, Progress, Ranks, on_hosts
+from gravac_controller.bench.results import describe_machine
 from gravac_controller.bench.train import START_SECONDS
 
 FRAME_BYTES = 14 + 20 + 32
@@ -33,7 +33,7 @@ class Sizes:
     count_up_to: int
 
 
-def run(sizes: Sizes, scratch: Path, tell: Tell) -> dict[str, Any]:
+def measure_wire(sizes: Sizes, scratch: Path, progress: Progress) -> dict[str, Any]:
     """A row for each n and CF: ``payload_bytes`` by layout, ``packed_bytes``, and ``wire_cf``, dense bytes over
     payload bytes. ``interface_bytes``: what one exchange sent by the interface's counter, less ``FRAME_BYTES`` for each
     packet and less ``gloo_bytes``, which an exchange of nothing sends too; ``interface_ratio``: that over the payload.
@@ -42,13 +42,13 @@ def run(sizes: Sizes, scratch: Path, tell: Tell) -> dict[str, Any]:
     ``seconds`` and ``baseline`` are worked out, not measured: what payload and dense bytes take on a link of
     ``sizes.link``. Raises ProgramFailed or RanksFailed.
     """
-    bits = rate.parse(sizes.link)
+    bits = parse_rate(sizes.link)
     assert bits is not None
-    described = machine.describe()
+    described = describe_machine()
     options = ["--n", *sizes.n, "--cf", *sizes.cf, "--codec", sizes.codec]
-    found = measure("wire", [*options, "--pairs", 1, "--pack-up-to", sizes.pack_up_to], tell)
-    with on_hosts(HOSTS, None, tell) as places:
-        counted = None if places.interface is None else _count(sizes, places, scratch, tell)
+    found = measure("wire", [*options, "--pairs", 1, "--pack-up-to", sizes.pack_up_to], progress)
+    with on_hosts(HOSTS, None, progress) as places:
+        counted = None if places.interface is None else _count(sizes, places, scratch, progress)
     rows = []
     for row in found["rows"]:
         dense, payload = 4 * row["n"], row["payload_bytes"]
@@ -87,27 +87,27 @@ class Counted:
     gloo_bytes: float
 
 
-def _count(sizes: Sizes, places: Places, scratch: Path, tell: Tell) -> Counted:
+def _count(sizes: Sizes, places: Places, scratch: Path, progress: Progress) -> Counted:
     words = [sys.executable, "-m", "gravac_agent.bench.exchange", "--codec", sizes.codec]
     words += ["--interface", str(places.interface)]
     ranks = Ranks(words, places.ranks, places.port(0), scratch / "wire")
     try:
         ranks.ready(START_SECONDS)
-        sent, payload = _sent(ranks, 1, 1.0, tell)
+        sent, payload = _sent(ranks, 1, 1.0, progress)
         gloo = sent - payload
         wanted = [(n, cf) for n in sizes.n if n <= sizes.count_up_to for cf in sizes.cf]
-        return Counted({(n, cf): _sent(ranks, n, cf, tell)[0] - gloo for n, cf in wanted}, gloo)
+        return Counted({(n, cf): _sent(ranks, n, cf, progress)[0] - gloo for n, cf in wanted}, gloo)
     finally:
         ranks.close()
 
 
-def _sent(ranks: Ranks, n: int, cf: float, tell: Tell) -> tuple[float, int]:
+def _sent(ranks: Ranks, n: int, cf: float, progress: Progress) -> tuple[float, int]:
     """Bytes an exchange sends, and how many of them are payload."""
     nothing = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=0)  # waiting for each other is sent too
     payload = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=1)[0]["payload_bytes"]
     repeats = min(MOST_REPEATS, max(1, COUNT_BYTES // payload))
     taken = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=repeats)
-    tell(f"n = {n:,}, CF {cf:g}, sent {repeats} times")
+    progress(f"n = {n:,}, CF {cf:g}, sent {repeats} times")
     sent = [_apart(more) - _apart(less) for more, less in zip(taken, nothing, strict=True)]
     return float(sum(sent) / len(sent) / repeats / (HOSTS - 1)), payload
 

@@ -1,8 +1,11 @@
 """How the command line writes numbers and other people's text."""
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+
+from rich.table import Table
 
 from gravac.protocol import LinkSpec
 from gravac.wording import printable as printable
@@ -66,3 +69,13 @@ def link(spec: LinkSpec | None) -> str:
 
 
 _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
+
+
+def table_of(texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table with columns of these names: texts first, then numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in texts:
+        table.add_column(head, no_wrap=True)
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table

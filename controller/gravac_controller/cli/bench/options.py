@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from gravac_controller.bench import rate
+from gravac_controller.bench.network import parse_rate
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
@@ -84,7 +84,7 @@ def largest(context: click.Context, option: click.Parameter, text: str) -> int:
 def link(context: click.Context, option: click.Parameter, text: str) -> str:
     """Callback of an option that is the rate of a link."""
     try:
-        rate.parse(text)
+        parse_rate(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text

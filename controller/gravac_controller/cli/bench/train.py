@@ -7,11 +7,8 @@ import click
 from rich.console import Console
 
 from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
-from gravac_controller.cli.bench import options as bench_options
-from gravac_controller.cli.bench import table as bench_table
-from gravac_controller.cli.bench.run import perform
-from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import seconds, size
+from gravac_controller.cli.bench import options, output
+from gravac_controller.cli.wording import seconds, size, table_of
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent")
@@ -34,16 +31,14 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     "--link",
     default="100mbit",
     show_default=True,
-    callback=bench_options.link,
+    callback=options.link,
     metavar="RATE",
     help="Rate of every host's link, each way: 100mbit, 1gbit, none (not slowed).",
 )
 @click.option(
     "--then",
     default=None,
-    callback=lambda context, option, text: (
-        None if text is None else bench_options.link(context, option, text)
-    ),
+    callback=lambda context, option, text: None if text is None else options.link(context, option, text),
     metavar="RATE",
     help="Rate of the links from the middle of the rounds on; a second table says what became of each method.",
 )
@@ -72,7 +67,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 @click.option(
     "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps of each block not timed."
 )
-@bench_options.width
+@options.width
 @click.option(
     "--heldout", type=click.IntRange(1, 12), default=4, show_default=True, help="Held-out batches of a rank."
 )
@@ -86,7 +81,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     show_default=True,
     help="Share of the steps, the last ones, over which the learning rate falls to 0.",
 )
-@bench_options.as_json
+@options.as_json
 def train(
     link: str,
     then: str | None,
@@ -135,7 +130,7 @@ def train(
         decay=decay,
     )
     try:
-        result = perform(lambda scratch, tell: run(benchmark, scratch, tell), _show, as_json)
+        result = output.perform(lambda scratch, progress: run(benchmark, scratch, progress), _show, as_json)
     except ChangeImpossible as error:
         raise click.UsageError(str(error)) from None
     if any(row["error"] for row in result["rows"]):
@@ -148,7 +143,7 @@ def _show(result: dict[str, Any], console: Console) -> None:
         network = f"EMULATED links of {result['link']}, paced by the agent itself ({result['no_network']})"
     elif result["no_network"]:
         network = f"this machine's loopback ({result['no_network']})"
-    bench_table.machine(result, console)
+    output.machine(result, console)
     console.print(f"{result['hosts']} hosts, {network}; {result['elements']:,} parameters")
     _table(result["rows"], console)
     if result["then"] is not None:

@@ -4,8 +4,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import factor, number, printable, size
+from gravac_controller.cli.wording import factor, number, printable, size, table_of
 from gravac_controller.cli.wording import seconds as brief
 
 
