@@ -14,7 +14,7 @@ from gravac.compressors import COMPRESSORS
 from gravac.estimators import ESTIMATORS
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
-from gravac_controller.cli import main, members
+from gravac_controller.cli import entries, main
 
 REGISTRIES = {
     "Compressors": COMPRESSORS,
@@ -46,7 +46,7 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
 
 
 def test_no_two_members_of_a_kind_have_the_same_line() -> None:
-    told = [(entry.kind, members.what(entry, ENTRIES)) for entry in ENTRIES]
+    told = [(entry.kind, entries.what(entry, ENTRIES)) for entry in ENTRIES]
     assert len(set(told)) == len(told), {one for one in told if told.count(one) > 1}
 
 
@@ -69,7 +69,7 @@ def test_one_member_in_full(name: str) -> None:
             continue
         assert f"{name} ({entry.kind})" in output
         assert entry.source in output
-        assert members.use(entry) in output
+        assert entries.use(entry) in output
         for setting in entry.settings:
             assert re.search(rf"^{setting.name} ", output, re.MULTILINE)
         for trait in entry.traits:
@@ -106,7 +106,7 @@ def test_bytes_and_bounds() -> None:
 )
 def test_the_smaller_of_two_proven_errors_is_told(proven: dict[str, float], text: str) -> None:
     empty = dict.fromkeys(Cost.model_fields) | {"numel": 10}
-    assert members.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
+    assert entries.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_an_error_that_helps() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import re
 import shlex
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,15 +15,15 @@ from click.testing import CliRunner, Result
 from gravac_controller.cli import main
 from gravac_controller.page.bundle import CannotBundle, bundle
 from gravac_controller.page.files import STATIC
-from gravac_controller.report.figure import LONGEST_NAME, svg
-from gravac_controller.report.lines import Lines
-from gravac_controller.report.told import tell
+from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_figure
+from gravac_controller.report.summary import summarize
 from gravac_controller.views.history import MOST_CURVES, plain
 from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
 from tools.harness.recorded import Story
 from tools.harness.sinks import Disk
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
+SVG = "{http://www.w3.org/2000/svg}"
 BUDGET_BYTES = 10_000_000
 BUDGET_WINDOWS = 10_000
 
@@ -54,40 +55,59 @@ def test_a_page_is_small_and_whole(trace: Path, tmp_path: Path) -> None:
     assert without + (len(text) - without) / 200 * BUDGET_WINDOWS < BUDGET_BYTES
 
 
-def test_the_picture(trace: Path, tmp_path: Path) -> None:
+def test_the_figure_as_svg(trace: Path, tmp_path: Path) -> None:
     result = report(trace, trace, "--svg", tmp_path / "it.svg")
     assert result.exit_code == 0, result.output
     root = ElementTree.parse(tmp_path / "it.svg").getroot()
-    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= set(texts)
-    lines = [node.get("points") for node in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    assert len(lines) == 2 + 2 * 2, "the legend's, and CF and gain of each"
+    texts = {node.text for node in root.iter(f"{SVG}text")}
+    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= texts
+    text = (tmp_path / "it.svg").read_text()
+    assert COLORS[0] in text
+    assert COLORS[1] in text
 
 
-def test_text_in_the_picture_stays_text() -> None:
-    hostile = Lines("<script>&", first=[0], steps=[9], cfs=[1], gains=[None])
-    assert "&lt;script&gt;&amp;" in svg([hostile, hostile])
-    assert svg([hostile]).count("<polyline") == 1, "an unknown gain is not drawn"
+def test_the_same_trace_gives_the_same_figure(trace: Path, tmp_path: Path) -> None:
+    """Byte for byte: a figure in a repository changes only with its data."""
+    for name in ("one.svg", "two.svg"):
+        assert report(trace, "--svg", tmp_path / name).exit_code == 0
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_long_names_still_differ_in_the_picture() -> None:
+def test_text_in_the_figure_stays_text(tmp_path: Path) -> None:
+    names = ["<script>&", "$x^2$ _", "_hidden"]
+    jobs = [Lines(name, first=[0], steps=[9], cfs=[1], gains=[0.5]) for name in names]
+    write_figure(jobs, tmp_path / "it.svg", "svg")
+    root = ElementTree.parse(tmp_path / "it.svg").getroot()
+    texts = [(node.text or "").strip() for node in root.iter(f"{SVG}text")]
+    assert set(names) <= set(texts)
+
+
+def test_an_unknown_gain_leaves_a_gap() -> None:
+    line = Lines("a", first=[0, 10, 20], steps=[9, 19, 29], cfs=[1, 1, 10], gains=[0.5, None, 0.4])
+    assert [step for step, gain in line.gain_line() if gain == gain] == [9, 29]
+    assert line.factor_line() == [(0, 1), (19, 1), (20, 10), (29, 10)]
+
+
+def test_long_names_still_differ_in_the_figure(tmp_path: Path) -> None:
     names = ["a" * 64, "a" * 60 + " (2)"]
-    drawn = svg([Lines(name, first=[0], steps=[9], cfs=[1], gains=[1]) for name in names])
-    shown = re.findall(r">(a+…[^<]*)<", drawn)
+    write_figure([Lines(name, [0], [9], [1], [1]) for name in names], tmp_path / "it.svg", "svg")
+    shown = re.findall(r">(a+…[^<]*)<", (tmp_path / "it.svg").read_text())
     assert len(set(shown)) == 2
     assert all(len(name) <= LONGEST_NAME for name in shown)
 
 
-def test_the_picture_as_pixels(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_the_figure_as_png(trace: Path, tmp_path: Path) -> None:
     result = report(trace, "--png", tmp_path / "it.png")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pixels_need_an_extra(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    result = report(trace, "--png", tmp_path / "it.png")
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_a_figure_needs_an_extra(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = report(trace, f"--{form}", tmp_path / "it")
     assert result.exit_code == 2
     assert "pip install 'gravac[plots]'" in result.output
 
@@ -193,7 +213,7 @@ def test_a_short_trace_is_kept_whole() -> None:
 
 
 def test_figures_count_every_window(trace: Path) -> None:
-    whole, few = tell(trace), tell(trace, 100)
+    whole, few = summarize(trace), summarize(trace, 100)
     assert len(few.history.windows) <= 101 < len(whole.history.windows) == 200
     assert few.figures == whole.figures
     assert whole.figures.steps == 4000

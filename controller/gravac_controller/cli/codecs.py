@@ -35,15 +35,15 @@ def codecs(name: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"members": [entry.model_dump(mode="json") for entry in entries]}))
         return
-    from gravac_controller.cli import listing  # only now: it needs torch
+    from gravac_controller.cli.entries import in_full, overview  # only now: it needs torch
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     with console.capture() as shown:
         if name is None:
-            listing.overview(console, entries)
+            overview(console, entries)
         else:
             for entry in entries:
-                listing.in_full(console, entry)
+                in_full(console, entry)
     click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
 
 

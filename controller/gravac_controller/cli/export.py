@@ -7,13 +7,10 @@ import click
 
 from gravac.traces.trace import TraceError
 from gravac_controller.cli.wording import near, printable
-from gravac_controller.export.csv_table import write_csv
-from gravac_controller.export.openmetrics import write_openmetrics
-from gravac_controller.export.parquet import write_parquet
-from gravac_controller.export.tables import of_steps, of_windows
-from gravac_controller.export.tensorboard import write_tensorboard
+from gravac_controller.export.series import write_openmetrics, write_tensorboard
+from gravac_controller.export.tables import of_steps, of_windows, write_csv, write_parquet
 from gravac_controller.extras import MissingExtra
-from gravac_controller.report.told import fresh, windows_of
+from gravac_controller.report.summary import empty_job, windows_of
 from gravac_controller.views.models import WindowView
 
 
@@ -57,7 +54,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
       gravac export gravac-runs/my-job --to openmetrics -o my-job.om
       promtool tsdb create-blocks-from openmetrics my-job.om /var/lib/prometheus
     """
-    live, notes = fresh(), list[str]()
+    live, notes = empty_job(), list[str]()
     both = windows_of(trace, live, notes)
     windows: Iterator[WindowView] = (view for view, _ in both)
     if rows == "steps" and form not in ("csv", "parquet"):

@@ -13,7 +13,7 @@ from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
 from gravac.traces.trace import TraceError, read
 from gravac_controller.cli.wording import printable
-from gravac_controller.client import Client, ControllerError, running
+from gravac_controller.client import Client, ControllerError, running_controllers
 from gravac_controller.live.present import job_view
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
@@ -135,7 +135,7 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
     """What ``text`` names: a trace, a folder of one, or an address. Null: all controllers that run on ``data_dir``,
     else the one at the usual port, else the ``most`` newest journals in ``data_dir``. Raises Nothing."""
     if text is None:
-        found: list[Source] = [_closing(client) for client in running(data_dir, token)]
+        found: list[Source] = [_closing(client) for client in running_controllers(data_dir, token)]
         return found or _usual(token) or _newest(data_dir, most)
     path = Path(text)
     if path.is_dir():

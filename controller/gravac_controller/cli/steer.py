@@ -21,10 +21,10 @@ from gravac_controller.client import (
     Client,
     ControllerError,
     NoController,
+    OverrideState,
     Refused,
-    Seen,
-    left_for_us,
-    running,
+    owner_control_token,
+    running_controllers,
 )
 
 Action = Literal["pin", "dense", "pause", "resume"]
@@ -171,11 +171,13 @@ def _give(
             click.echo(printable(line))
 
 
-def _order(client: Client, job: str, action: Action, cf: float | None, actor: str, note: str) -> Seen:
+def _order(
+    client: Client, job: str, action: Action, cf: float | None, actor: str, note: str
+) -> OverrideState:
     """Give the order about what holds now. Raises ControllerError, and click's own for what is no order."""
     for left in reversed(range(TRIES)):
         try:
-            return client.order(job, action, actor=actor, seen=client.override(job), cf=cf, note=note)
+            return client.order(job, action, actor=actor, current=client.override(job), cf=cf, note=note)
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
             raise click.UsageError(f"--{field}: {error.errors()[0]['msg']}") from None
@@ -185,7 +187,7 @@ def _order(client: Client, job: str, action: Action, cf: float | None, actor: st
     raise AssertionError
 
 
-def _outcome(client: Client, job: str, given: Seen, seconds: float) -> Outcome:
+def _outcome(client: Client, job: str, given: OverrideState, seconds: float) -> Outcome:
     """Wait for the decision that obeys. Raises ControllerError."""
     order, until = given.view.waiting, time.monotonic() + seconds
     if order is None:  # nothing to resume
@@ -225,11 +227,11 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
     """The controller at ``url``, or the running one that has the job. Raises ControllerError, Nothing."""
     if url is not None:
         try:
-            return Client(url, token or left_for_us(data_dir, url))
+            return Client(url, token or owner_control_token(data_dir, url))
         except ValueError as error:
             raise click.UsageError(f"--{error}") from None
     known, asked = list[str](), list[str]()
-    for client in (*running(data_dir, token, steering=True), Client(DEFAULT_URL, token)):
+    for client in (*running_controllers(data_dir, token, steering=True), Client(DEFAULT_URL, token)):
         try:
             names = [one.job for one in client.jobs()]
         except NoController:

@@ -10,10 +10,10 @@ Answers are the records of ``gravac_controller.views.models``. Errors, all ``Con
 answers there), ``NotAController`` (something else does, or another version), ``Refused`` (it says no, and why).
 """
 
-from gravac_controller.client.calls import Client, Seen
-from gravac_controller.client.errors import ControllerError, NoController, NotAController, Refused
-from gravac_controller.client.find import left_for_us, running
-from gravac_controller.client.stream import Message
+from gravac_controller.client.client import Client, OverrideState
+from gravac_controller.client.connection import ControllerError, NoController, NotAController, Refused
+from gravac_controller.client.discovery import owner_control_token, running_controllers
+from gravac_controller.client.events import Message
 
 __all__ = [
     "Client",
@@ -21,8 +21,8 @@ __all__ = [
     "Message",
     "NoController",
     "NotAController",
+    "OverrideState",
     "Refused",
-    "Seen",
-    "left_for_us",
-    "running",
+    "owner_control_token",
+    "running_controllers",
 ]

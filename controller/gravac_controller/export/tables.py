@@ -1,19 +1,23 @@
-"""What is exported as a table: the windows of a trace, or their steps where the trace lists them."""
+"""A trace as a table, in CSV or Parquet: a row for each window, or for each step where the trace lists steps."""
 
+import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
 from gravac.protocol import WindowReport
 from gravac.protocol.detail import COLUMNS as DETAIL
 from gravac.traces.trace import TraceError, read
-from gravac_controller.report.told import journal
+from gravac_controller.extras import needs
+from gravac_controller.report.summary import journal_path
 from gravac_controller.views.columns import COLUMNS, PHASES, Value, row_of
 from gravac_controller.views.models import WindowView
 
 WHOLE = ("epoch", "payload_bytes", "nonfinite_ranks", "failed_ranks")
+ROW_GROUP = 10_000
+"""Rows in a row group of Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,47 @@ def of_steps(path: Path, notes: list[str]) -> Table:
     return Table(tuple(columns), chain([first], rows))
 
 
+def write_csv(table: Table, path: Path) -> int:
+    """Write it; numbers are as short as they can be without losing a bit, unknown is empty. Returns the rows.
+
+    Raises OSError, and what reading the rows does.
+    """
+    rows = 0
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(column.name for column in table.columns)
+        for row in table.rows:
+            writer.writerow(row)
+            rows += 1
+    return rows
+
+
+def write_parquet(table: Table, path: Path) -> int:
+    """Write it: 64-bit integers and floats, text; unknown is null. Returns the rows.
+
+    Raises MissingExtra without pyarrow, OSError, and what reading the rows does.
+    """
+    with needs("parquet", "pyarrow"):
+        import pyarrow
+        from pyarrow.parquet import ParquetWriter
+    types = {"integer": pyarrow.int64(), "number": pyarrow.float64(), "text": pyarrow.string()}
+    schema = pyarrow.schema([(column.name, types[column.kind]) for column in table.columns])
+    rows = 0
+    with ParquetWriter(path, schema) as writer:
+        rest = iter(table.rows)
+        while some := list(islice(rest, ROW_GROUP)):
+            values = zip(*some, strict=True)
+            arrays = [
+                pyarrow.array(each, type=types[column.kind])
+                for column, each in zip(table.columns, values, strict=True)
+            ]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+            rows += len(some)
+    return rows
+
+
 def _steps(path: Path, notes: list[str]) -> Iterator[tuple[Value, ...]]:
-    trace = read(journal(path))
+    trace = read(journal_path(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and line.record.steps is not None:
             detail = line.record.steps

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -11,13 +11,11 @@ from rich.console import Console
 from gravac import policies
 from gravac.traces.parts import ACTIVE
 from gravac.traces.trace import TraceError, read
-from gravac_controller.cli.whatif import plot as whatif_plot
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif import show as whatif_show
+from gravac_controller.cli.whatif.plot import draw
+from gravac_controller.cli.whatif.show import show
 from gravac_controller.cli.wording import printable
-
-if TYPE_CHECKING:
-    from gravac_controller.cli.whatif.answer import Question
+from gravac_controller.extras import MissingExtra
 
 PIPED_WIDTH = 160
 
@@ -82,7 +80,7 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE.svg",
-    help="Draw it, too.",
+    help="Also draw the answer, as SVG; needs pip install 'gravac[plots]'.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def whatif(
@@ -116,7 +114,9 @@ def whatif(
     answer = _answered(trace, bandwidths, latency, counts, compressor, policy, factors, recorded_on)
     if plot is not None:
         try:
-            plot.write_text(whatif_plot.draw(answer), encoding="utf-8")
+            draw(answer, plot)
+        except MissingExtra as error:
+            raise click.ClickException(f"--plot: {error}") from None
         except OSError as error:
             message = f"{str(plot)!r} cannot be written: {error.strerror}"
             raise click.BadParameter(message, param_hint="--plot") from None
@@ -124,7 +124,7 @@ def whatif(
         click.echo(json.dumps(answer))
         return
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    whatif_show.show(answer, console)
+    show(answer, console)
 
 
 def _answered(
@@ -138,7 +138,7 @@ def _answered(
     recorded_on: tuple[float, float | None] | None,
 ) -> dict[str, Any]:
     try:
-        from gravac_controller.cli.whatif import answer as whatif_answer
+        from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -147,7 +147,7 @@ def _answered(
         ) from None
     if compressor is not None:
         _check_codec(compressor)
-    question: Question = whatif_answer.Question(
+    question = Question(
         bandwidths=bandwidths,
         latency_seconds=latency,
         ranks=counts,
@@ -158,10 +158,10 @@ def _answered(
     )
     try:
         lines = read(trace / ACTIVE if trace.is_dir() else trace)
-        return whatif_answer.answer(lines, str(trace), question)
+        return answer(lines, str(trace), question)
     except TraceError as error:
         raise Unusable(printable(str(error))) from None
-    except whatif_answer.Unanswerable as error:
+    except Unanswerable as error:
         raise Unusable(printable(f"{trace}: {error}")) from None
 
 

@@ -4,15 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gravac_controller.client.calls import Client
-from gravac_controller.client.errors import ControllerError
-from gravac_controller.client.wire import base_of
+from gravac_controller.client.client import Client
+from gravac_controller.client.connection import ControllerError, base_url
 from gravac_controller.lock import LOCK_NAME, control_token_in, read_note
 
 PROBE_SECONDS = 2.0
 
 
-def running(data_dir: Path, token: str | None = None, *, steering: bool = False) -> Iterator[Client]:
+def running_controllers(
+    data_dir: Path, token: str | None = None, *, steering: bool = False
+) -> Iterator[Client]:
     """A client for each controller that works on ``data_dir`` or a job of it; the one started last comes first.
 
     What a dead one left behind is passed over: the address must be answered by the very start that wrote it.
@@ -33,12 +34,12 @@ def running(data_dir: Path, token: str | None = None, *, steering: bool = False)
             yield Client(url, known if _ours(path) else None)
 
 
-def left_for_us(data_dir: Path, url: str) -> str | None:
+def owner_control_token(data_dir: Path, url: str) -> str | None:
     """The control token that the controller at ``url`` left for the owner of its folder, which we must be.
 
     Raises ValueError for what is no address.
     """
-    wanted = base_of(url)
+    wanted = base_url(url)
     for path in _notes(data_dir):
         noted = (read_note(path) or {}).get("url")
         if noted == wanted and _ours(path) and (token := control_token_in(path.parent)) is not None:

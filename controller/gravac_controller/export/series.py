@@ -1,6 +1,8 @@
-"""A trace as OpenMetrics with times, for Prometheus to backfill: ``promtool tsdb create-blocks-from openmetrics``.
+"""A trace as time series: OpenMetrics for Prometheus, event files for TensorBoard.
 
-The metrics are those of ``/metrics``, one sample a window, so that dashboards show an old run as they show a live one.
+OpenMetrics: the metrics of ``/metrics`` with times, one sample a window, which ``promtool tsdb create-blocks-from
+openmetrics`` turns into blocks. Dashboards then show an old run as they show a live one. TensorBoard: a scalar for each
+column of the table of windows, by step; the extra ``gravac[tensorboard]`` installs the writer, which needs no torch.
 """
 
 import math
@@ -12,12 +14,18 @@ from typing import IO
 
 from prometheus_client.core import CounterMetricFamily
 
+from gravac_controller.extras import needs
 from gravac_controller.metrics.exposition import picture
 from gravac_controller.metrics.rows import JobPicture, Row
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.replay.replayed import ReplayedLive
+from gravac_controller.views.columns import COLUMNS, row_of
 from gravac_controller.views.models import DecisionView, WindowView
 
+PREFIX = "gravac/"
+"""Of the tags in TensorBoard."""
+NOT_DRAWN = {"window", "first_step", "last_step", "time"}
+"""Columns that are the axes in TensorBoard."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -46,6 +54,32 @@ def write_openmetrics(
             for row, file in zip(TABLE, files, strict=True):
                 _family(row, file, out)
             out.write("# EOF\n")
+    return rows
+
+
+def write_tensorboard(windows: Iterable[WindowView], folder: Path) -> int:
+    """Write an event file into ``folder``: ``gravac/gain`` … by the window's last step, at the time it arrived.
+
+    What is unknown has no point. Returns the windows. Raises MissingExtra without tensorboard, OSError.
+    """
+    with needs("tensorboard", "tensorboard"):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    writer, rows = EventFileWriter(str(folder)), 0
+    try:
+        for view in windows:
+            values = [
+                Summary.Value(tag=PREFIX + column.name, simple_value=float(value))
+                for column, value in zip(COLUMNS, row_of(view), strict=True)
+                if column.name not in NOT_DRAWN and isinstance(value, int | float)
+            ]
+            writer.add_event(
+                Event(wall_time=view.time, step=view.report.last_step, summary=Summary(value=values))
+            )
+            rows += 1
+    finally:
+        writer.close()
     return rows
 
 

@@ -38,7 +38,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TraceSummary:
     """One trace."""
 
     path: str
@@ -49,7 +49,7 @@ class Told:
     notes: tuple[str, ...]
 
 
-def journal(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     """The trace that a path names: a file, or the folder of a job."""
     return path / ACTIVE if path.is_dir() else path
 
@@ -62,7 +62,7 @@ def windows_of(
     Raises TraceError.
     """
     waiting: WindowView | None = None
-    trace = read(journal(path))
+    trace = read(journal_path(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and waiting is not None:
             yield waiting, None
@@ -81,21 +81,21 @@ def windows_of(
         notes += trace.notes
 
 
-def fresh() -> ReplayedLive:
+def empty_job() -> ReplayedLive:
     """A job of which nothing is known yet; it keeps no more of the past than it must."""
     return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
 
 
-def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
+def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
     """Read a trace once. ``most``: windows that are kept (``thinning.Thinned``). Raises TraceError."""
-    live, history, sums, notes = fresh(), History(most), _Sums(), list[str]()
+    live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
     for view, decision in windows_of(path, live, notes):
         history.begin(live.decisions[0])
         sums.add(view)
         history.add(view, decision)
     history.begin(live.decisions[0])
-    live.interrupted = not being_written(journal(path))
-    return Told(
+    live.interrupted = not being_written(journal_path(path))
+    return TraceSummary(
         path=str(path),
         view=present.job_view(live),
         heat=present.rank_heat(live),
@@ -105,10 +105,10 @@ def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
     )
 
 
-def labels(told: list[Told]) -> list[str]:
+def labels(summaries: list[TraceSummary]) -> list[str]:
     """A name for each that no other has."""
     given: list[str] = []
-    for one in told:
+    for one in summaries:
         name, number = one.view.job, 2
         while name in given:
             name, number = f"{one.view.job} ({number})", number + 1
@@ -148,9 +148,9 @@ class _Sums:
         )
 
 
-def thinning_note(told: Told) -> str:
+def thinning_note(summary: TraceSummary) -> str:
     """What was left out, in one sentence; empty where nothing was."""
-    windows = told.history.windows
+    windows = summary.history.windows
     if len(windows) == windows.windows:
         return ""
     return (

@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from gravac.protocol import Phase, Record, Rule
 from gravac.protocol.orders import Order
-from gravac_controller.client.errors import NotAController
-from gravac_controller.client.stream import Message, messages
-from gravac_controller.client.wire import Answer, Wire
+from gravac_controller.client.connection import Answer, Connection, NotAController
+from gravac_controller.client.events import Message, messages
 from gravac_controller.views.models import (
     CandidatesView,
     DecisionView,
@@ -40,7 +39,7 @@ PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Seen:
+class OverrideState:
     """Who decides, and the tag that says that this was seen."""
 
     view: OverrideView
@@ -56,18 +55,18 @@ class Client:
 
     def __init__(self, url: str, token: str | None = None, *, seconds: float = 5.0) -> None:
         """``seconds``: longest wait for a piece of an answer. Raises ValueError for what is no address."""
-        self._wire = Wire(url, token, seconds)
+        self._connection = Connection(url, token, seconds)
         self._known: dict[str, tuple[str, Record]] = {}
 
     @property
     def url(self) -> str:
         """The address, scheme://host:port."""
-        return self._wire.url
+        return self._connection.url
 
     @property
     def shows_token(self) -> bool:
         """Whether its requests carry a token."""
-        return self._wire.token is not None
+        return self._connection.token is not None
 
     def health(self) -> Health:
         """Whether it is alive, and which start of it: ``/healthz``."""
@@ -137,7 +136,7 @@ class Client:
         First a snapshot; or, with the id of the last message seen, what came since. Ends when the server ends it.
         """
         headers = {} if after is None else {"Last-Event-ID": after}
-        with self._wire.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
+        with self._connection.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
             yield from messages(response)
 
     def trace(self, name: str, file: Path) -> int:
@@ -146,14 +145,17 @@ class Client:
         Raises OSError when ``file`` cannot be written.
         """
         written = 0
-        with self._wire.open(_job(name, "trace"), {}, STREAM_SECONDS) as response, file.open("wb") as out:
-            while piece := self._wire.piece(response, PIECE):
+        with (
+            self._connection.open(_job(name, "trace"), {}, STREAM_SECONDS) as response,
+            file.open("wb") as out,
+        ):
+            while piece := self._connection.piece(response, PIECE):
                 written += out.write(piece)
         return written
 
-    def override(self, name: str) -> Seen:
+    def override(self, name: str) -> OverrideState:
         """Who decides, the policy or an operator: ``/v1/jobs/{job}/override``."""
-        return _seen(self._wire.ask("GET", _job(name, "override")), self.url)
+        return _override_state(self._connection.ask("GET", _job(name, "override")), self.url)
 
     def order(
         self,
@@ -161,21 +163,21 @@ class Client:
         action: Literal["pin", "dense", "pause", "resume"],
         *,
         actor: str,
-        seen: Seen,
+        current: OverrideState,
         cf: float | None = None,
         note: str = "",
-    ) -> Seen:
+    ) -> OverrideState:
         """Give an order about what was ``seen``; it is obeyed from the next window on. Needs the operators' token.
 
         Raises pydantic.ValidationError for what is no order, Refused with status 412 when things have moved on.
         """
         body = Order(action=action, cf=cf, actor=actor, note=note).model_dump_json().encode()
-        headers = {"If-Match": seen.tag}
-        return _seen(self._wire.ask("PUT", _job(name, "override"), body, headers), self.url)
+        headers = {"If-Match": current.tag}
+        return _override_state(self._connection.ask("PUT", _job(name, "override"), body, headers), self.url)
 
     def close(self) -> None:
         """Give up the connection."""
-        self._wire.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -189,7 +191,7 @@ class Client:
         cursor: str | int | None = after
         while True:
             path = _path(_job(name, what), limit=500, after=cursor, **wanted)
-            found = _parse(self._wire.ask("GET", path).body, page, self.url)
+            found = _parse(self._connection.ask("GET", path).body, page, self.url)
             yield from found.items
             if found.next is None:
                 return
@@ -197,7 +199,7 @@ class Client:
 
     def _get(self, path: str, model: type[R]) -> R:
         tag, known = self._known.get(path, (None, None))
-        answer = self._wire.ask("GET", path, None, {} if tag is None else {"If-None-Match": tag})
+        answer = self._connection.ask("GET", path, None, {} if tag is None else {"If-None-Match": tag})
         if answer.status == 304 and isinstance(known, model):
             return known
         record = _parse(answer.body, model, self.url)
@@ -216,8 +218,8 @@ def _parse(body: bytes, model: type[R], url: str) -> R:
         raise NotAController(f"what answers at {url} is not a gravac controller of this version") from None
 
 
-def _seen(answer: Answer, url: str) -> Seen:
-    return Seen(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
+def _override_state(answer: Answer, url: str) -> OverrideState:
+    return OverrideState(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
 
 
 def _job(name: str, what: str = "") -> str:

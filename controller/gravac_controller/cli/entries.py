@@ -1,7 +1,10 @@
-"""What the catalogue says of a member, in words and short tables: for ``gravac codecs`` and the catalogue page."""
+"""The catalogue as text: what is known of each member, for ``gravac codecs`` and for docs/catalogue.md."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
 
 from gravac.catalogue import RANKS, Cost, Entry, Kind
 from gravac_controller.cli.wording import size
@@ -93,8 +96,8 @@ def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
         "Held": [_size(cost.held_bytes) for cost in entry.costs],
         "Proven error at most": [bound(cost) for cost in entry.costs],
     }
-    told = {head: cells for head, cells in columns.items() if any(cells)}
-    return list(told), [list(row) for row in zip(*told.values(), strict=True)]
+    filled = {head: cells for head, cells in columns.items() if any(cells)}
+    return list(filled), [list(row) for row in zip(*filled.values(), strict=True)]
 
 
 def sends(entry: Entry) -> str:
@@ -117,6 +120,52 @@ def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
     if cost.link_bytes is not None:
         return f"{LINK}, {million}, CF {cost.cf:g}"
     return f"Payload, {million}, CF {cost.cf:g}"
+
+
+def overview(console: Console, entries: Sequence[Entry]) -> None:
+    """Every kind with its members, one line each where there is room."""
+    for kind, words in KINDS.items():
+        head, _, of = sends_of(kind, entries).partition(", ")
+        sent = f"; {head.lower()}: {of}" if head else ""
+        console.print(f"{words.title}: {words.does}{sent}", style="bold")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("Name", no_wrap=True)
+        if head:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("What")
+        for entry in entries:
+            if entry.kind == kind:
+                table.add_row(entry.name, *([sends(entry)] if head else []), what(entry, entries))
+        console.print(table)
+        console.print()
+
+
+def in_full(console: Console, entry: Entry) -> None:
+    """All that is known of one member."""
+    console.print(f"{entry.name} ({entry.kind})", style="bold")
+    for paragraph in (entry.summary, *entry.details.split("\n\n")):
+        console.print(prose(paragraph))
+    console.print()
+    facts = {"source": entry.source, "use": use(entry)}
+    facts |= {"is": traits(entry), "is not": traits(entry, held=False)}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for key, value in facts.items():
+        if value:
+            table.add_row(key, value)
+    console.print(table)
+    for head, rows in (settings(entry), costs(entry)):
+        if not rows:
+            continue
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for column in head:
+            table.add_column(column, justify="right" if numeric(column) else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print()
+        console.print(table)
+    console.print()
 
 
 def _factor(cf: float | None) -> str:

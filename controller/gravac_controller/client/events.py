@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from gravac_controller.client.errors import NoController, NotAController
+from gravac_controller.client.connection import NoController, NotAController
 from gravac_controller.live.messages import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
 
 KINDS: dict[str, type[Snapshot | WindowDelta | EventDelta | EndView | JobDelta]] = {
