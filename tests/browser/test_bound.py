@@ -62,9 +62,9 @@ def test_unknown_says_why(shared: Controller, open_page: OpenPage, why: str) -> 
     assert tile(tab) == (
         "–",
         {
-            "alone": "one rank has no other to compare with",
-            "uncounted": "the trainer's batch size is not known; tell agent.log(samples=…)",
-            "never-dense": "not measured: only windows that send everything show it (warm-up, fallback)",
-            "drowned": "noise drowned the gradient: probably far above your global batch (64)",
+            "alone": "needs at least two ranks",
+            "uncounted": "the trainer's batch size is unknown; pass it to agent.log(samples=…)",
+            "never-dense": "not measured: only windows of uncompressed gradients show it (warm-up, fallback)",
+            "drowned": "too noisy to measure: probably far above your global batch (64)",
         }[why],
     )

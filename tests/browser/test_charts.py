@@ -72,7 +72,7 @@ def test_zoom_is_shared_and_in_the_address(story: Story, controller: Controller,
 def test_cursor_is_linked(story: Story, controller: Controller, open_page: OpenPage) -> None:
     tab = open_page(controller.url)
     tab.wait(READY)
-    over = tab.page.locator("#chart-owed .u-over")
+    over = tab.page.locator("#chart-backlog .u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
     tab.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
@@ -121,11 +121,11 @@ def test_a_mouse_that_rests_leaves_the_cursor_to_the_keys(
     """What a key opens moves the charts: one leaves the mouse, another comes to lie under it. Nobody pointed at it."""
     tab = open_page(controller.url)
     tab.wait(READY)
-    gain, owed = (tab.page.locator(f"#chart-{name} .plot") for name in ("gain", "owed"))
+    gain, backlog = (tab.page.locator(f"#chart-{name} .plot") for name in ("gain", "backlog"))
     gain.focus()
     tab.page.keyboard.press("Home")
     tab.shows("#readout", "Window 0 ·")
-    owed.hover()
+    backlog.hover()
     tab.until(lambda: not tab.text("#readout").startswith("Window 0 ·"), "the mouse has the cursor")
     tab.page.keyboard.press("ArrowRight")
     tab.shows("#readout", "Window 1 ·")

@@ -9,7 +9,7 @@ from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 
-CHARTS = ("cf", "gain", "owed", "steps", "loss")
+CHARTS = ("cf", "gain", "backlog", "steps", "loss")
 
 
 def shows(tab: Tab, selector: str, text: str) -> None:
@@ -62,8 +62,8 @@ def test_saved_bytes_are_the_controllers(controller: Controller, open_page: Open
     assert f"{saved:.2f} GB\nnot sent (exact)" in tab.text("#saved").replace(" not", "\nnot")
     assert "saved (estimate)" in tab.text("#saved")
     assert "median in warm-up" in tab.text("#saved")
-    assert "By the slowest and the fastest of 2 dense windows: " in tab.text("#saved")
-    assert "of that wait is gone" in tab.text("#saved")
+    assert "Range from the slowest and the fastest of 2 dense windows: " in tab.text("#saved")
+    assert "of that wait is saved" in tab.text("#saved")
 
 
 def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> None:
@@ -91,7 +91,7 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     low = tab.page.evaluate(shape)
     story.play(1, nonfinite_steps=1)
     shows(tab, "#risk-word", "raised")
-    assert tab.page.evaluate(shape) != low, "colour is not the only sign"
+    assert tab.page.evaluate(shape) != low, "color is not the only sign"
     story.play(1, levels=())
     shows(tab, "#risk-word", "unknown")
 
@@ -151,7 +151,7 @@ def test_faults_and_the_end(controller: Controller, open_page: OpenPage) -> None
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#faults tbody tr").split("\t") == [
-        "▲ steps with a gradient that is not finite",
+        "▲ steps with a non-finite gradient",
         "1",
         "window 3",
         "window 3",
@@ -190,7 +190,7 @@ def test_the_heat_map_shows_who_was_slow_when(shared: Controller, open_page: Ope
             .getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]""",
             [x, y],
         )
-    assert table[4, 4] != table[7, 4] == table[4, 3], "the straggler's colour, and only then"
+    assert table[4, 4] != table[7, 4] == table[4, 3], "the straggler's color, and only then"
     x, y = point(7, 4)
     tab.page.mouse.click(box["x"] + x, box["y"] + y)
     tab.shows("#card-title", "No change")

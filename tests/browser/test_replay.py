@@ -134,7 +134,7 @@ def test_the_slider_and_the_address(ui: Ui, open_page: OpenPage) -> None:
     slider = tab.page.locator("#scrub")
     slider.focus()
     tab.page.keyboard.press("Home")
-    tab.shows("#scrub-text", "As of the start")
+    tab.shows("#scrub-text", "At the start")
     assert tab.text("#cf") == "dense"
     assert tab.page.locator("#charts").is_hidden()
     tab.page.keyboard.press("ArrowRight")

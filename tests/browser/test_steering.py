@@ -57,7 +57,7 @@ def confirm(tab: Tab, button: str, answer: str = TAKEN) -> None:
 
 
 def said(tab: Tab, text: str) -> None:
-    tab.shows("#steer-said", text)
+    tab.shows("#steer-result", text)
 
 
 def order_of(controller: Controller, job: str) -> object:
@@ -109,7 +109,7 @@ def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> 
     assert not any(TOKEN in text for text in held)
     tab.page.locator("#steer-forget").click()
     tab.page.locator("#steer-pause").click()
-    said(tab, "Type the control token first.")
+    said(tab, "Enter the control token first.")
     assert tab.page.evaluate("document.activeElement.id") == "steer-token"
 
 
@@ -138,7 +138,7 @@ def test_an_order_whose_answer_is_lost_may_have_been_taken(steered: Controller, 
 
     tab.page.route("**/override", lose_the_answer)
     confirm(tab, "#steer-dense", "No answer ")
-    assert "may have been taken" in tab.text("#steer-said")
+    assert "may have been taken" in tab.text("#steer-result")
     assert order_of(steered, "unanswered") is not None
     tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: dense.")
     only_refusals(tab)

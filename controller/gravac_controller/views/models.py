@@ -157,6 +157,7 @@ class JobView(JobSummary):
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
     event_counts: dict[str, int] = Field(description="How many of each kind the job has had, over all of it.")
     missing_windows: int = Field(description="Windows that never arrived.")
+    stale_seconds: Seconds = Field(description="Seconds without a report after which the job is stale.")
     control_enabled: bool = Field(
         description="Whether operators may steer over HTTP, with the control token."
     )

@@ -12,8 +12,8 @@ const LOOK_AGAIN_MS = 400;  // while its server reads on
 const LONG_MS = 60_000;  // a long trace is some 20 MB, from this machine to itself
 
 export class Replay {
-  constructor(state, screen, take) {
-    Object.assign(this, { state, screen, take });
+  constructor(state, screen, share) {
+    Object.assign(this, { state, screen, share });
     this.job = this.shown = null;  // the name; the job as of the window on show
     this.all = { rows: [], decisions: [] };
     this.problem = "";  // why the trace ends where it does
@@ -46,7 +46,7 @@ export class Replay {
   async found(job) {
     if (this.job !== null) return;
     this.job = job;
-    this.take.show(job);
+    this.share.show(job);
     try {
       await this.read();
     } catch {
@@ -57,15 +57,15 @@ export class Replay {
   /** Show what the server has read of the trace, and again when there is much more of it, until that is all. */
   async read() {
     for (let known = 0, done = false; !done;) {
-      const told = await getJson(jobPath(this.job, `/history?known=${known}`), LONG_MS);
-      ({ done, problem: this.problem } = told);
-      if (told.history !== undefined) {
-        known = told.windows;
-        this.all = { rows: rowsOf(told.history), decisions: viewsOf(told.history) };
+      const answer = await getJson(jobPath(this.job, `/history?known=${known}`), LONG_MS);
+      ({ done, problem: this.problem } = answer);
+      if (answer.history !== undefined) {
+        known = answer.windows;
+        this.all = { rows: rowsOf(answer.history), decisions: viewsOf(answer.history) };
         this.scrubber.show(this.all.rows, known);
         await this.look();
       }
-      this.scrubber.reading(done ? null : told.share);
+      this.scrubber.reading(done ? null : answer.share);
       setHidden($("trace"), !done);
       if (!done) await new Promise((resolve) => { setTimeout(resolve, LOOK_AGAIN_MS); });
     }

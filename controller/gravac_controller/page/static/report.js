@@ -8,8 +8,8 @@ import { showClock, showLists } from "./screen.js";
 const STATUS = { key: "replay", word: "report", text: "", grey: false };
 
 export class Report {
-  constructor(state, screen, take) {
-    Object.assign(this, { state, screen, take });
+  constructor(state, screen, share) {
+    Object.assign(this, { state, screen, share });
     const { jobs, made_by: by } = JSON.parse($("report-data").textContent);
     this.jobs = jobs.map((one) => ({ ...one, rows: rowsOf(one), views: viewsOf(one) }));
     this.shown = this.wanted = null;  // the job on show; the label that the address asks for
@@ -36,7 +36,7 @@ export class Report {
     if (found === this.shown) return;
     if (this.shown !== null) this.screen.clear();
     this.shown = found;
-    this.take.job = found.label;
+    this.share.job = found.label;
     showNotes(found, this.jobs.length);
     this.tick();
     this.state.replay(found.rows, found.views, found.job);
@@ -58,6 +58,6 @@ export class Report {
 }
 
 function showNotes({ path, job, notes }, jobs) {
-  const about = `${jobs > 1 ? `${job.job}, as it was at the end of` : "As of the end of"} the trace ${path}.`;
+  const about = `${jobs > 1 ? `${job.job}: the state` : "State"} at the end of the trace ${path}.`;
   $("report-notes").replaceChildren(...[about, ...notes].map((note) => el("li", {}, note)));
 }
