@@ -24,7 +24,7 @@ from traces import STORED, make
 
 from tools.harness.chromium import READY, Tab, launch
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 WATCH = """
@@ -157,7 +157,7 @@ def main() -> None:
         launch(playwright) as browser,
     ):
         disk = Disk()
-        Story(disk).play(given.windows)
+        RecordedJob(disk).play(given.windows)
         disk.write(Path(folder) / "runs", itertools.count(1_700_000_000).__next__)
         controller = Controller(Path(folder) / "runs")
         try:

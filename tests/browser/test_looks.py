@@ -6,7 +6,7 @@ import pytest
 
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.browser
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds, on one controller for the whole file: these tests change nothing."""
     controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
-    story = Story(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
-    story.until("hold")
-    story.play(3)
-    story.event("note", "x" * 300)
+    recorded = RecordedJob(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
+    recorded.until("hold")
+    recorded.play(3)
+    recorded.event("note", "x" * 300)
     yield controller.url
     controller.stop()
 

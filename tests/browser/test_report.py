@@ -10,10 +10,9 @@ from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from gravac_controller.views.columns import NAMES
-from tests.browser.test_accessible import serious
-from tests.browser.test_replay import SHOWN, Ui, opened, pictures
+from tests.support.browser import PARTS, TraceServer, open_trace, serious, texts_of
 from tools.harness.chromium import READY, OpenPage, Tab
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 pytestmark = pytest.mark.browser
@@ -24,7 +23,7 @@ HOSTILE = '</script><script>hacked = 1</script><img src=x onerror="hacked = 1"><
 def written(folder: Path, job: str, windows: int, **how: object) -> Path:
     """A finished job's journal."""
     disk = Disk()
-    told = Story(disk, job=job, world_size=3, curves=True, **how)  # type: ignore[arg-type]
+    told = RecordedJob(disk, job=job, world_size=3, curves=True, **how)  # type: ignore[arg-type]
     told.play(windows)
     told.event("nonfinite", f"a gradient was infinite {HOSTILE}")
     told.end()
@@ -71,19 +70,19 @@ def shown(open_page: OpenPage, url: str, **look: object) -> Tab:
 def test_it_says_what_the_page_of_a_server_says(
     traces: list[Path], report: Report, open_page: OpenPage
 ) -> None:
-    ui = Ui(traces[0])
+    ui = TraceServer(traces[0])
     try:
-        server = opened(open_page, ui.url)
-        served = pictures(server)
+        server = open_trace(open_page, ui.url)
+        served = texts_of(server)
         server.page.goto("about:blank")  # it would ask again, and find nobody
     finally:
         ui.stop()
     tab = shown(open_page, report(traces[0]))
-    told = pictures(tab)
-    assert {part: told[part] for part in SHOWN} == served
+    told = texts_of(tab)
+    assert {part: told[part] for part in PARTS} == served
     assert tab.text("#heat-note").startswith("Slowest: Rank")
     assert tab.text("#chip-word") == "report"
-    assert tab.text("#report-notes") == f"As of the end of the trace {traces[0]}."
+    assert tab.text("#report-notes") == f"State at the end of the trace {traces[0]}."
 
 
 def test_it_asks_nobody_and_may_not(traces: list[Path], report: Report, open_page: OpenPage) -> None:

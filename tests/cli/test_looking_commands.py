@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gravac.protocol import Decision, JobAnswer, WindowAnswer
 from gravac_controller.cli import main
 from tests.support.traces_made import make
-from tools.harness.builders import Trainer, spec
+from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
@@ -31,28 +30,12 @@ def run(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
-class Job:
-    """A job that sends windows when told to."""
-
-    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
-        self.controller, self.trainer = controller, Trainer(name)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
-        self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
-
-    def windows(self, count: int) -> None:
-        for _ in range(count):
-            report = self.trainer.report(self.decision)
-            answer = self.controller.ask("POST", f"/v1/jobs/{self.trainer.job}/windows", report)
-            self.decision = WindowAnswer.model_validate_json(answer.body).decision
-
-
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
     """``alpha`` with five windows, alone on a controller with control."""
     env = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR}
     controller = Controller(tmp_path_factory.mktemp("looking") / "runs", env=env)
-    found = Job(controller, "alpha")
+    found = PostedJob(controller, "alpha")
     found.windows(5)
     yield found
     controller.stop()
@@ -115,7 +98,7 @@ def test_status_of_a_trace_and_of_its_folder(tmp_path: Path) -> None:
         assert [(one["job"], one["state"], one["cf"]) for one in facts["jobs"]] == [("job", "ended", 10.0)]
 
 
-def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: Path) -> None:
+def test_without_an_address_the_running_controller_is_found(job: PostedJob, tmp_path: Path) -> None:
     folder = ["--data-dir", str(job.controller.data_dir)]
     assert "alpha" in run("status", *folder)
     assert json.loads(run("status", *folder, "--json"))["url"] == job.controller.url
@@ -159,7 +142,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
 def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
     """Its journal has no end. Whether it still runs is known by whether a process writes it."""
     controller = Controller(tmp_path / "runs")
-    Job(controller, "beta").windows(2)
+    PostedJob(controller, "beta").windows(2)
     folder = tmp_path / "runs" / "beta"
     states = []
     for kill in (False, True):
@@ -173,7 +156,7 @@ def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
     assert "interrupted" in run("status", str(folder))
 
 
-def test_explaining_an_operators_order(job: Job) -> None:
+def test_explaining_an_operators_order(job: PostedJob) -> None:
     seen = job.controller.ask("GET", "/v1/jobs/alpha/override").headers["etag"]
     order = b'{"action": "pin", "cf": 12.5, "actor": "alice", "note": "trying it"}'
     headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
@@ -187,7 +170,7 @@ def test_explaining_an_operators_order(job: Job) -> None:
 
 def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "runs")
-    job = Job(controller, "beta")
+    job = PostedJob(controller, "beta")
     job.windows(1)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     command = [sys.executable, "-m", "gravac_controller", "top", controller.url, "--every", "0.1"]
@@ -220,7 +203,7 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         controller.stop()
 
 
-def test_top_in_a_terminal_is_a_screen(job: Job) -> None:
+def test_top_in_a_terminal_is_a_screen(job: PostedJob) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     pid, terminal = pty.fork()
     if pid == 0:

@@ -19,7 +19,7 @@ from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_f
 from gravac_controller.report.summary import summarize
 from gravac_controller.views.history import MOST_CURVES, plain
 from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
@@ -33,7 +33,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job that carries a gain curve in every window, as the largest traces do."""
     folder = tmp_path_factory.mktemp("runs")
     disk = Disk()
-    Story(disk, curves=True).play(200)
+    RecordedJob(disk, curves=True).play(200)
     disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
     return folder / "demo"
 

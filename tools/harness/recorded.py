@@ -43,7 +43,7 @@ BATCH_BOUND = 1200
 
 
 @dataclass
-class Story:
+class RecordedJob:
     """One job. ``play(n)`` reports n windows to ``sink``; ``decision`` is the one in force."""
 
     sink: Sink
