@@ -126,9 +126,7 @@ def test_a_long_trace_comes_bit_by_bit(tmp_path: Path, open_page: OpenPage, alte
         assert "demo, 500 windows so far, reading on, at http" in running.first_line
         tab = open_trace(open_page, running.url)
         last = 649 if altered else 699
-        tab.until(
-            lambda: tab.text("#scrub-text").startswith(f"Window {last} of {last} "), "all is read"
-        )
+        tab.until(lambda: tab.text("#scrub-text").startswith(f"Window {last} of {last} "), "all is read")
         tab.until(lambda: "reading" not in tab.text("#scrub-text"), "and said to be")
         assert f"{20 * (last + 1):,} steps" in tab.text("#saved")
         if altered:
