@@ -94,8 +94,9 @@ WRONG = Row(
     ],
 )
 LINKS = """\
-**Steer** (where the controller was started with a control token): pin a CF, switch to dense, pause exploration or resume,
-on the [live page](${page}/#job=${job_name}) or over REST ([${page}/docs](${page}/docs)). Every order is journaled with the name of the operator.
+**Steer** (where the controller was started with a control token): pin a CF, switch to dense, pause exploration or
+resume, on the [live page](${page}/#job=${job_name}) or over REST ([${page}/docs](${page}/docs)). Every
+order is journaled with the name of the operator.
 
 **Export**: [the trace](${page}/v1/jobs/${job_name}/trace), for `gravac replay` and `gravac report`;
 [decisions](${page}/v1/jobs/${job_name}/decisions) and [windows](${page}/v1/jobs/${job_name}/windows) as JSON.

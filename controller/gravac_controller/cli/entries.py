@@ -1,4 +1,4 @@
-"""The catalogue as text: what is known of each member, for ``gravac codecs`` and for docs/catalogue.md."""
+"""The entries of the catalogue as text, for ``gravac codecs`` and docs/catalogue.md."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from gravac_controller.cli.wording import size
 
 
 class KindWords(NamedTuple):
-    """How a kind is headed, what it does, and how a member of it is chosen (``{}``: its name)."""
+    """The title of a kind, what it does, and how to choose an entry of it (``{}``: its name)."""
 
     title: str
     does: str
@@ -20,18 +20,22 @@ class KindWords(NamedTuple):
 
 KINDS: dict[Kind, KindWords] = {
     "compressor": KindWords(
-        "Compressors", "what of a gradient is sent", 'Agent(model, optimizer, compressor="{}")'
+        "Compressors", "which part of a gradient is sent", 'Agent(model, optimizer, compressor="{}")'
     ),
     "aggregator": KindWords(
         "Aggregators",
-        "compressing in which the ranks take part together",
+        "compression in which the ranks cooperate",
         'Agent(model, optimizer, compressor="{}")',
     ),
-    "memory": KindWords("Error memories", "what becomes of the rest", 'Agent(model, optimizer, memory="{}")'),
-    "collective": KindWords("Collectives", "how payloads meet", 'Agent(model, optimizer, collective="{}")'),
-    "policy": KindWords("Policies", "who decides how much", 'Agent(model, optimizer, policy="{}")'),
+    "memory": KindWords("Error memories", "what happens to the rest", 'Agent(model, optimizer, memory="{}")'),
+    "collective": KindWords(
+        "Collectives", "how payloads are combined", 'Agent(model, optimizer, collective="{}")'
+    ),
+    "policy": KindWords(
+        "Policies", "rules that choose the compression factor", 'Agent(model, optimizer, policy="{}")'
+    ),
     "estimator": KindWords(
-        "Estimators", "which samples a gradient is made of", 'gravac.estimators.ESTIMATORS["{}"]'
+        "Estimators", "which samples a gradient is computed from", 'gravac.estimators.ESTIMATORS["{}"]'
     ),
 }
 LINK = f"Link of {RANKS} ranks"
@@ -39,33 +43,33 @@ NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
 
 
 def numeric(column: str) -> bool:
-    """Whether a column of ``costs`` or of ``sends`` is set flush right."""
+    """Whether a column of ``costs`` or of ``sends`` is aligned right."""
     return column.partition(",")[0] in NUMERIC
 
 
 def use(entry: Entry) -> str:
-    """How to choose it."""
+    """Code that chooses the entry."""
     return KINDS[entry.kind].use.format(entry.name)
 
 
 def traits(entry: Entry, held: bool = True) -> str:
-    """The traits it has (or has not), comma between."""
+    """The traits it has (or, with ``held=False``, does not have), separated by commas."""
     return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is held)
 
 
 def what(entry: Entry, entries: Sequence[Entry]) -> str:
-    """One line about it that no other member has: variants share the summary of the first, and say how they differ."""
+    """A unique line about the entry: variants share the summary of the first one, and describe how they differ."""
     first = next(other for other in entries if other.summary == entry.summary)
     return prose(entry.summary if first.name == entry.name else entry.details.split("\n\n")[0])
 
 
 def prose(text: str) -> str:
-    """Text of a docstring with code in single backticks, which is what a terminal and Markdown show well."""
+    """Text of a docstring with code in single backticks, for a terminal and for Markdown."""
     return text.replace("``", "`")
 
 
 def bound(cost: Cost) -> str:
-    """What is proven of ``E‖C(x)−x‖²``; empty when nothing."""
+    """The proven bound of ``E‖C(x)−x‖²``; empty where there is none."""
     terms: list[str] = []
     if cost.delta is not None and (cost.omega is None or 1.0 - cost.delta <= cost.omega):
         terms = ["0"] if cost.delta == 1.0 else [f"(1−{cost.delta:.3g})·‖x‖²"]
@@ -77,16 +81,16 @@ def bound(cost: Cost) -> str:
 
 
 def settings(entry: Entry) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of its settings; no rows when it has none."""
+    """Head and rows of the table of settings; no rows where there are none."""
     rows = [
-        [one.name, "must be given" if one.default is None else one.default, prose(one.meaning or "see above")]
+        [one.name, "required" if one.default is None else one.default, prose(one.meaning or "see above")]
         for one in entry.settings
     ]
     return ["Setting", "Default", "Meaning"], rows
 
 
 def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of what it makes of some sizes; only columns that say something."""
+    """Head and rows of the table of sizes; only columns with a value."""
     columns = {
         "Elements": [str(cost.numel) for cost in entry.costs],
         "CF asked": [_factor(cost.cf) for cost in entry.costs],
@@ -101,7 +105,7 @@ def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
 
 
 def sends(entry: Entry) -> str:
-    """Bytes at the largest size and strongest CF of the catalogue; empty when it has none."""
+    """Bytes at the largest size and strongest CF of the catalogue; empty where there are none."""
     if not entry.costs:
         return ""
     last = entry.costs[-1]
@@ -110,7 +114,7 @@ def sends(entry: Entry) -> str:
 
 
 def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
-    """What ``sends`` tells of a kind: the head of that column."""
+    """The head of the column of ``sends`` for a kind."""
     cost = next((entry.costs[-1] for entry in entries if entry.kind == kind and entry.costs), None)
     if cost is None:
         return ""
@@ -123,7 +127,7 @@ def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
 
 
 def overview(console: Console, entries: Sequence[Entry]) -> None:
-    """Every kind with its members, one line each where there is room."""
+    """Print every kind with its entries, one line each where there is room."""
     for kind, words in KINDS.items():
         head, _, of = sends_of(kind, entries).partition(", ")
         sent = f"; {head.lower()}: {of}" if head else ""
@@ -141,7 +145,7 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
 
 
 def in_full(console: Console, entry: Entry) -> None:
-    """All that is known of one member."""
+    """Print everything about one entry."""
     console.print(f"{entry.name} ({entry.kind})", style="bold")
     for paragraph in (entry.summary, *entry.details.split("\n\n")):
         console.print(prose(paragraph))

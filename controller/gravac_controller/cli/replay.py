@@ -1,4 +1,4 @@
-"""``gravac replay``: decide a trace again."""
+"""``gravac replay``: repeat the decisions of a trace, or compare them with those of another policy."""
 
 import gc
 import json
@@ -24,41 +24,39 @@ from gravac_controller.cli.wording import factor, printable
 
 
 class Unreadable(click.ClickException):
-    """The file cannot be opened, or is no trace."""
+    """The file cannot be opened, or is not a trace."""
 
     exit_code = 2
 
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Only say whether the trace is whole; exit code 1 if it is not.")
+@click.option("--check", is_flag=True, help="Only verify the trace; exit code 1 if it differs.")
 @click.option(
     "--policy",
     metavar="NAME",
-    help="Decide by this rule too, and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
+    help="Also decide with this policy and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="With another value of one setting, such as epsilon=0.4; of the recorded rule if --policy names none. May be "
-    "given several times.",
+    help="Change one setting of the policy, such as epsilon=0.4. Without --policy: of the recorded policy. Repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
-    """Decide every window of TRACE again and show the decisions.
+    """Repeat the decisions of TRACE and show them.
 
-    A job's journal is its trace: TRACE is gravac-runs/JOB/journal.jsonl (also gzipped), or the folder it is in. The
-    rules that decide are pure, so the
-    same windows must give the same decisions. --check proves that: no line was altered since it was written, and
-    every decision follows from its window, byte for byte. It names the first window where that is not so.
+    TRACE is the journal of a job, gravac-runs/JOB/journal.jsonl (gzipped or not), or its folder. Policies are pure
+    functions, so the same windows give the same decisions. --check verifies it: no line was altered since it was
+    written, and every decision follows from its window, byte for byte. It reports the first window that differs.
 
-    With --policy or --set it shows where another rule, or other settings, would have differed, side by side with the
-    reasons of both. After the first window where the ranks would have sent something else, the windows no longer
-    follow from that rule: they were measured under the recorded decisions, and the output says from where on.
+    --policy and --set show where another policy, or other settings, would have decided differently, with the reasons
+    of both. From the first window where the ranks would have sent something else, the comparison is hypothetical: the
+    windows were measured under the recorded decisions. The output marks that window.
 
-    Exit codes: 0 the same, 1 something differs, 2 the file cannot be read.
+    Exit codes: 0 no difference, 1 a difference, 2 the file cannot be read.
 
     \b
     Examples:
@@ -71,11 +69,11 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
     try:
         if policy is not None or changes:
             if check:
-                raise click.UsageError("--check proves the recorded decisions: leave out --policy and --set")
+                raise click.UsageError("--check verifies the recorded decisions: omit --policy and --set")
             different = _compare(trace, policy, changes, as_json)
             sys.exit(1 if different else 0)
         if check:
-            gc.freeze()  # what was imported stays: no search for garbage need go through it again
+            gc.freeze()  # imported modules stay: the garbage collector need not visit them again
             found = check_trace(trace)
             _show_check(found, as_json)
             sys.exit(0 if found.ok else 1)
@@ -144,7 +142,12 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _compare(trace: Path, policy: str | None, changes: tuple[str, ...], as_json: bool) -> bool:
-    """Show it; whether it differs anywhere. Raises TraceError, and click's own error for a rule that there is not."""
+    """Print the comparison. Returns whether any decision differs.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        click.UsageError: the policy or a setting does not exist.
+    """
     settings: dict[str, Any] = {}
     try:
         for change in changes:
@@ -176,7 +179,7 @@ def _show_comparison(found: Redecision) -> None:
         ):
             console.print(Padding(_line(who, decision, sent), (0, 0, 0, 2)))
         if found.first in run:
-            console.print("\n--- from here on the windows follow from the recorded decisions alone ---")
+            console.print("\n--- from here on, the windows were measured under the recorded decisions ---")
     count = len(found.differing)
     console.print()
     words = "decision differs" if count == 1 else "decisions differ"
@@ -186,7 +189,7 @@ def _show_comparison(found: Redecision) -> None:
 
 
 def _runs(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Windows one after the other that both rules decide as they did the one before."""
+    """Runs of consecutive windows with the same decisions of both policies."""
     found: list[list[Pair]] = []
     for pair in pairs:
         last = found[-1][-1] if found else None
@@ -211,7 +214,7 @@ def _heading(run: list[Pair]) -> str:
     where = f"Window {first.window}" if first is last else f"Windows {first.window} to {last.window}"
     cf = first.measured_cf
     measured = "" if cf is None else ", measured dense" if cf == 1.0 else f", measured at {_cf(cf)}"
-    return f"{where}{measured}{'' if first is last else '; the reasons are of the first'}"
+    return f"{where}{measured}{'' if first is last else '; reasons of the first'}"
 
 
 def _cf(cf: float) -> str:
@@ -221,19 +224,19 @@ def _cf(cf: float) -> str:
 def _line(who: str, decision: Decision, sent: float | None) -> str:
     cf = _cf(decision.cf_candidate)
     if sent is not None and sent != decision.cf_candidate:
-        cf += f", but ε lets only {_cf(sent)} pass"
+        cf += f", but because of ε the ranks send {_cf(sent)}"
     return printable(f"{who:8}  {cf}, {decision.phase}, {decision.rule}: {decision.reason}")
 
 
 def _rule(spec: PolicySpec, other: PolicySpec) -> str:
-    """Name, and the settings that the other one does not have alike."""
+    """The name, and the settings that differ from those of ``other``."""
     alike = other.settings if other.name == spec.name else {}
-    own = [
+    differing = [
         f"{name}={value}"
         for name, value in spec.settings.items()
         if name not in alike or alike[name] != value
     ]
-    return printable(spec.name + (f": {', '.join(own)}" if own else ""))
+    return printable(spec.name + (f": {', '.join(differing)}" if differing else ""))
 
 
 def _comparison(trace: Path, found: Redecision) -> dict[str, Any]:

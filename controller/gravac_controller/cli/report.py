@@ -1,4 +1,4 @@
-"""``gravac report``: a trace, or several, as one page or a picture."""
+"""``gravac report``: one or several traces as an HTML file or a figure."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ MOST_TRACES = 12
 
 
 class CannotReport(click.ClickException):
-    """A trace cannot be read, or a file not be written; the message says why."""
+    """A trace cannot be read, or a file cannot be written. The message says why."""
 
     exit_code = 2
 
@@ -32,7 +32,7 @@ class CannotReport(click.ClickException):
     "traces", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True)
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The page, an HTML file."
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file to write."
 )
 @click.option(
     "--svg",
@@ -49,17 +49,17 @@ class CannotReport(click.ClickException):
     type=click.IntRange(100, 100_000),
     default=MOST_WINDOWS,
     show_default=True,
-    help="Most windows of a trace to hold; of longer ones those that stand out, and it says so.",
+    help="Maximum number of windows of a trace in the report. Longer traces are reduced to their notable windows.",
 )
 def report(
     traces: tuple[Path, ...], output: Path | None, svg: Path | None, png: Path | None, windows: int
 ) -> None:
-    """Write TRACE as one self-contained page: the live page's charts, tables and reasons, without a server.
+    """Write TRACE as one self-contained HTML file: the charts, tables and reasons of the live page, without a server.
 
-    The file opens from disk and asks nothing of any host; send it, or keep it with the run. Several traces are laid
-    over each other for comparison, with a table of differences against the first; below, each job as a whole.
+    The file makes no network requests: send it, or archive it with the run. Several traces are compared in shared
+    charts and in a table of differences from the first; each job is also shown on its own.
 
-    TRACE is a job's journal, or the folder it is in; gzipped is fine.
+    TRACE is the journal of a job, gzipped or not, or its folder.
 
     \b
     Examples:
@@ -67,9 +67,9 @@ def report(
       gravac report dense.jsonl.gz gravac.jsonl.gz -o both.html --svg both.svg
     """
     if output is None and svg is None and png is None:
-        raise click.UsageError("say what to write: -o FILE.html, --svg FILE.svg or --png FILE.png")
+        raise click.UsageError("choose an output: -o FILE.html, --svg FILE.svg or --png FILE.png")
     if len(traces) > MOST_TRACES:
-        raise click.UsageError(f"at most {MOST_TRACES} traces fit one report, got {len(traces)}")
+        raise click.UsageError(f"a report compares at most {MOST_TRACES} traces, got {len(traces)}")
     try:
         summaries = [summarize(path, windows) for path in traces]
         if output is not None:

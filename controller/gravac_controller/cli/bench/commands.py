@@ -1,4 +1,4 @@
-"""``gravac bench``: measure on this machine, one command for each question."""
+"""``gravac bench``: benchmarks of this machine, one command for each question."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ from gravac_controller.cli.bench.train import train
 
 @click.group()
 def bench() -> None:
-    """Measure on this machine.
+    """Benchmark this machine.
 
-    Every figure is a median of repetitions after a warm-up, with quartiles; two things that are compared take turns,
-    and ratios are of pairs. Exit codes: 0 measured, 1 something could not be measured, 2 an option is wrong.
+    Every figure is a median of repetitions after a warm-up, with quartiles. Compared alternatives take turns, and
+    ratios are medians over pairs. Exit codes: 0 success, 1 a measurement failed, 2 an option is wrong.
     """
 
 
@@ -32,9 +32,9 @@ def bench() -> None:
 def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
     """Top-k with error feedback against torch.topk, at 1 % and 10 %, and the other kernels against plain torch.
 
-    Both sides add the residual, choose the k largest of |x|, gather them and leave the rest behind as the new residual;
-    buffers are kept between steps. "read, add, write" is one pass over the same arrays: no step with error
-    feedback can be faster.
+    Both sides add the residual, select the k largest of |x|, gather them and store the rest as the new residual.
+    Buffers are reused between steps. "read, add, write" is one pass over the same arrays, a lower bound for a step
+    with error feedback.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
     default=(10.0, 100.0),
     show_default=True,
     metavar="CF CF",
-    help="The weaker CF and the stronger.",
+    help="The weaker and the stronger CF.",
 )
 @options.pairs(9)
 @click.option(
@@ -64,14 +64,14 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
     type=click.IntRange(8, 8192),
     default=448,
     show_default=True,
-    help="Width of the LSTM whose gradients the curve is checked on; 448: 1.05 M parameters.",
+    help="Width of the LSTM whose gradients check the gain curve; 448: 1.05 M parameters.",
 )
 @click.option(
     "--train-steps",
     type=click.IntRange(1, 10_000),
     default=40,
     show_default=True,
-    help="Steps it is trained before, at each of four CFs.",
+    help="Training steps before the check, at each of four CFs.",
 )
 @options.as_json
 def multilevel(
@@ -82,11 +82,11 @@ def multilevel(
     train_steps: int,
     as_json: bool,
 ) -> None:
-    """Two levels of compression and the curve of gain against CF: what they cost and whether they are true.
+    """Compressing at two levels, and the curve of gain against CF: cost and accuracy.
 
-    Against one level alone, and against compressing twice; by Top-k, DGC, RedSync, SIDCo and two kinds of Random-k.
-    Then the curve against sorting, on gradients of a training with error feedback. "Paper": the best ratio in
-    GraVAC's table 3, of GPUs, at 10x and 1000x.
+    Against one level, and against compressing twice, with Top-k, DGC, RedSync, SIDCo and two kinds of Random-k. Then
+    the curve against sorting, on gradients of a training with error feedback. "Published": the best ratio in table 3
+    of the GraVAC paper (GPUs, 10x and 1000x).
 
     \b
     Example:
@@ -94,7 +94,7 @@ def multilevel(
     """
     if levels[0] > levels[1]:
         raise click.BadParameter(
-            f"{levels[0]:g} and {levels[1]:g}: give the weaker CF, which is the smaller, first",
+            f"{levels[0]:g} and {levels[1]:g}: give the weaker (smaller) CF first",
             param_hint="--levels",
         )
     words = ["--n", *counts, "--pairs", pairs, "--levels", *levels]
@@ -104,18 +104,22 @@ def multilevel(
 
 @click.command()
 @click.option(
-    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Ranks, on a core each."
+    "--ranks",
+    type=click.IntRange(2, 64),
+    default=2,
+    show_default=True,
+    help="Number of ranks, each on its own core.",
 )
 @options.pairs(12)
 @click.option(
-    "--steps", type=click.IntRange(2, 10_000), default=8, show_default=True, help="Timed steps of a block."
+    "--steps", type=click.IntRange(2, 10_000), default=8, show_default=True, help="Timed steps per block."
 )
 @click.option(
     "--warmup",
     type=click.IntRange(0, 1000),
     default=3,
     show_default=True,
-    help="Steps before them that are not timed.",
+    help="Untimed steps at the start of a block.",
 )
 @click.option(
     "--way",
@@ -123,17 +127,17 @@ def multilevel(
     type=click.Choice(list(OTHERS)),
     multiple=True,
     default=list(OTHERS),
-    help="Only this one; may be given several times. [default: all]",
+    help="Only this method. Repeatable. [default: all]",
 )
 @options.width
 @options.as_json
 def hook(
     ranks: int, pairs: int, steps: int, warmup: int, ways: tuple[str, ...], width: int, as_json: bool
 ) -> None:
-    """A training step with the agent against plain DDP, side by side on this machine, where nothing is slow.
+    """The overhead of the agent: a training step against plain DDP, side by side, without a slow network.
 
-    An agent that only watches, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP once more, whose ratio
-    tells how much noise there is. Blocks of steps take turns.
+    Compares an agent that only observes, one that sends 1 % by Top-k, PyTorch's fp16 hook, and plain DDP again, whose
+    ratio shows the noise. Blocks of steps take turns.
 
     \b
     Example:
@@ -146,7 +150,7 @@ def hook(
 
 def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     if parse_rate(options.link(context, option, text)) is None:
-        raise click.BadParameter("bytes take no time on a link without a rate; write for example 1gbit")
+        raise click.BadParameter("a link without a rate takes no time; write for example 1gbit")
     return text
 
 
@@ -160,7 +164,7 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     show_default=True,
     callback=options.largest,
     metavar="N",
-    help="Largest gradient that is really compressed; of larger ones only the layout is worked out.",
+    help="Largest gradient that is compressed. For larger ones, bytes are computed from the layout.",
 )
 @click.option(
     "--count-up-to",
@@ -168,7 +172,7 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     show_default=True,
     callback=options.largest,
     metavar="N",
-    help="Largest that is really sent, between two hosts that are network namespaces (needs root, ip and tc).",
+    help="Largest gradient that is sent, between two network namespaces (needs root, ip and tc).",
 )
 @click.option(
     "--link",
@@ -176,7 +180,7 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     show_default=True,
     callback=_real,
     metavar="RATE",
-    help="Rate for which times are worked out.",
+    help="Bandwidth for the computed times.",
 )
 @options.as_json
 def wire(
@@ -188,9 +192,9 @@ def wire(
     link: str,
     as_json: bool,
 ) -> None:
-    """Bytes of compressed gradients: by layout, as packed, and as a network interface counts them.
+    """Bytes of compressed gradients: by layout, as packed, and as counted by a network interface.
 
-    "CF on the wire" is dense bytes over bytes handed to the collective, positions and headers included.
+    "CF on the wire" is dense bytes over bytes handed to the collective, including positions and headers.
 
     \b
     Example:
@@ -205,9 +209,7 @@ def wire(
 
 
 @click.command()
-@click.option(
-    "--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Ranks that exchange payloads."
-)
+@click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Number of ranks.")
 @options.elements("1e6")
 @options.factors(10.0, 100.0, 1000.0)
 @options.codec("topk")
@@ -217,7 +219,7 @@ def wire(
     show_default=True,
     callback=options.link,
     metavar="RATE",
-    help="Put each rank on a host with a link of that rate (needs root, ip and tc): 100mbit; none: side by side.",
+    help="Put each rank on a host with a link of this bandwidth (needs root, ip and tc): 100mbit. none: side by side.",
 )
 @options.pairs(15)
 @options.as_json
@@ -230,10 +232,10 @@ def collective(
     pairs: int,
     as_json: bool,
 ) -> None:
-    """Ways for compressed gradients to meet, against the dense all-reduce: measured, and by the cost model.
+    """Collectives for compressed gradients against the dense all-reduce: measured, and predicted by the cost model.
 
-    Gather, shared support, reduce-scatter and the all-reduce of what was decoded, each from the payload to the mean.
-    The cost model uses latency and bandwidth as the agent measures them before its first step.
+    Gather, shared support, reduce-scatter, and the all-reduce of decoded gradients, each from the payload to the mean.
+    The cost model uses the latency and bandwidth that the agent measures before its first step.
 
     \b
     Example:
@@ -243,12 +245,12 @@ def collective(
     try:
         output.perform(
             lambda scratch, progress: measure_collectives(meetings, scratch, progress),
-            output.meetings,
+            output.collectives,
             as_json,
         )
     except NetworkUnavailable as error:
         raise click.ClickException(
-            f"links of {link} cannot be made here: {error}. Leave --link out to use this machine's loopback."
+            f"links of {link} cannot be created here: {error}. Omit --link to use this machine's loopback."
         ) from None
 
 
