@@ -114,7 +114,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#log-all").check()
     tab.until(lambda: rows.count() == 9, "a row for each decision")
     assert tab.text("#candidates [aria-current] th") == "40×"
-    assert tab.text("#candidates .verdict-too_strong .verdict") == "keeps too little"
+    assert tab.text("#candidates .verdict-too_strong .verdict") == "too little gain"
 
 
 def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:

@@ -123,7 +123,7 @@ def test_a_long_trace_comes_bit_by_bit(tmp_path: Path, open_page: OpenPage, alte
     )
     running = TraceServer(path)
     try:
-        assert "demo, 500 windows so far, reading on, at http" in running.first_line
+        assert "demo, 500 windows so far, still reading, at http" in running.first_line
         tab = open_trace(open_page, running.url)
         last = 649 if altered else 699
         tab.until(lambda: tab.text("#scrub-text").startswith(f"Window {last} of {last} "), "all is read")

@@ -112,7 +112,7 @@ def test_the_smaller_of_two_proven_errors_is_told(proven: dict[str, float], text
 def test_an_unknown_name_is_an_error_that_helps() -> None:
     code, output = run("topq")
     assert code == 2
-    assert "nothing is named 'topq'" in output
+    assert "no entry is named 'topq'" in output
     assert "Did you mean topk" in output
     assert "`gravac codecs`" in output
     code, output = run("--json", "zzzzzz")

@@ -50,8 +50,8 @@ def test_explaining_an_epoch_of_a_trace() -> None:
         in output
     )
     assert "Each step sends CF 20 while its gain is at least 0.3, else CF 10" in output
-    assert re.search(r"10 +0\.6 +291 +175 +2 +keeps enough", output)
-    assert "Under it: 1 window, steps 150 to 199, 170 ms a step (dense 1.10 s)" in output
+    assert re.search(r"10 +0\.6 +291 +175 +2 +enough gain", output)
+    assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
 
 
@@ -69,7 +69,7 @@ def test_explaining_what_is_in_force() -> None:
     ("arguments", "code", "words"),
     [
         (["explain", "9", TRACE], 1, "no decision of epoch 9; the one in force is 3"),
-        (["explain", "1", "2"], 2, "one EPOCH and one SOURCE at most"),
+        (["explain", "1", "2"], 2, "at most one EPOCH and one SOURCE"),
         (["explain", TRACE, "--job", "other"], 1, "no job 'other'; its jobs: job"),
         (["explain", "ftp://x"], 2, "not an address"),
         (["top", str(Path(__file__).parent)], 2, "not an address"),
@@ -105,8 +105,8 @@ def test_without_an_address_the_running_controller_is_found(job: PostedJob, tmp_
     assert "in force" in run("explain", *folder)
     assert len(run("top", *folder, "--once").splitlines()) >= 5
     output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
-    assert f"no controller runs on the journals in {tmp_path}" in output
-    assert "there is no journal there" in output
+    assert f"no controller serves {tmp_path}" in output
+    assert f"{tmp_path} has no journal" in output
 
 
 def test_where_no_controller_runs_the_newest_journals_are_shown(
@@ -125,7 +125,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     assert [one["url"] for one in shown] == [f"gravac-runs/{name}/journal.jsonl" for name in names]
     assert [one["jobs"][0]["windows"] for one in shown] == [3, 4, 5, 6, 7]
     output = run("status")
-    assert "the newest journals there; 2 older not shown" in output
+    assert "Its newest journals (2 older ones are not shown)" in output
     assert "At gravac-runs/newest/journal.jsonl:" in output
     assert len([one for one in run("top").splitlines() if "  step " in one]) == 3
     assert "after window" in run("explain")
@@ -134,7 +134,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     broken.touch()  # now the newest, and still no trace
     os.utime(broken, (2_100_000_000, 2_100_000_000))
     output = run("status")
-    assert "is left out: " in output
+    assert "is skipped: " in output
     assert "\x1b" not in output
     assert "At gravac-runs/newest/journal.jsonl:" in output
 
@@ -164,7 +164,7 @@ def test_explaining_an_operators_order(job: PostedJob) -> None:
     job.windows(1)
     output = run("explain", job.controller.url)
     assert "alice pinned CF 12.5 until further notice, whatever its gain, because: trying it" in output
-    assert "No window has ended under it yet." in output
+    assert "No window of this epoch has ended yet." in output
     assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
 
 

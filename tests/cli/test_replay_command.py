@@ -116,8 +116,8 @@ def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
     assert code == 1
     assert "recorded gravac: epsilon=0.3" in text
     assert "other gravac: epsilon=0.5" in text
-    assert "but ε lets only" in text
-    assert "from here on the windows follow from the recorded decisions alone" in text
+    assert "but because of ε the ranks send" in text
+    assert "from here on, the windows were measured under the recorded decisions" in text
     assert "not at those of the other rule" in text
 
 

@@ -19,11 +19,11 @@ from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_f
 from gravac_controller.report.summary import summarize
 from gravac_controller.views.history import MOST_CURVES, plain
 from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
+from tests.support.figures import texts
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
-SVG = "{http://www.w3.org/2000/svg}"
 BUDGET_BYTES = 10_000_000
 BUDGET_WINDOWS = 10_000
 
@@ -59,8 +59,7 @@ def test_the_figure_as_svg(trace: Path, tmp_path: Path) -> None:
     result = report(trace, trace, "--svg", tmp_path / "it.svg")
     assert result.exit_code == 0, result.output
     root = ElementTree.parse(tmp_path / "it.svg").getroot()
-    texts = {node.text for node in root.iter(f"{SVG}text")}
-    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= texts
+    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= texts(root)
     text = (tmp_path / "it.svg").read_text()
     assert COLORS[0] in text
     assert COLORS[1] in text
@@ -78,8 +77,7 @@ def test_text_in_the_figure_stays_text(tmp_path: Path) -> None:
     jobs = [Lines(name, first=[0], steps=[9], cfs=[1], gains=[0.5]) for name in names]
     write_figure(jobs, tmp_path / "it.svg", "svg")
     root = ElementTree.parse(tmp_path / "it.svg").getroot()
-    texts = [(node.text or "").strip() for node in root.iter(f"{SVG}text")]
-    assert set(names) <= set(texts)
+    assert set(names) <= texts(root)
 
 
 def test_an_unknown_gain_leaves_a_gap() -> None:
@@ -133,7 +131,7 @@ def test_the_commands_of_the_page_about_it_run(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
-    assert "say what to write" in report(trace).output
+    assert "choose an output" in report(trace).output
     assert "at most 12 traces" in report(*[trace] * 13, "-o", tmp_path / "it.html").output
     (tmp_path / "notes.txt").write_text("hello\n")
     result = report(tmp_path / "notes.txt", "-o", tmp_path / "it.html")
@@ -167,9 +165,9 @@ def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: 
 
 
 def window(
-    at: int, *, gain: float = 0.5, owed: float = 0.1, seconds: float = 1.0, marked: bool = False
+    at: int, *, gain: float = 0.5, backlog: float = 0.1, seconds: float = 1.0, marked: bool = False
 ) -> Kept:
-    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, owed, *[None] * 12)
+    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, backlog, *[None] * 12)
     return Kept(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
 
 
@@ -180,7 +178,7 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
             window(
                 at,
                 gain=0.01 if at == 1234 else 0.5,
-                owed=9.0 if at == 2345 else 0.1,
+                backlog=9.0 if at == 2345 else 0.1,
                 seconds=7.0 if at == 3456 else 1.0,
                 marked=at == 4321 or 400 <= at < 410,
             )

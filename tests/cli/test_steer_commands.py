@@ -80,9 +80,9 @@ def test_the_owner_of_the_folder_steers_without_a_token(job: PostedJob) -> None:
 
 def test_an_order_that_nothing_obeys_yet(job: PostedJob) -> None:
     folder = ("--data-dir", job.controller.data_dir)
-    for wait, more in (("0", "."), ("0.3", ", but none has ended in 0.3 s.")):
+    for wait, more in (("0", "."), ("0.3", "; none ended within 0.3 s.")):
         said = run("pin", "alpha", 30, *folder, "--wait", wait)
-        assert said == f"alpha: the order was taken. It takes effect with the next window{more}"
+        assert said == f"alpha: the order was accepted. It takes effect with the next window{more}"
     facts = json.loads(run("pin", "alpha", 31, *folder, "--wait", "0", "--json"))
     assert (facts["order"]["cf"], facts["decision"]) == (31.0, None)
     job.windows(1)
@@ -239,6 +239,6 @@ def test_another_order_that_came_first(job: PostedJob) -> None:
     job.windows(1)
     thread.join(PATIENCE_SECONDS)
     assert "bob ordered dense" in said[0]
-    assert "bob gave another order since: dense" in said[0]
+    assert "bob has since given another order: dense" in said[0]
     with trains_on(job):
         run("resume", "alpha", *folder)

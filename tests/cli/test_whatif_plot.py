@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gravac_controller.cli.whatif.plot import Series, chart
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.support.figures import SVG, markers, texts
 
 
 def drawn(path: Path, *series: Series, title: str = "t") -> ElementTree.Element:
@@ -16,17 +15,8 @@ def drawn(path: Path, *series: Series, title: str = "t") -> ElementTree.Element:
     return ElementTree.parse(path).getroot()
 
 
-def markers(svg: ElementTree.Element) -> list[tuple[float, float]]:
-    """Places of the points, of all series in order."""
-    axes = next(node for node in svg.iter(f"{SVG}g") if node.get("id") == "axes_1")
-    lines = [group for group in axes.findall(f"{SVG}g") if (group.get("id") or "").startswith("line2d")]
-    return [
-        (float(use.get("x", 0)), float(use.get("y", 0))) for line in lines for use in line.iter(f"{SVG}use")
-    ]
-
-
 def test_both_axes_are_logarithmic_and_y_grows_upward(tmp_path: Path) -> None:
-    points = markers(drawn(tmp_path / "a.svg", Series(name="a", points=[(1, 1), (10, 10), (100, 100)])))
+    (points,) = markers(drawn(tmp_path / "a.svg", Series(name="a", points=[(1, 1), (10, 10), (100, 100)])))
     right = [b[0] - a[0] for a, b in pairwise(points)]
     up = [a[1] - b[1] for a, b in pairwise(points)]
     assert right[0] == pytest.approx(right[1], abs=0.2)
@@ -38,8 +28,7 @@ def test_both_axes_are_logarithmic_and_y_grows_upward(tmp_path: Path) -> None:
 def test_foreign_text_is_text(tmp_path: Path) -> None:
     svg = drawn(tmp_path / "a.svg", Series(name="<b>& $x$", points=[(1, 1)]), title="</svg><script>")
     assert svg.find(f"{SVG}script") is None
-    texts = [each.text for each in svg.iter(f"{SVG}text")]
-    assert {"</svg><script>", "<b>& $x$"} <= set(texts)
+    assert {"</svg><script>", "<b>& $x$"} <= texts(svg)
 
 
 def test_one_point_and_many_series_fit(tmp_path: Path) -> None:
@@ -47,14 +36,13 @@ def test_one_point_and_many_series_fit(tmp_path: Path) -> None:
     svg = drawn(tmp_path / "a.svg", *(Series(name=str(n), points=[(5, 7)], color=n) for n in range(40)))
     places = markers(svg)
     assert len(places) == 40
-    assert len(set(places)) == 1
+    assert len({point for line in places for point in line}) == 1
 
 
 def test_a_sweep_of_many_values_labels_some(tmp_path: Path) -> None:
     points = [(float(2**n), 1.0 + n) for n in range(30)]
     svg = drawn(tmp_path / "a.svg", Series(name="a", points=points))
-    texts = {each.text for each in svg.iter(f"{SVG}text")}
-    assert 5 <= len({f"{x:g}" for x, _ in points} & texts) <= 12
+    assert 5 <= len({f"{x:g}" for x, _ in points} & texts(svg)) <= 12
 
 
 @pytest.mark.parametrize("points", [[], [(1.0, 0.0)], [(0.0, 1.0)]])

@@ -87,7 +87,7 @@ def test_one_token_is_made_and_kept_for_our_user(seen: dict[str, Any]) -> None:
 
 
 def test_looking_is_open_and_reporting_needs_the_token(seen: dict[str, Any]) -> None:
-    assert "looking needs the token" not in seen["said"]
+    assert "reading needs the token" not in seen["said"]
     statuses = {what: status for what, (status, _) in seen["answers"].items()}
     assert statuses == {
         "look": 200,

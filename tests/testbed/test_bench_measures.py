@@ -156,7 +156,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["encode", "--n", "many"], "'many' is no number of elements; write for example 10000000 or 1e7"),
+        (["encode", "--n", "many"], "'many' is not a number of elements; write for example 10000000 or 1e7"),
         (["encode", "--n", "1000.5"], "1000.5 must be a whole number between 1,000 and 2,147,483,647"),
         (["encode", "--n", "nan"], "nan must be a whole number"),
         (["encode", "--n", "1e10"], "1e10 must be a whole number"),

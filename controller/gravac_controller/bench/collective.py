@@ -1,4 +1,4 @@
-"""How payloads of several ranks meet: each way there is against the dense all-reduce, and what the cost model says."""
+"""Collectives for compressed payloads against the dense all-reduce, measured and predicted by the cost model."""
 
 import sys
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meetings:
-    """What to measure. ``link``: a rate, each rank then on a host of its own; none: side by side on this machine."""
+class Collectives:
+    """What to measure. ``link``: a rate, with each rank on a separate host; none: side by side on this machine."""
 
     codec: str
     ranks: int
@@ -30,12 +30,13 @@ class Meetings:
     pairs: int
 
 
-def measure_collectives(chosen: Meetings, scratch: Path, progress: Progress) -> dict[str, Any]:
-    """A row for each n, CF and way. ``seconds``: from the payload to the mean, of the slowest rank; ``baseline``: the
-    dense all-reduce's in the same round; ``predicted_seconds`` and ``predicted_baseline``: the cost model's, by the
-    ``network`` measured before; ``chosen``: what it would take.
+def measure_collectives(chosen: Collectives, scratch: Path, progress: Progress) -> dict[str, Any]:
+    """Measure, and return a row for each n, CF and collective.
 
-    Raises RanksFailed, and NetworkUnavailable where links of a rate cannot be made.
+    ``seconds``: from the payload to the mean, of the slowest rank. ``baseline``: the dense all-reduce in the same
+    round. ``predicted_seconds`` and ``predicted_baseline``: from the cost model, with the ``network`` measured before.
+    ``chosen``: whether the cost model chooses it. Raises RanksFailed, and NetworkUnavailable where links cannot be
+    shaped.
     """
     described = describe_machine()
     with ExitStack() as stack:
@@ -60,7 +61,7 @@ def measure_collectives(chosen: Meetings, scratch: Path, progress: Progress) -> 
     }
 
 
-def _places(chosen: Meetings, stack: ExitStack, progress: Progress) -> Places:
+def _places(chosen: Collectives, stack: ExitStack, progress: Progress) -> Places:
     bits = parse_rate(chosen.link)
     if bits is None:
         return side_by_side(chosen.ranks, "no link was asked for", progress)
@@ -70,7 +71,7 @@ def _places(chosen: Meetings, stack: ExitStack, progress: Progress) -> Places:
     return places
 
 
-def _rows(chosen: Meetings, ranks: Ranks, n: int, cf: float) -> list[dict[str, Any]]:
+def _rows(chosen: Collectives, ranks: Ranks, n: int, cf: float) -> list[dict[str, Any]]:
     ways = ranks.ask(START_SECONDS, do="load", n=n, cf=cf)[0]["ways"]
     bits = parse_rate(chosen.link)
     wire = 0.0 if bits is None else 2 * 8 * sum(way["link_bytes"] for way in ways.values()) / bits

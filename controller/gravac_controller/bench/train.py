@@ -1,4 +1,4 @@
-"""The training benchmark: methods take turns on one network, a block of steps each."""
+"""The training benchmark: methods take turns on one network, with a block of steps each."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,18 +13,19 @@ from gravac_controller.bench.results import Tally, describe_machine, heldout_los
 
 START_SECONDS = 180.0
 STEP_SECONDS = 30.0
-"""What a step may compute for at most, on however busy a machine."""
+"""Maximum time of the computation of a step, also on a busy machine."""
 
 
 class ChangeImpossible(RuntimeError):
-    """Links were to change in mid-run, but there are none of our own."""
+    """The links cannot change during the run, because there is no emulated network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What to run. Every method trains ``rounds`` blocks; a block is ``warmup`` steps that are not timed and then
-    ``block`` - ``warmup`` that are. ``link``: a rate, or none; ``then``: what it is from the middle on, None: the same.
-    ``decay``: over the last such share of the steps the learning rate falls to 0.
+    """What to run. Every method trains ``rounds`` blocks of ``block`` steps; the first ``warmup`` steps are not timed.
+
+    ``link``: a rate, or none. ``then``: the rate in the second half; None: the same. ``decay``: share of the steps, at
+    the end, over which the learning rate decays to 0.
     """
 
     methods: Sequence[str]
@@ -41,19 +42,19 @@ class Benchmark:
 
 
 def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, Any]:
-    """Run it and return its figures: settings, machine, and ``rows`` as ``results.rows`` describes.
+    """Run the benchmark and return its settings, the machine, and ``rows`` (see ``results.rows``).
 
-    Where no network can be made, the agent paces itself; PyTorch's own hooks, whose times would be those of loopback,
-    are left out. The result then says ``emulated`` and why. A method that fails keeps its row, with ``error``.
-    ``progress`` gets a line now and then.
+    Where no network can be created, the agent emulates the link, and PyTorch's hooks are skipped because they would run
+    at the speed of loopback; the result has ``emulated`` and the reason. A failed method has a row with ``error``.
+    ``progress`` receives lines about the progress.
     """
     described = describe_machine()
     with on_hosts(benchmark.hosts, parse_rate(benchmark.link), progress) as places:
         emulated = places.no_network is not None and parse_rate(benchmark.link) is not None
         if benchmark.then is not None and places.shape is None:
             raise ChangeImpossible(
-                f"links cannot change to {benchmark.then} in mid-run without a network of our own: {places.no_network}"
-            )
+                f"links cannot change to {benchmark.then} during the run without an emulated network:
+            {places.no_network}" )
         tallies, later = _take_turns(benchmark, places, emulated, scratch, progress)
     return {
         "benchmark": "train",
@@ -74,7 +75,7 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
 def _take_turns(
     benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, progress: Progress
 ) -> tuple[list[Tally], list[Tally]]:
-    """What every method did, and did after the links had changed."""
+    """The results of every method, before and after the links changed."""
     tallies = [Tally(name=method) for method in benchmark.methods]
     later = [Tally(name=method) for method in benchmark.methods]
     with ExitStack() as stack:
@@ -91,7 +92,7 @@ def _take_turns(
             ranks = Ranks(words, places.ranks, places.port(number), scratch / f"method{number}")
             stack.callback(ranks.close)
             with _failing(tally, progress):
-                # One after the other: started together they would only fight for the cores.
+                # One after the other: together they would compete for the cores.
                 tally.elements = ranks.ready(START_SECONDS)[0]["elements"]
                 running[tally.name] = ranks
         now = tallies
@@ -104,7 +105,7 @@ def _take_turns(
                     after.elements, after.steps, after.error = before.elements, before.steps, before.error
                 now = later
             progress(f"Round {turn + 1} of {benchmark.rounds}, {benchmark.block} steps each.")
-            # There and back, so that none always runs first.
+            # In alternating order, so that no method always runs first.
             for tally in now if turn % 2 == 0 else now[::-1]:
                 if tally.error is None:
                     with _failing(tally, progress):
@@ -120,7 +121,7 @@ def _take_turns(
 def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
     rates = (parse_rate(link) for link in (benchmark.link, benchmark.then or "none"))
     bits = min((bits for bits in rates if bits is not None), default=None)
-    # Twice a ring all-reduce of the dense gradient, whatever the method.
+    # Twice a ring all-reduce of the dense gradient, for every method.
     wire = 0.0 if bits is None else 2 * 2 * 32 * tally.elements / bits
     for steps in (benchmark.warmup, benchmark.block - benchmark.warmup):
         if steps:
@@ -131,7 +132,7 @@ def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
 
 @contextmanager
 def _failing(tally: Tally, progress: Progress) -> Iterator[None]:
-    """A method that fails is left out from there on; the others go on."""
+    """Record the error of a method, which then takes no more turns; the others continue."""
     try:
         yield
     except RanksFailed as error:
@@ -142,7 +143,7 @@ def _failing(tally: Tally, progress: Progress) -> Iterator[None]:
 def _words(
     benchmark: Benchmark, method: str, emulated: bool, interface: str | None, scratch: Path
 ) -> list[str]:
-    # A dense agent sends what plain DDP does, bit for bit, and can be paced.
+    # A dense agent sends the same bytes as plain DDP and can emulate the link.
     method = "agent///dense" if emulated and method == "dense" else method
     words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method, "--scratch", str(scratch)]
     words += ["--width", str(benchmark.width), "--heldout", str(benchmark.heldout)]

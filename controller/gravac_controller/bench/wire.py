@@ -1,4 +1,4 @@
-"""What a nominal CF is worth on the wire: by layout, as packed, and as a network interface counts it."""
+"""Bytes on the wire at a nominal CF: by layout, as packed, and as counted by a network interface."""
 
 import sys
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from gravac_controller.bench.results import describe_machine
 from gravac_controller.bench.train import START_SECONDS
 
 FRAME_BYTES = 14 + 20 + 32
-"""Headers of what the counters call a packet: Ethernet, IPv4, TCP with time stamps. The kernel hands over up to 64 kB
-as one packet and a network card cuts it up, so a real wire carries more of them."""
+"""Headers of a packet in the counters: Ethernet, IPv4, TCP with timestamps. The kernel counts up to 64 kB as one
+packet, which a network card splits, so a real network carries more headers."""
 HOSTS = 2
 COUNT_BYTES = 4_000_000
-"""What is sent at least, so that greetings do not weigh."""
+"""Minimum amount sent, so that handshakes are negligible."""
 MOST_REPEATS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What to measure. ``pack_up_to``: largest n that is compressed; ``count_up_to``: that is sent over a network."""
+    """What to measure. ``pack_up_to``: largest n to compress; ``count_up_to``: largest n to send over a network."""
 
     codec: str
     n: Sequence[int]
@@ -34,12 +34,12 @@ class Sizes:
 
 
 def measure_wire(sizes: Sizes, scratch: Path, progress: Progress) -> dict[str, Any]:
-    """A row for each n and CF: ``payload_bytes`` by layout, ``packed_bytes``, and ``wire_cf``, dense bytes over
-    payload bytes. ``interface_bytes``: what one exchange sent by the interface's counter, less ``FRAME_BYTES`` for each
-    packet and less ``gloo_bytes``, which an exchange of nothing sends too; ``interface_ratio``: that over the payload.
-    None where it was not measured.
+    """Measure, and return a row for each n and CF.
 
-    ``seconds`` and ``baseline`` are worked out, not measured: what payload and dense bytes take on a link of
+    ``payload_bytes``: by layout; ``packed_bytes``: as packed; ``wire_cf``: dense bytes / payload bytes.
+    ``interface_bytes``: sent by one exchange, from the interface's counter, minus ``FRAME_BYTES`` per packet and minus
+    ``gloo_bytes``, which an empty exchange sends too. ``interface_ratio``: that over the payload. None where not
+    measured. ``seconds`` and ``baseline`` are computed: the time of payload and dense bytes on a link of
     ``sizes.link``. Raises ProgramFailed or RanksFailed.
     """
     bits = parse_rate(sizes.link)
@@ -80,8 +80,7 @@ def measure_wire(sizes: Sizes, scratch: Path, progress: Progress) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Bytes that one exchange sends from a host, framing apart, by n and CF; and those that have nothing to do with
-    what is sent."""
+    """Bytes that one exchange sends from a host, without framing, by n and CF; and those of an empty exchange."""
 
     sent: dict[tuple[int, float], float]
     gloo_bytes: float
@@ -102,15 +101,17 @@ def _count(sizes: Sizes, places: Places, scratch: Path, progress: Progress) -> C
 
 
 def _sent(ranks: Ranks, n: int, cf: float, progress: Progress) -> tuple[float, int]:
-    """Bytes an exchange sends, and how many of them are payload."""
-    nothing = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=0)  # waiting for each other is sent too
+    """Bytes that an exchange sends, and those of its payload."""
+    nothing = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=0)  # synchronization sends bytes too
     payload = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=1)[0]["payload_bytes"]
     repeats = min(MOST_REPEATS, max(1, COUNT_BYTES // payload))
-    taken = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=repeats)
+    counts = ranks.ask(START_SECONDS, n=n, cf=cf, repeats=repeats)
     progress(f"n = {n:,}, CF {cf:g}, sent {repeats} times")
-    sent = [_apart(more) - _apart(less) for more, less in zip(taken, nothing, strict=True)]
+    sent = [
+        _without_framing(more) - _without_framing(less) for more, less in zip(counts, nothing, strict=True)
+    ]
     return float(sum(sent) / len(sent) / repeats / (HOSTS - 1)), payload
 
 
-def _apart(counted: dict[str, Any]) -> float:
+def _without_framing(counted: dict[str, Any]) -> float:
     return float(counted["tx_bytes"] - FRAME_BYTES * counted["tx_packets"])

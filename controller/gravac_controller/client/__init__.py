@@ -6,8 +6,9 @@
         for job in controller.jobs():
             print(job.job, job.state, job.cf, controller.job(job.job).decision.reason)
 
-Answers are the records of ``gravac_controller.views.models``. Errors, all ``ControllerError``: ``NoController`` (nobody
-answers there), ``NotAController`` (something else does, or another version), ``Refused`` (it says no, and why).
+Answers are the records of ``gravac_controller.views.models``. Errors, all subclasses of ``ControllerError``:
+``NoController`` (no answer), ``NotAController`` (another service or version), ``Refused`` (an HTTP error with its
+reason).
 """
 
 from gravac_controller.client.client import Client, OverrideState

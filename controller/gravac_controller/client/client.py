@@ -33,28 +33,37 @@ R = TypeVar("R", bound=Record)
 V = TypeVar("V", WindowView, DecisionView)
 
 STREAM_SECONDS = 60.0
-"""A stream that tells nothing for so long is dead: the controller sends a sign of life every 15 s."""
+"""Timeout of an event stream. The controller sends a keep-alive every 15 s."""
 REMEMBERED = 256
 PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
 class OverrideState:
-    """Who decides, and the tag that says that this was seen."""
+    """Who decides, and the ETag that an order about this state must name."""
 
     view: OverrideView
     tag: str
 
 
 class Client:
-    """Asks the controller at ``url``. ``token``: the agents' to look where that is needed, the operators' to steer.
+    """A client of the controller at ``url``.
 
-    A job, candidates and ranks that have not changed since they were asked for are not sent again (ETags). One thread
-    at a time. Every method raises NoController, NotAController or Refused.
+    Answers that have not changed since the last request are not sent again (ETags). Not thread-safe. Every method
+    raises NoController, NotAController or Refused.
     """
 
     def __init__(self, url: str, token: str | None = None, *, seconds: float = 5.0) -> None:
-        """``seconds``: longest wait for a piece of an answer. Raises ValueError for what is no address."""
+        """Open no connection yet.
+
+        Args:
+            url: Address, such as ``http://127.0.0.1:8756``.
+            token: The agents' token to read, where the controller needs it; the control token to steer.
+            seconds: Timeout of each read.
+
+        Raises:
+            ValueError: ``url`` is not an address.
+        """
         self._connection = Connection(url, token, seconds)
         self._known: dict[str, tuple[str, Record]] = {}
 
@@ -69,7 +78,7 @@ class Client:
         return self._connection.token is not None
 
     def health(self) -> Health:
-        """Whether it is alive, and which start of it: ``/healthz``."""
+        """Whether the controller runs, and its instance: ``/healthz``."""
         return self._get("/healthz", Health)
 
     def jobs(self, state: LiveState | None = None) -> Iterator[JobSummary]:
@@ -83,7 +92,7 @@ class Client:
             after = page.next
 
     def unreadable(self) -> tuple[UnreadableJob, ...]:
-        """Journals that the controller cannot serve."""
+        """Journals that the controller cannot read: ``/v1/jobs``."""
         return self._get(_path("/v1/jobs", limit=1), JobList).unreadable
 
     def job(self, name: str) -> JobView:
@@ -119,7 +128,7 @@ class Client:
         return self._pages(name, "decisions", Page[DecisionView], after, wanted)
 
     def candidates(self, name: str) -> CandidatesView:
-        """What is known of each CF: ``/v1/jobs/{job}/candidates``."""
+        """The measurements of each CF: ``/v1/jobs/{job}/candidates``."""
         return self._get(_job(name, "candidates"), CandidatesView)
 
     def ranks(self, name: str) -> RanksView:
@@ -127,22 +136,22 @@ class Client:
         return self._get(_job(name, "ranks"), RanksView)
 
     def rank_heat(self, name: str) -> RankHeatView:
-        """Which rank was slow when: ``/v1/jobs/{job}/ranks/history``."""
+        """The own time of each rank by window: ``/v1/jobs/{job}/ranks/history``."""
         return self._get(_job(name, "ranks/history"), RankHeatView)
 
     def events(self, name: str, after: str | None = None) -> Iterator[Message]:
-        """What happens, as it happens, from a connection of its own: ``/v1/jobs/{job}/events``.
+        """Stream events on a separate connection: ``/v1/jobs/{job}/events``.
 
-        First a snapshot; or, with the id of the last message seen, what came since. Ends when the server ends it.
+        Begins with a snapshot, or with the messages after the one with id ``after``. Ends when the server ends it.
         """
         headers = {} if after is None else {"Last-Event-ID": after}
         with self._connection.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
             yield from messages(response)
 
     def trace(self, name: str, file: Path) -> int:
-        """Save the journal, which ``gravac replay`` reads; returns its bytes: ``/v1/jobs/{job}/trace``.
+        """Save the journal to ``file`` and return its size in bytes: ``/v1/jobs/{job}/trace``.
 
-        Raises OSError when ``file`` cannot be written.
+        ``gravac replay`` reads it. Raises OSError where ``file`` cannot be written.
         """
         written = 0
         with (
@@ -167,16 +176,26 @@ class Client:
         cf: float | None = None,
         note: str = "",
     ) -> OverrideState:
-        """Give an order about what was ``seen``; it is obeyed from the next window on. Needs the operators' token.
+        """Give an order, which takes effect with the next window. Needs the control token.
 
-        Raises pydantic.ValidationError for what is no order, Refused with status 412 when things have moved on.
+        Args:
+            name: The job.
+            action: What to do.
+            actor: Name of the operator, for the journal.
+            current: The state that the order is based on, from ``override``.
+            cf: The compression factor of ``pin``.
+            note: The reason, for the journal.
+
+        Raises:
+            pydantic.ValidationError: The order is invalid.
+            Refused: With status 412 where the job has a newer decision than ``current``.
         """
         body = Order(action=action, cf=cf, actor=actor, note=note).model_dump_json().encode()
         headers = {"If-Match": current.tag}
         return _override_state(self._connection.ask("PUT", _job(name, "override"), body, headers), self.url)
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -215,7 +234,7 @@ def _parse(body: bytes, model: type[R], url: str) -> R:
     try:
         return model.model_validate_json(body)
     except ValidationError:
-        raise NotAController(f"what answers at {url} is not a gravac controller of this version") from None
+        raise NotAController(f"the server at {url} is not a gravac controller of this version") from None
 
 
 def _override_state(answer: Answer, url: str) -> OverrideState:

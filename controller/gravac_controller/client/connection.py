@@ -1,4 +1,4 @@
-"""Requests to one address: a reused connection, limits on what comes back, errors in our own words."""
+"""HTTP requests to one address: a reused connection, limits on the size of answers, and the client's errors."""
 
 import contextlib
 import http.client
@@ -14,9 +14,9 @@ from gravac import proof
 from gravac_controller.views.models import Problem, ProofView
 
 MOST_BYTES = 64_000_000
-"""Of one answer, but for streams and traces."""
+"""Limit of an answer, except for streams and traces."""
 MOST_PROOF_BYTES = 4096
-NOT_SENT = "your token was not sent, as what answers there does not prove that it knows it"
+NOT_SENT = "your token was not sent, because the server did not prove that it knows it"
 
 
 class ControllerError(Exception):
@@ -54,21 +54,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Channel:
-    """A connection, and whether the other side has proved on it that it knows the token."""
+    """A connection, and whether the server has proved on it that it knows the token."""
 
     http: http.client.HTTPConnection
     proved: bool
 
 
 class Connection:
-    """Not for several threads at once. ``seconds``: longest wait for any piece of an answer.
+    """Requests to one address. Not thread-safe. ``seconds``: timeout of each read.
 
-    A token is sent only on a connection on which the other side has proved that it knows it (``gravac.proof``);
-    to anything else requests go without it.
+    The token is sent only on a connection on which the server has proved that it knows it (``gravac.proof``). Other
+    requests go without it.
     """
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
-        """Raises ValueError for what is not an http or https address."""
+        """Raises ValueError where ``url`` is not an http or https address."""
         self.url, self._seconds = base_url(url), seconds
         self.token = token
         self._channel: _Channel | None = None
@@ -76,7 +76,7 @@ class Connection:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request and its whole answer. Raises NoController, NotAController, Refused."""
+        """Send a request and return its answer. Raises NoController, NotAController, Refused."""
         again = self._channel is not None  # the server may have closed a reused connection in the meantime
         try:
             channel = self._reuse()
@@ -104,7 +104,7 @@ class Connection:
     def open(
         self, path: str, headers: Mapping[str, str], seconds: float
     ) -> Generator[http.client.HTTPResponse, None, None]:
-        """An answer to be read piece by piece, on a connection of its own. Raises as ``ask``."""
+        """Open an answer to be read in pieces, on a separate connection. Raises as ``ask``."""
         with contextlib.ExitStack() as stack:
             try:
                 channel = self._connect(seconds)
@@ -117,14 +117,15 @@ class Connection:
             yield response
 
     def piece(self, response: http.client.HTTPResponse, size: int) -> bytes:
-        """The next bytes of an answer that ``open`` gave; empty at its end. Raises NoController when it breaks off."""
+        """The next bytes of an answer of ``open``; empty at its end. Raises NoController where the connection
+        breaks."""
         try:
             return response.read(size)
         except (OSError, http.client.HTTPException) as error:
             raise self._no_controller(error) from None
 
     def check(self, response: http.client.HTTPResponse, body: bytes, proved: bool) -> None:
-        """Raises Refused or NotAController for an answer of 400 or more."""
+        """Raise Refused or NotAController for a status of 400 or above."""
         if response.status < 400:
             return
         try:
@@ -137,7 +138,7 @@ class Connection:
             raise NotAController(f"{self.url} answered {response.status}: {text}") from None
 
     def close(self) -> None:
-        """Give the connection up; the next request makes another."""
+        """Close the connection; the next request opens another."""
         if self._channel is not None:
             self._channel.http.close()
             self._channel = None
@@ -154,13 +155,13 @@ class Connection:
         return self._channel
 
     def _connect(self, seconds: float) -> _Channel:
-        """Open a connection and, where there is a token to send, ask for the proof that it is known there."""
+        """Open a connection. Where there is a token to send, ask for the proof that the server knows it."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         try:
             connection.connect()
-            connection.auto_open = 0  # what answers on another connection has proved nothing
+            connection.auto_open = 0  # the proof is valid for this connection only
             proved = self.token is not None and _proves(connection, self.token)
             if connection.sock is None:  # closed after that answer
                 connection.connect()
@@ -191,7 +192,7 @@ class Connection:
 
 
 def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
-    """Raises OSError or HTTPException when there is no whole answer."""
+    """Whether the server knows the token. Raises OSError or HTTPException where the answer is incomplete."""
     challenge = proof.new_challenge()
     connection.request("GET", f"{proof.PATH}?challenge={challenge}")
     with connection.getresponse() as response:
@@ -205,9 +206,9 @@ def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
 
 
 def base_url(text: str) -> str:
-    """An address as scheme://host:port, whatever path came with it; http where no scheme was given.
+    """An address as scheme://host:port, without its path; http where there is no scheme.
 
-    Raises ValueError naming the text and the form expected.
+    Raises ValueError that shows the text and the expected form.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")

@@ -1,4 +1,4 @@
-"""Finding the controllers that run on this machine: each leaves a note in its folder of journals."""
+"""Finds the controllers that run on this machine: each writes a note into its folder of journals."""
 
 import os
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ PROBE_SECONDS = 2.0
 def running_controllers(
     data_dir: Path, token: str | None = None, *, steering: bool = False
 ) -> Iterator[Client]:
-    """A client for each controller that works on ``data_dir`` or a job of it; the one started last comes first.
+    """A client for each controller that serves ``data_dir`` or a job of it, the most recently started one first.
 
-    What a dead one left behind is passed over: the address must be answered by the very start that wrote it.
-    ``steering``: where there is no ``token``, with the control token that the controller left for the folder's owner.
+    Notes of dead controllers are skipped: the instance that wrote the note must answer at its address. ``steering``:
+    where there is no ``token``, use the control token that the controller stored for the owner of the folder.
     """
     for path in _notes(data_dir):
         found = read_note(path) or {}
@@ -31,30 +31,30 @@ def running_controllers(
             continue
         if alive:
             known = token or (control_token_in(path.parent) if steering else None)
-            yield Client(url, known if _ours(path) else None)
+            yield Client(url, known if _own(path) else None)
 
 
 def owner_control_token(data_dir: Path, url: str) -> str | None:
-    """The control token that the controller at ``url`` left for the owner of its folder, which we must be.
+    """The control token that the controller at ``url`` stored for the owner of its folder; None for other users.
 
-    Raises ValueError for what is no address.
+    Raises ValueError where ``url`` is not an address.
     """
     wanted = base_url(url)
     for path in _notes(data_dir):
         noted = (read_note(path) or {}).get("url")
-        if noted == wanted and _ours(path) and (token := control_token_in(path.parent)) is not None:
+        if noted == wanted and _own(path) and (token := control_token_in(path.parent)) is not None:
             return token
     return None
 
 
 def _notes(data_dir: Path) -> list[Path]:
-    """The newest first."""
+    """The notes, newest first."""
     notes = [data_dir / LOCK_NAME, *data_dir.glob(f"*/{LOCK_NAME}")]
     return sorted((path for path in notes if path.is_file()), key=_age, reverse=True)
 
 
-def _ours(path: Path) -> bool:
-    """Whether we wrote the note ourselves: somebody else's word is no reason to show an address our token."""
+def _own(path: Path) -> bool:
+    """Whether this user wrote the note. The token is not shown to an address in a note of another user."""
     try:
         return path.stat().st_uid == os.getuid()
     except OSError:

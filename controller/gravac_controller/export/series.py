@@ -32,10 +32,10 @@ ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 def write_openmetrics(
     windows: Iterable[tuple[WindowView, DecisionView | None]], live: ReplayedLive, path: Path
 ) -> int:
-    """Write what a scrape would have said after each window of ``live``, which the iteration moves on.
+    """Write the metrics after each window of ``live``, which the iteration advances. Returns the number of windows.
 
-    Samples of a metric must stand together, so each waits in a file of its own until the end: memory does not grow
-    with the trace. Times only go on, a millisecond at least. Returns the windows. Raises OSError.
+    OpenMetrics groups samples by metric, so each metric is collected in a temporary file: memory does not grow with the
+    trace. Times increase by at least a millisecond. Raises OSError.
     """
     rows, latest = 0, -math.inf
     with ExitStack() as held:
@@ -58,9 +58,9 @@ def write_openmetrics(
 
 
 def write_tensorboard(windows: Iterable[WindowView], folder: Path) -> int:
-    """Write an event file into ``folder``: ``gravac/gain`` … by the window's last step, at the time it arrived.
+    """Write an event file into ``folder`` with scalars such as ``gravac/gain``, by the last step of each window.
 
-    What is unknown has no point. Returns the windows. Raises MissingExtra without tensorboard, OSError.
+    Unknown values have no point. Returns the number of windows. Raises MissingExtra without tensorboard, OSError.
     """
     with needs("tensorboard", "tensorboard"):
         from tensorboard.compat.proto.event_pb2 import Event
@@ -94,7 +94,7 @@ def _samples(row: Row[JobPicture], seen: JobPicture, time: float) -> Iterable[st
 
 
 def _family(row: Row[JobPicture], samples: IO[str], out: IO[str]) -> None:
-    """A metric's head and its samples; nothing where it has none."""
+    """Write the header and the samples of a metric, unless it has no samples."""
     if samples.tell() == 0:
         return
     samples.seek(0)

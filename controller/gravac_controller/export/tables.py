@@ -22,7 +22,7 @@ ROW_GROUP = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``kind``: what its values are, but for None, which is: unknown."""
+    """A column. ``kind``: the type of its values; None is always possible and means unknown."""
 
     name: str
     kind: Literal["integer", "number", "text"]
@@ -30,19 +30,22 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows as long as ``columns``; read once."""
+    """Columns, and an iterator over rows of that length."""
 
     columns: tuple[Column, ...]
     rows: Iterable[tuple[Value, ...]]
 
 
 def of_windows(views: Iterable[WindowView]) -> Table:
-    """A row a window."""
+    """One row per window."""
     return Table(tuple(Column(each.name, each.kind) for each in COLUMNS), map(row_of, views))
 
 
 def of_steps(path: Path, notes: list[str]) -> Table:
-    """A row a step, of the windows that list theirs. Raises TraceError, also when none does; its rows raise it too."""
+    """One row per step, of the windows that list their steps.
+
+    Raises TraceError, also where no window lists its steps; so does reading the rows.
+    """
     columns = [Column("step", "integer"), Column("window", "integer")]
     for name in DETAIL:
         unit = "_seconds" if name in PHASES else ""
@@ -56,9 +59,10 @@ def of_steps(path: Path, notes: list[str]) -> Table:
 
 
 def write_csv(table: Table, path: Path) -> int:
-    """Write it; numbers are as short as they can be without losing a bit, unknown is empty. Returns the rows.
+    """Write a table as CSV and return the number of rows.
 
-    Raises OSError, and what reading the rows does.
+    Numbers have as many digits as their exact value needs. Unknown values are empty. Raises OSError, and what reading
+    the rows raises.
     """
     rows = 0
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -71,9 +75,9 @@ def write_csv(table: Table, path: Path) -> int:
 
 
 def write_parquet(table: Table, path: Path) -> int:
-    """Write it: 64-bit integers and floats, text; unknown is null. Returns the rows.
+    """Write a table as Parquet (64-bit integers and floats, text) and return the number of rows.
 
-    Raises MissingExtra without pyarrow, OSError, and what reading the rows does.
+    Unknown values are null. Raises MissingExtra without pyarrow, OSError, and what reading the rows raises.
     """
     with needs("parquet", "pyarrow"):
         import pyarrow

@@ -1,4 +1,4 @@
-"""What a report tells of one trace: the job as it ended, its windows and decisions, and figures to compare."""
+"""The content of a report about one trace: the final state of the job, its windows and decisions, and its figures."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ MOST_WINDOWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One job in a few numbers, over all of its windows. Unknown is None."""
+    """Figures of one job over all of its windows. None: unknown."""
 
     windows: int
     steps: int
@@ -34,12 +34,12 @@ class Figures:
     dense_bytes: int
     wire_cf: float | None
     loss: float | None
-    """The last one that was logged."""
+    """The last logged loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
-    """One trace."""
+    """The content of a report about one trace."""
 
     path: str
     view: JobView
@@ -50,14 +50,14 @@ class TraceSummary:
 
 
 def journal_path(path: Path) -> Path:
-    """The trace that a path names: a file, or the folder of a job."""
+    """The file of a trace: ``path``, or the journal in the folder ``path``."""
     return path / ACTIVE if path.is_dir() else path
 
 
 def windows_of(
     path: Path, live: ReplayedLive, notes: list[str] | None = None
 ) -> Iterator[tuple[WindowView, DecisionView | None]]:
-    """Each window with what was decided on it (None: the trace ends before that), while ``live`` takes in the trace.
+    """Each window with the decision on it (None: the trace ends before it), while ``live`` follows the trace.
 
     Raises TraceError.
     """
@@ -82,12 +82,12 @@ def windows_of(
 
 
 def empty_job() -> ReplayedLive:
-    """A job of which nothing is known yet; it keeps no more of the past than it must."""
+    """A job without data, which stores as little history as possible."""
     return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
 
 
 def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
-    """Read a trace once. ``most``: windows that are kept (``thinning.Thinned``). Raises TraceError."""
+    """Read a trace once. ``most``: maximum number of windows in the report (``Thinned``). Raises TraceError."""
     live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
     for view, decision in windows_of(path, live, notes):
         history.begin(live.decisions[0])
@@ -106,7 +106,7 @@ def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
 
 
 def labels(summaries: list[TraceSummary]) -> list[str]:
-    """A name for each that no other has."""
+    """A unique name for each."""
     given: list[str] = []
     for one in summaries:
         name, number = one.view.job, 2
@@ -117,7 +117,7 @@ def labels(summaries: list[TraceSummary]) -> list[str]:
 
 
 class _Sums:
-    """What figures need of windows, added up."""
+    """The sums over windows that the figures need."""
 
     def __init__(self) -> None:
         self._steps = array("d")
@@ -149,12 +149,12 @@ class _Sums:
 
 
 def thinning_note(summary: TraceSummary) -> str:
-    """What was left out, in one sentence; empty where nothing was."""
+    """A sentence about the windows that are not shown; empty where all are shown."""
     windows = summary.history.windows
     if len(windows) == windows.windows:
         return ""
     return (
         f"{len(windows):,} of {windows.windows:,} windows are shown: of each {windows.run} in a row the "
-        "first, those with the least gain, the largest backlog, the longest step and the highest loss, and up to four "
-        "with a change or a fault. Totals and figures count them all; the trace has them all."
+        "first, those with the lowest gain, the largest backlog, the longest step and the highest loss, and up to four "
+        "with a change or a fault. Totals and figures include all windows."
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from gravac_controller.bench.collective import Meetings, measure_collectives
+from gravac_controller.bench.collective import Collectives, measure_collectives
 from gravac_controller.bench.hook import OTHERS, Pairs, measure_hook
 from gravac_controller.bench.namespaces import NetworkUnavailable
 from gravac_controller.bench.network import parse_rate
@@ -241,10 +241,10 @@ def collective(
     Example:
       gravac bench collective --ranks 4 --link 100mbit --cf 10 --cf 100
     """
-    meetings = Meetings(codec=codec, ranks=ranks, n=counts, cf=factors, link=link, pairs=pairs)
+    collectives = Collectives(codec=codec, ranks=ranks, n=counts, cf=factors, link=link, pairs=pairs)
     try:
         output.perform(
-            lambda scratch, progress: measure_collectives(meetings, scratch, progress),
+            lambda scratch, progress: measure_collectives(collectives, scratch, progress),
             output.collectives,
             as_json,
         )

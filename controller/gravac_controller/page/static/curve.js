@@ -28,7 +28,7 @@ export class Curve {
     const item = (mark, text) => el("li", {}, el("span", { class: `swatch ${mark}`, "aria-hidden": "true" }), text);
     this.would = el("li", {}, el("span", { class: "swatch line blue", "aria-hidden": "true" }), "predicted gain", this.value);
     box.append(el("ul", { class: "legend" }, this.would, item("dotted red", "ε"), item("ring blue", "in force"),
-      item("disc orange", "measured"), item("cross red", "keeps too little")), this.plot, this.note);
+      item("disc orange", "measured"), item("cross red", "too little gain")), this.plot, this.note);
     this.u = null;
     this.seen = null;
     new ResizeObserver(() => this.resize()).observe(this.plot);

@@ -18,7 +18,7 @@ export const RULE = {
 };
 
 export const VERDICT = {
-  untried: "not tried yet", trying: "being measured", passed: "keeps enough", too_strong: "keeps too little",
+  untried: "not tried yet", trying: "being measured", passed: "enough gain", too_strong: "too little gain",
   chosen: "chosen",
 };
 
