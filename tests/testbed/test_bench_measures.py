@@ -113,7 +113,7 @@ def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     done = CliRunner().invoke(main, ["bench", "collective", "--link", "100mbit"])
     assert done.exit_code == 1
-    assert "links of 100mbit cannot be made here" in done.output
+    assert "links of 100mbit cannot be created here" in done.output
 
 
 def test_every_way_of_the_hook_is_a_method() -> None:

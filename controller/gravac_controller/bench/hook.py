@@ -29,8 +29,8 @@ OTHERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """What to run: ``pairs`` of blocks for each of ``ways``. A block has ``warmup`` untimed and ``steps`` timed
-    steps."""
+    """What to run: ``pairs`` of blocks for each of ``ways``. A block has ``warmup`` untimed steps, then
+    ``steps`` timed ones."""
 
     ways: Sequence[str]
     ranks: int

@@ -53,8 +53,8 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
         emulated = places.no_network is not None and parse_rate(benchmark.link) is not None
         if benchmark.then is not None and places.shape is None:
             raise ChangeImpossible(
-                f"links cannot change to {benchmark.then} during the run without an emulated network:
-            {places.no_network}" )
+                f"links cannot change to {benchmark.then} during the run: no emulated network ({places.no_network})"
+            )
         tallies, later = _take_turns(benchmark, places, emulated, scratch, progress)
     return {
         "benchmark": "train",
