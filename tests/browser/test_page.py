@@ -125,7 +125,7 @@ def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_
     assert tab.text("#cf-next") == "next: 160×"
     recorded.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
     tab.wait("!document.querySelector('#gate').hidden")
-    assert "Wanted 160×, sent 10×" in tab.text("#gate")
+    assert "Chosen 160×, sent 10×" in tab.text("#gate")
 
 
 def test_loss_is_hidden_when_never_logged(controller: Controller, open_page: OpenPage) -> None:

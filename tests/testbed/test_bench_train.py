@@ -102,7 +102,7 @@ def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) ->
     found = by_name(result)
     assert result["emulated"]
     assert "needs root" in result["no_network"] or "is missing" in result["no_network"]
-    assert "No network of our own" in done.stderr
+    assert "No emulated network" in done.stderr
     assert "EMULATED links of 10mbit" in done.stderr
     dense = found["dense"]
     assert dense["error"] is None

@@ -1,7 +1,7 @@
 """Pictures of the live page in each of its states: ``python -m tools.pages.gallery FOLDER [STATE …]``.
 
-Plays the made-up job of the tests to a real controller and takes a picture of every state, light and dark, at desk
-and phone width. For whoever changes how the page looks: look at each of them.
+Plays the simulated job of the tests to a real controller and takes a screenshot of every state, light and dark, at
+desktop and phone width. Look at each of them after a change of the page's design.
 """
 
 import argparse
@@ -18,8 +18,6 @@ from tools.harness.controller import Controller
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
-SETTLE_MS = 1500
-"""Charts appear up to half a second after the numbers, and bars and colours fade in."""
 LOOKS: tuple[tuple[str, Literal["light", "dark"], int], ...] = (
     ("light", "light", 1400),
     ("dark", "dark", 1400),
@@ -94,7 +92,6 @@ def take(browser: Browser, folder: Path, name: str) -> list[str]:
                     tab.wait("document.body.dataset.status === 'lost'")
                     tab.errors.clear()
             for look, tab in tabs:
-                tab.page.wait_for_timeout(SETTLE_MS)
                 tab.shoot(folder / f"{name}-{look}.png")
             said = [one for _, tab in tabs for one in (*tab.errors, *tab.violations, *tab.foreign)]
             return [one for one in said if name != "lost" or "ERR_CONNECTION_REFUSED" not in one]

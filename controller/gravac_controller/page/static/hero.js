@@ -46,8 +46,8 @@ function gateSentence(decision, report) {
   if (report === null || report.phase === "fallback" || report.epoch !== decision.epoch) return "";
   if (report.cf === decision.cf_candidate) return "";
   const why = report.cf === decision.cf_minimum ? "the minimum" : "uncompressed gradients";
-  return `Wanted ${cf(decision.cf_candidate)}, sent ${cf(report.cf)}: at the last step the gain of the candidate was `
-    + `below ε = ${digits(decision.epsilon)}, so the ranks sent ${why}.`;
+  return `Chosen ${cf(decision.cf_candidate)}, sent ${cf(report.cf)}: at the last step, the gain of the chosen CF was below `
+    + `ε = ${digits(decision.epsilon)}, so the ranks sent ${why}.`;
 }
 
 function tilesOf({ job }) {

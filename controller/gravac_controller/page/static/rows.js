@@ -47,7 +47,7 @@ export function viewsOf({ decisions, candidates }) {
   }));
 }
 
-const NAMES = ["step", "time", "cf", "wanted", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
+const NAMES = ["step", "time", "cf", "chosen", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
   "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
 
 /** Columns of equal length, one entry a window. Steps and times never go back, as uPlot needs. */
@@ -77,7 +77,7 @@ export class Columns {
     this.step.push(last < 0 ? row.last : Math.max(row.last, this.step[last] + 1e-3));
     this.time.push(last < 0 ? row.time : Math.max(row.time, this.time[last] + 1e-3));
     this.cf.push(row.cf);
-    this.wanted.push(decision ? decision.cf_candidate : null);
+    this.chosen.push(decision ? decision.cf_candidate : null);
     this.epsilon.push(decision ? decision.epsilon : null);
     this.gain.push(row.gain);
     this.gainCandidate.push(row.gainCandidate);

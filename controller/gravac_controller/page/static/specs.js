@@ -32,9 +32,9 @@ const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5
 export const SPECS = [
   {
     id: "cf", title: "Compression factor", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
-    note: "What the ranks sent, and the candidate of the policy. ▼ marks a decision that changed something.",
+    note: "What the policy chose, and what the ranks sent. ▼ marks a decision that changed something.",
     series: [
-      line("Wanted", "wanted", "--orange", cf, { dash: DASH, stepped: true }),
+      line("Chosen", "chosen", "--orange", cf, { dash: DASH, stepped: true }),
       line("Sent", "cf", "--blue", cf, { stepped: true, area: true, width: 2.5 }),
     ],
   },
