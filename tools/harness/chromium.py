@@ -47,7 +47,7 @@ def launch(playwright: Playwright) -> Browser:
 
 
 class Tab:
-    """One page at ``url`` in a browser context of its own. Requests to other hosts are refused.
+    """One page at ``url`` in a separate browser context. Requests to other hosts are refused.
 
     ``foreign``: refused addresses. ``errors``: console errors and uncaught exceptions. Both should stay empty.
     """
@@ -122,9 +122,8 @@ class Tab:
 
     def shoot(self, path: Path, *, whole: bool = True) -> None:
         """Write a PNG of the whole page, or of what fits the window."""
-        if (
-            whole
-        ):  # in a window of that height: what loads when it is visible loads, and bars are at its edges
+        if whole:
+            # In a window of that height: everything that loads when visible loads, and fixed bars are at the edge.
             height = self.page.evaluate("document.documentElement.scrollHeight")
             width = self.page.evaluate("innerWidth")
             self.page.set_viewport_size({"width": width, "height": height})

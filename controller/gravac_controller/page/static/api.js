@@ -28,7 +28,7 @@ export async function getJson(path, timeout = TIMEOUT_MS) {
   return answer.json();
 }
 
-/** {tag}: what an order has to name, so that nobody overrides what they have not seen. Raises what getJson raises. */
+/** {tag}: the ETag of the override, which an order must name. Raises what getJson raises. */
 export async function orderState(job) {
   const answer = await fetch(jobPath(job, "/override"), { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
   if (!answer.ok) throw await refusal(answer);

@@ -60,7 +60,7 @@ export class Charts {
     this.show(this.state);  // as many points as there are pixels now
   }
 
-  /** Draw all anew: the theme has changed. */
+  /** Redraw everything: the theme has changed. */
   rebuild() {
     this.drop();
     if (this.state !== null) this.show(this.state);

@@ -1,4 +1,4 @@
-// What went wrong: how often, first and last, and the events as they came.
+// Faults (how often, first and last) and the events in order.
 
 import { now } from "./api.js";
 import { $, el } from "./dom.js";

@@ -1,10 +1,10 @@
-// Mouse, wheel and fingers on a chart: pick a window, move along, come closer.
+// Mouse, wheel and touch on a chart: pick a window, pan, zoom.
 
 const NEAR_PX = 8;
 const DOUBLE_MS = 250;  // while zoomed, a click may be the first half of the double-click that shows all
 const WHEEL_STEP = 1.0015;
 
-/** uPlot's own drag zooms; with shift it is ours, and moves along. */
+/** Dragging zooms (by uPlot); with shift it pans (here). */
 export const bind = {
   mousedown: (u, target, begin) => (event) => {
     if (!event.shiftKey) begin(event);

@@ -32,7 +32,7 @@ export class Heat {
     });
   }
 
-  /** The job as it is now, and the last window to show: a page that looks back shows no later ones. */
+  /** The job as it is now, and the last window to show: a page that shows a trace at a window shows no later ones. */
   show({ job, spec, totals, latest }) {
     if (job !== this.job) this.data = null;
     const windows = totals.windows, limit = latest?.report.window ?? -1;
@@ -118,7 +118,7 @@ const FULL = 200;  // per cent of the median rank's own time that has the strong
 /** Strength of a cell, 0 to 1: small differences are spread, as most ranks are alike. */
 const strength = (percent) => Math.min(1, Math.max(0, (percent - 100) / (FULL - 100))) ** 0.6;
 
-/** Draw columns of {percent} into a canvas of so many CSS pixels. Unknown cells stay empty. */
+/** Draw columns of {percent} into a canvas of that size in CSS pixels. Unknown cells stay empty. */
 function paintHeat(canvas, columns, rows, width, height) {
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);

@@ -1,4 +1,4 @@
-// What keys do, on a chart and anywhere, and the list of them that `?` shows.
+// Keyboard shortcuts, on a chart and anywhere, and the list that `?` shows.
 
 import { $, el } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// Whether the controller answers, what jobs it has, and which one to show: one poll every few seconds.
+// Polls the controller every few seconds: whether it answers, and its jobs.
 
 import { HttpError, listJobs } from "./api.js";
 

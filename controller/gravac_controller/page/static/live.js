@@ -53,13 +53,13 @@ export class Live {
   message(kind, data) {
     this.streamLost = null;
     if (data.job) this.latestJob = data.job;
-    if (this.paused !== null) return;  // read anew on resuming
+    if (this.paused !== null) return;  // read again on resuming
     if (kind === "snapshot") {
       this.state.snapshot(data);
       this.readHistory(data.job.spec);
     } else if (kind === "window") {
       this.state.window(data);
-      // Messages that are sent together all carry the job as of the last of them: draw when that one is here.
+      // Messages that are sent together all have the newest job: draw at the last one.
       if (data.window.report.window < data.job.latest.report.window) return;
     } else if (data.job) this.state.setJob(data.job);
     this.later();

@@ -1,4 +1,4 @@
-// The window that the cursor returns to, on all charts, whenever the mouse leaves them.
+// The picked window, to which the cursor of all charts returns when the mouse leaves them.
 
 export class Pin {
   constructor(charts) {

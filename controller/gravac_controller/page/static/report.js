@@ -1,4 +1,4 @@
-// A report: the same page as a file of its own, on traces that are inside it. There is no server to ask.
+// A report: the same page as one file that contains its traces. There is no server.
 
 import { Comparison } from "./compare.js";
 import { $, el, setHidden, setText } from "./dom.js";
@@ -29,7 +29,7 @@ export class Report {
     return { job: this.wanted };
   }
 
-  /** Show the job that is wanted, else the first. */
+  /** Show the requested job, else the first. */
   go({ job }) {
     this.wanted = job;
     const found = this.jobs.find((one) => one.label === job) ?? this.jobs[0];
@@ -51,7 +51,7 @@ export class Report {
   /** Nothing plays in a report. */
   toggle() {}
 
-  /** Draw anew: the theme has changed. */
+  /** Redraw: the theme has changed. */
   rebuild() {
     this.comparison?.charts.rebuild();
   }

@@ -1,4 +1,4 @@
-// What compression saved: bytes, which are counted, and time, which can only be estimated.
+// What compression saved: bytes (exact) and time (an estimate).
 
 import { $, bar, el } from "./dom.js";
 import { NONE, bytes, count, duration, known, percent, seconds, times } from "./format.js";

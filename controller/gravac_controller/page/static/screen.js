@@ -47,7 +47,7 @@ export class Screen {
     this.onView();
   }
 
-  /** Take over what an address says. */
+  /** Apply the view of an address. */
   set({ axis, range, window }) {
     this.charts.range = null;  // it is in units of the new axis
     this.charts.setAxis(axis);
@@ -119,7 +119,7 @@ export function showClock(job, status, paused) {
   showTitle(job, status);
 }
 
-/** The job list, and the page in place of a job while there is none to show. */
+/** The job list, and the page for the case that there is no job to show. */
 export function showLists(shown, { jobs, unreadable, current, missing }) {
   showJobs(jobs, unreadable, current, missing);
   setHidden($("content"), !shown);

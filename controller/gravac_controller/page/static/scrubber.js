@@ -1,4 +1,4 @@
-// The bar below a trace: which window everything is shown as of, and playing it.
+// The bar below a trace: selects the window that is shown, and plays the trace.
 
 import { now } from "./api.js";
 import { $, setText } from "./dom.js";

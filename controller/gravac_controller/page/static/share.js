@@ -6,7 +6,7 @@ import { COLUMNS, PHASES } from "./rows.js";
 
 /**
  * {job, axis: "step"|"time", range: [from, to] | null, window | null, at | null} of the address. `window` is the one
- * picked; `at` the one as of which a trace is shown. -1 is the start.
+ * picked; `at` the one at which a trace is shown. -1 is the start.
  */
 export function readRoute() {
   const fields = new URLSearchParams(location.hash.slice(1));

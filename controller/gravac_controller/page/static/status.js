@@ -5,7 +5,7 @@ import { clock, count, duration } from "./format.js";
 
 /**
  * {key, word, text, grey}. `link`: {up, opening, lostSince, retryAt, missing}; times in seconds, lostSince and
- * retryAt by this machine's clock. `grey`: the numbers are old and must look it.
+ * retryAt by this machine's clock. `grey`: the numbers are old and are shown in grey.
  */
 export function statusOf(job, link) {
   if (link.lostSince !== null) return lost(job, link);
@@ -30,8 +30,8 @@ export function statusOf(job, link) {
     : { key: "running", word: "running", text: "", grey: false };
 }
 
-/** The status of a page that looks back at a trace. Nothing is old there, unless its server has gone. */
-export function backAt(job, lostSince, problem) {
+/** The status of a page that shows a trace. Its numbers are never old; its server may be gone. */
+export function replayStatus(job, lostSince, problem) {
   if (lostSince !== null) {
     const text = `\`gravac ui\` has not answered since ${clock(lostSince)}. Start it again to see other windows.`;
     return { key: "lost", word: "server gone", text, grey: false };
