@@ -37,8 +37,8 @@ On Linux also the process metrics of every Prometheus client: `process_cpu_secon
 
 About 90 series per job and 100 for the controller. Series per rank (label `rank`) exist only for jobs of up to 256
 ranks (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and for 4,096 ranks in total
-(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have minimum, median and maximum over ranks, and each rank in `/v1/jobs/{job}/ranks`. A
-job is removed after a day without reports (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
+(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have minimum, median and maximum over ranks, and each rank in
+`/v1/jobs/{job}/ranks`. A job is removed after a day without reports (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
 The cost of one scrape (`python benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other load). All but
 the last column runs in a thread, concurrently with the requests of agents:
@@ -64,12 +64,12 @@ ABSENT: Mapping[str, str] = {
     "number of fallbacks by reason": "agents report that they fell back, with the reason as text: "
     '`gravac_events_total{kind="fallback"}`, `gravac_fallback_active`',
     "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
-    "last report of each rank": "the rows of all ranks are in one report, from rank 0:
-    `gravac_last_report_timestamp_seconds`", "lost ranks": "a lost rank stops the training, which makes the job stale;
-    the controller cannot distinguish the two", "dropped records of the trace": "no record is dropped: a report that cannot be written
-    is refused " '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',
-    "the reason of a decision as text": "labels are for a small set of values: `gravac_decision_info` has the rule; the
-    " "sentence is on the live page and in the REST API",
+    "last report of each rank": "one report from rank 0 has the rows of all: `gravac_last_report_timestamp_seconds`",
+    "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",
+    "dropped records of the trace": "no record is dropped: a report that cannot be written is refused "
+    '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',
+    "the reason of a decision as text": "labels are for small sets of values: `gravac_decision_info` has the rule; "
+    "the sentence is on the live page and in the REST API",
     "torch's version, topology": "the controller runs without torch; `/v1/jobs/{job}` has both, in "
     "`spec.environment`",
     "the agent's own endpoint": "the trainer opens no port; its CPU time is `gravac_agent_cpu_ratio`",
