@@ -49,7 +49,7 @@ export const SPECS = [
   },
   {
     id: "backlog", title: "Backlog", range: fromZero, axis: tick,
-    note: "τ: steps of progress that wait in the error memory. Residual ratio: norm of the residual over that of a gradient.",
+    note: "τ: steps of progress in the error memory. Residual ratio: residual norm per gradient norm.",
     series: [
       line("Backlog τ", "backlog", "--purple", digits),
       line("Residual ratio", "residual", "--green", digits, { dash: DASH }),
