@@ -102,7 +102,7 @@ def test_keyboard(recorded: RecordedJob, controller: Controller, open_page: Open
     tab.shows("#readout", "Window 0 ·")
     tab.page.keyboard.press("ArrowRight")
     tab.shows("#readout", "Window 1 ·")
-    tab.until(lambda: "Sent dense" in str(plot.get_attribute("aria-label")), "said aloud")
+    tab.until(lambda: "Sent dense" in str(plot.get_attribute("aria-label")), "for screen readers")
     tab.page.keyboard.press("+")
     tab.until(lambda: "from" in address(tab), "zoomed in")
     tab.page.keyboard.press("Escape")
@@ -160,7 +160,7 @@ def test_pause_freezes_and_resume_catches_up(
     tab.page.keyboard.press("End")
     tab.shows("#readout", f"Window {recorded.window - 4} ·")  # looking around shows nothing new
     tab.page.keyboard.press("Escape")
-    tab.until(lambda: "Paused" in tab.text("#banner"), "said to be paused")
+    tab.until(lambda: "Paused" in tab.text("#banner"), "the page says that it is paused")
     assert tab.text("#chip-word") == "running"
     tab.page.locator("#pause").click()
     tab.wait(f"document.querySelector('#reason').textContent === {recorded.decision.reason!r}")

@@ -1,4 +1,4 @@
-"""``gravac ui TRACE``: the page as of any window is the page that was shown then."""
+"""``gravac ui TRACE``: the page at any window is the page that was shown then."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -20,15 +20,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, R
     """A finished job's journal, gzipped."""
     folder = tmp_path_factory.mktemp("traces")
     disk = Disk()
-    told = RecordedJob(disk, job="told", world_size=3, curves=True)
-    told.play(40)
-    told.event("nonfinite", "a gradient was infinite on rank 1")
-    told.play(20)
-    told.end()
+    job = RecordedJob(disk, job="finished", world_size=3, curves=True)
+    job.play(40)
+    job.event("nonfinite", "a gradient was infinite on rank 1")
+    job.play(20)
+    job.end()
     disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
-    zipped = folder / "told.jsonl.gz"
-    zipped.write_bytes(gzip.compress((folder / "told" / "journal.jsonl").read_bytes()))
-    return zipped, told
+    zipped = folder / "finished.jsonl.gz"
+    zipped.write_bytes(gzip.compress((folder / "finished" / "journal.jsonl").read_bytes()))
+    return zipped, job
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,13 @@ def test_as_of_a_window_it_shows_what_the_live_page_showed(
             tab.shows("#scrub-text", f"Window {window} of 13 ")
             assert texts_of(tab) == was
         assert len({said["#reason"] for said in seen.values()}) == len(seen), "they differ from each other"
-        tab.page.goto("about:blank")  # it would ask again, and find nobody
+        tab.page.goto("about:blank")  # it would ask again, without an answer
     finally:
         running.stop()
 
 
 def test_says_where_it_is(ui: TraceServer) -> None:
-    assert ui.first_line.startswith("told, 60 windows, at http://127.0.0.1:")
+    assert ui.first_line.startswith("finished, 60 windows, at http://127.0.0.1:")
 
 
 def test_the_slider_and_the_address(ui: TraceServer, open_page: OpenPage) -> None:
@@ -127,7 +127,7 @@ def test_a_long_trace_comes_bit_by_bit(tmp_path: Path, open_page: OpenPage, alte
         tab = open_trace(open_page, running.url)
         last = 649 if altered else 699
         tab.until(lambda: tab.text("#scrub-text").startswith(f"Window {last} of {last} "), "all is read")
-        tab.until(lambda: "reading" not in tab.text("#scrub-text"), "and said to be")
+        tab.until(lambda: "reading" not in tab.text("#scrub-text"), "and the page says so")
         assert f"{20 * (last + 1):,} steps" in tab.text("#saved")
         if altered:
             assert "was altered after it was written" in tab.text("#banner")
@@ -135,7 +135,7 @@ def test_a_long_trace_comes_bit_by_bit(tmp_path: Path, open_page: OpenPage, alte
             assert tab.page.locator("#banner").is_hidden()
         tab.page.evaluate("location.hash = '#at=650'")
         tab.shows("#scrub-text", "Window 649 " if altered else "Window 650 ")
-        tab.page.goto("about:blank")  # it would ask again, and find nobody
+        tab.page.goto("about:blank")  # it would ask again, without an answer
     finally:
         running.stop()
 

@@ -24,7 +24,7 @@ SLOW_ORDERS = """() => {
 }"""
 """An order takes 0.3 s to leave the page, as on a busy machine: a test that reports the next window without waiting for
 the controller's answer fails every time, not once in a while. (The window then comes first, the order waits for one
-that nobody reports, and the job turns stale: the test is its trainer.)"""
+that is never reported, and the job turns stale: the test is its trainer.)"""
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def confirm(tab: Tab, button: str, answer: str = TAKEN) -> None:
     """Press a button, say yes, and wait until the page shows the controller's answer."""
     tab.page.locator(button).click()
     tab.page.locator("#steer-yes").click()  # the page has cleared the answer to any order before
-    said(tab, answer)
+    result(tab, answer)
 
 
-def said(tab: Tab, text: str) -> None:
+def result(tab: Tab, text: str) -> None:
     tab.shows("#steer-result", text)
 
 
@@ -84,7 +84,7 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.shows("#steer-question", "Pin 33.5× regardless of its gain for “pinned”? Now: 10×, exploring, epoch ")
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
-    said(tab, TAKEN)
+    result(tab, TAKEN)
     tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin 33.5× (“a test”).")
     assert tab.text("#steered") == "ordered by alice"
     recorded.play()
@@ -94,7 +94,7 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     confirm(tab, "#steer-resume")
     recorded.play()
     tab.shows("#steer-now", "The policy decides.")
-    tab.until(tab.page.locator("#steered").is_hidden, "nobody steers")
+    tab.until(tab.page.locator("#steered").is_hidden, "no order is in force")
 
 
 def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> None:
@@ -109,7 +109,7 @@ def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> 
     assert not any(TOKEN in text for text in held)
     tab.page.locator("#steer-forget").click()
     tab.page.locator("#steer-pause").click()
-    said(tab, "Enter the control token first.")
+    result(tab, "Enter the control token first.")
     assert tab.page.evaluate("document.activeElement.id") == "steer-token"
 
 
@@ -154,7 +154,7 @@ def test_an_order_about_an_epoch_that_has_passed(steered: Controller, open_page:
     epoch = recorded.decision.epoch
     recorded.play_until(lambda decision: decision.epoch != epoch, "decision of another epoch")
     tab.page.locator("#steer-yes").click()
-    said(tab, "Rejected: the job has a newer decision")
+    result(tab, "Rejected: the job has a newer decision")
     assert order_of(steered, "moving") is None
     only_failed_requests(tab)
 
@@ -166,11 +166,11 @@ def test_what_is_typed_wrong_is_said_before_anything_is_sent(
     tab = opened(open_page, steered, "typos")
     sign(tab, actor="not a name")
     tab.page.locator("#steer-dense").click()
-    said(tab, "Enter your name")
+    result(tab, "Enter your name")
     tab.page.locator("#steer-actor").fill("alice@example.org")
     tab.page.locator("#steer-cf").fill("0.5")
     tab.page.locator("#steer-pin").click()
-    said(tab, "The compression factor must be at least 1")
+    result(tab, "The compression factor must be at least 1")
     tab.page.locator("#steer-pause").click()
     tab.page.locator("#steer-no").click()
     assert order_of(steered, "typos") is None

@@ -35,7 +35,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> None:
     code, output = run()
     assert code == 0
-    assert "\x1b" not in output  # plain, as nobody looks
+    assert "\x1b" not in output  # plain, without a terminal
     for section in output.split("\n\n"):
         title, _, *rows = section.splitlines()
         registry = REGISTRIES.pop(title.partition(":")[0])
@@ -46,8 +46,8 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
 
 
 def test_no_two_members_of_a_kind_have_the_same_line() -> None:
-    told = [(entry.kind, entries.what(entry, ENTRIES)) for entry in ENTRIES]
-    assert len(set(told)) == len(told), {one for one in told if told.count(one) > 1}
+    lines = [(entry.kind, entries.what(entry, ENTRIES)) for entry in ENTRIES]
+    assert len(set(lines)) == len(lines), {one for one in lines if lines.count(one) > 1}
 
 
 def test_json_round_trip() -> None:

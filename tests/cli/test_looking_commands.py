@@ -185,9 +185,9 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "step 50 " in process.stdout.readline()
         job.windows(1)
-        told = process.stdout.readline() + process.stdout.readline()
-        assert "step 100 " in told
-        assert "epoch 1: The dense baseline is" in told
+        output = process.stdout.readline() + process.stdout.readline()
+        assert "step 100 " in output
+        assert "epoch 1: The dense baseline is" in output
         controller.kill()
         assert "no controller answers" in process.stdout.readline()
         controller = Controller(tmp_path / "runs", port=controller.port)

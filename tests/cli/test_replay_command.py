@@ -76,7 +76,7 @@ def test_one_number_altered_names_its_window(trace: Path) -> None:
 
 
 def test_a_forged_decision_is_shown_beside_the_right_one(trace: Path, tmp_path: Path) -> None:
-    """Sealed anew, so only deciding again can find it."""
+    """Sealed again, so only repeating the decision can find it."""
     forged, digest = tmp_path / "forged.jsonl", ""
     pieces = []
     for line in read(trace):
@@ -145,7 +145,7 @@ def test_the_same_settings_differ_nowhere(trace: Path) -> None:
         (("--set", "epsilon"), "must be written setting=value"),
         (("--set", "epsilno=1"), "no setting named 'epsilno'"),
         (("--policy", "best"), "no policy named 'best'"),
-        (("--policy", "dense", "--check"), "leave out --policy and --set"),
+        (("--policy", "dense", "--check"), "omit --policy and --set"),
     ],
 )
 def test_wrong_rules_are_told(trace: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -195,11 +195,11 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
 def test_curves_of_a_long_trace_are_those_of_some_windows() -> None:
     curve = (3, True, (1.0, 0.123456, None))
     windows = [replace(window(at, marked=at == 777), curve=curve) for at in range(5 * MOST_CURVES)]
-    told = plain(windows, [], exact=False)["curves"]
-    assert isinstance(told, list)
-    places = [at for at, *_ in told]
+    curves = plain(windows, [], exact=False)["curves"]
+    assert isinstance(curves, list)
+    places = [at for at, *_ in curves]
     assert places == sorted({*range(0, 5 * MOST_CURVES, 5), 777, 5 * MOST_CURVES - 1})
-    assert told[0] == [0, 3, True, [1, 0.123, None]]
+    assert curves[0] == [0, 3, True, [1, 0.123, None]]
 
 
 def test_a_short_trace_is_kept_whole() -> None:

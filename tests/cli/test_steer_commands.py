@@ -221,11 +221,11 @@ def test_what_is_no_order(job: PostedJob, arguments: list[str], code: int, words
 
 def test_no_controller(tmp_path: Path) -> None:
     said = run("dense", "alpha", "--data-dir", tmp_path, code=1)
-    assert f"no controller runs on the journals in {tmp_path}" in said
+    assert f"no controller serves {tmp_path}" in said
 
 
 def test_another_order_that_came_first(job: PostedJob) -> None:
-    """Both wait for the same window: the newer one is obeyed, and the older one is told so."""
+    """Both wait for the same window: the newer one takes effect, and the older command says so."""
     folder, said = ("--data-dir", job.controller.data_dir), list[str]()
     thread = threading.Thread(
         target=lambda: said.append(run("pin", "alpha", 40, *folder, "--actor", "alice"))

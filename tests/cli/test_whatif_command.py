@@ -110,7 +110,7 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--bandwidth", "fast"), "'fast' is not a bandwidth"),
         (("--bandwidth", "100M,0"), "'0' is not a bandwidth"),
@@ -127,10 +127,10 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
         (("--plot", "sweep.png"), "does not end in .svg"),
     ],
 )
-def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], said: str) -> None:
+def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], expected: str) -> None:
     code, output = run(recorded, *options)
     assert code == 2
-    assert said in " ".join(output.split())
+    assert expected in " ".join(output.split())
     assert options[0] in output
 
 
@@ -153,7 +153,7 @@ def test_a_folder_is_its_journal(recorded: Path) -> None:
     assert asked(recorded.parent, *KNOWN)["recorded"] == asked(recorded, *KNOWN)["recorded"]
 
 
-def test_an_aggregator_of_several_rounds_is_told_where_it_was_recorded() -> None:
+def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() -> None:
     trace = TRACES / "lm-powersgd.jsonl.gz"
     answer = asked(trace, "--bandwidth", "100M")
     (scenario,) = answer["scenarios"]

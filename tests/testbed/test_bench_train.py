@@ -197,18 +197,18 @@ sys.stdin.readline()
 """
     ranks = Ranks([sys.executable, "-c", code], [HERE], None, tmp_path / "one")
     try:
-        (said,) = ranks.ready(20)
+        (answer,) = ranks.ready(20)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", said["port"]))
+            other.bind(("127.0.0.1", answer["port"]))
         assert ranks.ask(20, do="listen") == [{"met": True}]
     finally:
         ranks.close()
-    with socket.create_server(("127.0.0.1", said["port"])):
+    with socket.create_server(("127.0.0.1", answer["port"])):
         pass  # given back
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--link", "fast"], "write for example 100mbit"),
         (["--methods", "dense gossip"], "'gossip' is none of"),
@@ -217,7 +217,7 @@ sys.stdin.readline()
         (["--hosts", "1"], "--hosts"),
     ],
 )
-def test_wrong_options(words: list[str], said: str) -> None:
+def test_wrong_options(words: list[str], expected: str) -> None:
     done = CliRunner().invoke(main, ["bench", "train", *words])
     assert done.exit_code == 2
-    assert said in " ".join(done.output.split())
+    assert expected in " ".join(done.output.split())

@@ -89,7 +89,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
             other.send_signal(signal.SIGKILL)
             os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
             assert set(left) <= set(namespaces.present()), "a killed process cannot clear up"
-            with Network(1, None):  # nobody has reaped it yet: a zombie is dead
+            with Network(1, None):  # not reaped yet: a zombie is dead
                 assert not set(left) & set(namespaces.present())
         assert foreign in namespaces.present()
     finally:

@@ -87,7 +87,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         }
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
-        said, _ = server.communicate(timeout=30)
+        output, _ = server.communicate(timeout=30)
     finally:
         server.kill()
     return {
@@ -98,7 +98,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         "answers": answers,
         "ended": server.returncode,
         "ending_seconds": time.monotonic() - began,
-        "said": said.decode(),
+        "output": output.decode(),
         "journals": [str(path.relative_to(DATA)) for path in DATA.glob("*/journal.jsonl")],
     }
 
