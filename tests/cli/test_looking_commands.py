@@ -49,7 +49,7 @@ def test_explaining_an_epoch_of_a_trace() -> None:
         "CF 10 keeps 0.60 of the gradient (≥ ε 0.30) and gives 175 useful samples/s against 58.2 dense"
         in output
     )
-    assert "Each step sends CF 20 while its gain is at least 0.3, else CF 10" in output
+    assert "Each step sends CF 20 if its gain is at least 0.3, else CF 10" in output
     assert re.search(r"10 +0\.6 +291 +175 +2 +enough gain", output)
     assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output

@@ -134,8 +134,8 @@ def _print(found: Explanation) -> None:
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
         say(
-            f"Each step sends CF {factor(decision.cf_candidate)} while its gain is at least "
-            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} while that one's is, else all."
+            f"Each step sends CF {factor(decision.cf_candidate)} if its gain is at least "
+            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else the whole gradient."
         )
     if any(candidate.window is not None for candidate in decision.candidates):
         console.print(_candidates(found))

@@ -25,7 +25,7 @@ def bench() -> None:
     """
 
 
-@click.command()
+@click.command(short_help="Top-k with error feedback, and other kernels, against torch.")
 @options.elements("1e7")
 @options.pairs(15)
 @options.as_json
@@ -47,7 +47,7 @@ def encode(counts: tuple[int, ...], pairs: int, as_json: bool) -> None:
     )
 
 
-@click.command()
+@click.command(short_help="Cost and accuracy of two-level compression and the gain curve.")
 @options.elements("1e7")
 @click.option(
     "--levels",
@@ -102,7 +102,7 @@ def multilevel(
     output.perform(lambda _, progress: _measured("multilevel", words, progress), output.pairs, as_json)
 
 
-@click.command()
+@click.command(short_help="The overhead of the agent against plain DDP.")
 @click.option(
     "--ranks",
     type=click.IntRange(2, 64),
@@ -154,7 +154,7 @@ def _real(context: click.Context, option: click.Parameter, text: str) -> str:
     return text
 
 
-@click.command()
+@click.command(short_help="Bytes of compressed gradients at a nominal CF.")
 @options.elements("1e5", "1e6", "1e7", "1e8")
 @options.factors(10.0, 32.0, 100.0, 316.0, 1000.0)
 @options.codec("topk+bf16")
@@ -208,7 +208,7 @@ def wire(
     )
 
 
-@click.command()
+@click.command(short_help="Collectives for compressed gradients against all-reduce.")
 @click.option("--ranks", type=click.IntRange(2, 64), default=4, show_default=True, help="Number of ranks.")
 @options.elements("1e6")
 @options.factors(10.0, 100.0, 1000.0)

@@ -26,7 +26,7 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     return methods
 
 
-@click.command()
+@click.command(short_help="Train with several methods over slow links and compare them.")
 @click.option(
     "--link",
     default="100mbit",
