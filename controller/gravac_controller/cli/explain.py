@@ -135,7 +135,7 @@ def _print(found: Explanation) -> None:
     if decision.cf_minimum != decision.cf_candidate:
         say(
             f"Each step sends CF {factor(decision.cf_candidate)} if its gain is at least "
-            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else the whole gradient."
+            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else dense."
         )
     if any(candidate.window is not None for candidate in decision.candidates):
         console.print(_candidates(found))
