@@ -1,9 +1,9 @@
-"""How quick the live page is in Chromium: ``python benchmarks/page.py [--windows 10000] [--loads 5] [--trace FILE]``.
+"""Speed of the live page in Chromium: ``python benchmarks/page.py [--windows 10000] [--loads 5] [--trace FILE]``.
 
-A controller with a job of so many windows; the page is opened afresh each time. Prints when the first numbers and the
-first chart were there, when all history was, how long frames take while a chart is panned, and the page's size.
-With ``--trace``: from the start of ``gravac ui FILE`` to its first answer, its first chart, and all of the trace on the
-page; a file that is not there is made first, of so many windows.
+Opens the page of a job with that many windows several times. Prints the time to the first numbers, the first chart and
+the complete history, the duration of frames while a chart is panned, and the size of the page. With ``--trace``: the
+time from the start of ``gravac ui FILE`` to its first answer, its first chart, and the complete trace. A missing FILE
+is created first, with that many windows.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from traces import STORED, make
 
 from tools.harness.chromium import READY, Tab, launch
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 WATCH = """
@@ -57,7 +57,7 @@ PAN = """async () => {
 
 
 LONGEST_SECONDS = 600.0
-"""That a trace is waited for."""
+"""Timeout for a trace."""
 
 
 def load(browser: Browser, url: str, windows: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def load(browser: Browser, url: str, windows: int) -> dict[str, Any]:
         tab.wait(READY)
         tab.wait("window.firsts.chart > 0")
         firsts = tab.page.evaluate("window.firsts")
-        # A tab keeps nothing, so at each change of the address from here on it would fetch the icon anew.
+        # A tab has no cache, so each change of the address would fetch the icon again.
         weight = tab.page.evaluate(WEIGHT)
         plot = tab.page.locator("#chart-cf .plot")
         plot.focus()
@@ -157,7 +157,7 @@ def main() -> None:
         launch(playwright) as browser,
     ):
         disk = Disk()
-        Story(disk).play(given.windows)
+        RecordedJob(disk).play(given.windows)
         disk.write(Path(folder) / "runs", itertools.count(1_700_000_000).__next__)
         controller = Controller(Path(folder) / "runs")
         try:

@@ -17,7 +17,7 @@ from predict_parts.measured import Measured, Plan, read_again, run
 
 from gravac.collectives import Network
 from gravac.whatif import Prediction, Predictor, Recording, Scenario, best
-from gravac_controller.bench import rate
+from gravac_controller.bench.network import parse_rate
 
 FITTED, LINKS = "1gbit", "30mbit 40mbit 50mbit 75mbit 100mbit 150mbit 200mbit 300mbit 500mbit 750mbit"
 FITTED_CFS, CFS = "1 10 100 1000", "1 4 10 30 100 300 1000"
@@ -136,7 +136,7 @@ def recording(measured: Measured, link: str, cfs: list[float]) -> Recording:
 
 def network(link: str) -> Network:
     """The testbed's, by the link's nominal rate."""
-    bits = rate.parse(link)
+    bits = parse_rate(link)
     assert bits is not None
     return Network(latency_seconds=LATENCY_SECONDS, bytes_per_second=bits / 8)
 

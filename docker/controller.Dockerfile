@@ -1,4 +1,4 @@
-# The controller, without torch: it decides, journals and shows, and touches no gradient.
+# The controller, without torch: it decides, writes journals and serves the page. It handles no gradients.
 #   docker build -f docker/controller.Dockerfile -t gravac-controller:0.1.0 .
 FROM python:3.12.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore

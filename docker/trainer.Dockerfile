@@ -1,4 +1,4 @@
-# A trainer to look at: examples/train_ddp.py on two ranks, on the CPU.
+# An example trainer: examples/train_ddp.py on two ranks, on the CPU.
 #   docker build -f docker/trainer.Dockerfile -t gravac-trainer:0.1.0 .
 FROM python:3.12.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
@@ -19,7 +19,7 @@ RUN groupadd --gid 10001 gravac \
 COPY --from=build /opt/gravac /opt/gravac
 COPY examples/train_ddp.py /app/train_ddp.py
 COPY --chmod=755 docker/with-token.sh /app/with-token.sh
-# Only /tmp can be written to, where the file system is read-only otherwise.
+# Only /tmp is writable where the file system is read-only.
 ENV PATH=/opt/gravac/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo \
     HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba GRAVAC_DATA_DIR=/tmp/gravac-runs
 USER 10001:10001

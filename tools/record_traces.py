@@ -34,7 +34,7 @@ from gravac.traces.line import encode
 from gravac.traces.replay import check
 from gravac_agent import Agent
 from gravac_agent.demo import digits, lm
-from gravac_controller.bench.places import on_hosts, side_by_side
+from gravac_controller.bench.ranks import on_hosts, side_by_side
 
 HERE = Path(__file__).parents[1] / "tests" / "traces"
 TOKEN = "a-token-of-this-recording-only-0123"

@@ -10,9 +10,8 @@ from statistics import median
 
 from gravac.protocol import JobSpec, WindowReport
 from gravac.traces import read_trace
-from gravac_controller.bench import rate
-from gravac_controller.bench.places import Places, on_hosts
-from gravac_controller.bench.ranks import Ranks
+from gravac_controller.bench.network import parse_rate
+from gravac_controller.bench.ranks import Places, Ranks, on_hosts
 
 UNSHAPED = "none"
 SCHEDULE = "schedule.json"
@@ -68,7 +67,7 @@ class Measured:
 def run(plan: Plan, scratch: Path, tell: Callable[[str], None]) -> Measured:
     """Run it. Raises SystemExit where this machine makes no networks of its own."""
     schedule: list[str] = []
-    with on_hosts(plan.hosts, rate.parse(plan.fit_link), tell) as places, ExitStack() as stack:
+    with on_hosts(plan.hosts, parse_rate(plan.fit_link), tell) as places, ExitStack() as stack:
         if places.shape is None:
             raise SystemExit(f"needs links of its own: {places.no_network}")
         jobs: dict[float, Ranks] = {}
@@ -79,7 +78,7 @@ def run(plan: Plan, scratch: Path, tell: Callable[[str], None]) -> Measured:
             stack.callback(jobs[cf].close)
             jobs[cf].ready(START_SECONDS)
         for link in _order(plan):
-            places.shape(rate.parse(link))
+            places.shape(parse_rate(link))
             schedule.append(link)
             tell(f"window {len(schedule)}: {link}")
             for cf in plan.cfs if len(schedule) % 2 else plan.cfs[::-1]:

@@ -34,7 +34,7 @@ VARIABLES: list[Json] = [
         "type": "textbox",
         "name": "page",
         "label": "Controller",
-        "description": "Where your browser finds the controller, for links to its page.",
+        "description": "Address of the controller for your browser, used in links.",
         "query": "http://127.0.0.1:8756",
     },
 ]
@@ -68,11 +68,11 @@ LINKS: list[Json] = [
 
 
 def dashboard() -> Dashboard:
-    """What people look at, question by question."""
+    """The dashboard, question by question."""
     return Dashboard(
         uid="gravac",
         title="gravac",
-        about="Adaptive gradient compression: what is sent, why, what it saves and what it risks.",
+        about="Adaptive gradient compression: what is sent, why, what it saves, and the accuracy risk.",
         rows=(*rows_state.ROWS, *rows_quality.ROWS, *rows_detail.ROWS),
         variables=VARIABLES,
         annotations=ANNOTATIONS,

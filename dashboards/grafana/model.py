@@ -1,6 +1,6 @@
-"""A Grafana dashboard as few dataclasses. Panels are laid out in reading order, so nobody counts grid units.
+"""A Grafana dashboard as a few dataclasses. Panels are laid out in reading order, without counting grid units.
 
-What is not said here is Grafana's default. Its fields: "Dashboard JSON model" in Grafana's documentation.
+Unspecified fields have Grafana's defaults. Its fields: "Dashboard JSON model" in Grafana's documentation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class Panel:
     """What is drawn. ``unit``: Grafana's id of one (``percentunit``: a ratio as a percentage).
 
     ``options`` and ``custom``: the panel type's own, over the defaults below. ``overrides``: field configurations of
-    single series. ``thresholds``: (from value, colour), the first from minus infinity.
+    single series. ``thresholds``: (from value, color), the first from minus infinity.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Panel:
         }
 
     def _field(self) -> Json:
-        steps = [{"value": value, "color": colour} for value, colour in self.thresholds]
+        steps = [{"value": value, "color": color} for value, color in self.thresholds]
         known: Json = {
             "unit": self.unit,
             "color": {"mode": "palette-classic" if self.kind == "timeseries" else "thresholds"},

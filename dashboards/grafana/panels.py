@@ -1,10 +1,10 @@
-"""Kinds of panels that come more than once."""
+"""Kinds of panels that are used more than once."""
 
 from grafana.model import Json, Panel, Query
 
 
 def stat(title: str, about: str, expr: str, *, legend: str = "", width: int = 4, **more: object) -> Panel:
-    """One figure. With a legend the name of the series is shown, not its value."""
+    """One figure. With a legend, the panel shows the name of the series instead of its value."""
     options = {"textMode": "name"} if legend else {}
     return Panel(
         title=title,
@@ -19,20 +19,20 @@ def stat(title: str, about: str, expr: str, *, legend: str = "", width: int = 4,
 
 
 def of_job(metric: str, more: str = "") -> str:
-    """A metric of the job chosen."""
+    """A metric of the selected job."""
     return f'{metric}{{job_name="$job_name"{more}}}'
 
 
-def named(name: str, colour: str) -> Json:
-    """Draw the series of that name in that colour."""
+def named(name: str, color: str) -> Json:
+    """Draw the series ``name`` in ``color``."""
     return {
         "matcher": {"id": "byName", "options": name},
-        "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}],
+        "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
     }
 
 
 def timeline(title: str, about: str, expr: str, legend: str) -> Panel:
-    """Which of several states holds, over time: a row each."""
+    """Which of several states is in force over time, a row for each."""
     yes = {"type": "value", "options": {"1": {"text": "yes", "color": "blue"}}}
     return Panel(
         title=title,

@@ -1,4 +1,4 @@
-"""The last questions: which rank, what exploration saw, what went wrong, what can be done, and the controllers."""
+"""The last questions: which rank is slow, what exploration measured, what went wrong, steering, and the controllers."""
 
 from grafana.model import Panel, Query, Row
 from grafana.panels import listing, of_job, stat
@@ -8,8 +8,8 @@ RANKS = Row(
     panels=[
         listing(
             "Ranks",
-            "Speed of each rank's own work, fastest = 1, and its whole step, which all wait for. Only up to the "
-            "controller's limit of ranks.",
+            "Speed of each rank's own work (fastest = 1), and the time of its whole step. Only up to the controller's "
+            "limit of ranks.",
             {"rank": "Rank", "Value #A": "Relative speed", "Value #B": "Step (s)"},
             of_job("gravac_rank_relative_speed_ratio", ', rank=~"$rank"'),
             of_job("gravac_rank_step_seconds", ', rank=~"$rank"'),
@@ -17,7 +17,7 @@ RANKS = Row(
         Panel(
             title="Relative speed",
             kind="timeseries",
-            about="Of the ranks chosen; fastest = 1.",
+            about="Of the selected ranks; fastest = 1.",
             queries=[
                 Query(
                     expr=of_job("gravac_rank_relative_speed_ratio", ', rank=~"$rank"'), legend="rank {{rank}}"
@@ -27,35 +27,40 @@ RANKS = Row(
         Panel(
             title="Own work of a step",
             kind="timeseries",
-            about="All but waiting for the network: smallest, median and largest over ranks, for any number of ranks.",
+            about="A step without the wait for the network: minimum, median and maximum over ranks.",
             queries=[Query(expr=of_job("gravac_own_work_seconds"), legend="{{stat}}")],
             unit="s",
         ),
         stat(
-            "Straggling",
-            "Own work of the slowest rank per that of the median one.",
+            "Straggler ratio",
+            "Own work of the slowest rank over that of the median rank.",
             of_job("gravac_straggler_ratio"),
             decimals=2,
             thresholds=[(None, "green"), (1.5, "orange")],
         ),
-        stat("Error memory", "Of all ranks reported.", of_job("gravac_error_memory_bytes"), unit="decbytes"),
+        stat(
+            "Error memory",
+            "Of all reported ranks.",
+            of_job("gravac_error_memory_bytes"),
+            unit="decbytes",
+        ),
     ],
 )
 SEEN = Row(
-    title="What did exploration see?",
+    title="What did exploration measure?",
     panels=[
         listing(
             "Candidates",
-            "Gain and useful samples a second of each CF on the ladder, when last measured.",
+            "Gain and useful samples per second of each CF on the ladder, as last measured.",
             {"cf": "CF", "Value #A": "Gain", "Value #B": "Useful samples/s"},
             of_job("gravac_candidate_gain_ratio"),
             of_job("gravac_candidate_useful_samples_per_second"),
             width=12,
         ),
         Panel(
-            title="Useful samples a second, by CF",
+            title="Useful samples per second, by CF",
             kind="bargauge",
-            about="The longest bar is what a policy chooses, if its gain is enough.",
+            about="The policy chooses the longest bar whose gain is sufficient.",
             queries=[Query(expr=of_job("gravac_candidate_useful_samples_per_second"), legend="CF {{cf}}")],
             width=12,
         ),
@@ -67,13 +72,13 @@ WRONG = Row(
         Panel(
             title="Events",
             kind="bargauge",
-            about="Since the job began. The texts are on the live page.",
+            about="Since the start of the job. The live page shows the messages.",
             queries=[Query(expr=of_job("gravac_events_total"), legend="{{kind}}")],
         ),
         Panel(
             title="Steps and windows lost",
             kind="bargauge",
-            about="Non-finite: a NaN or infinite gradient. Failed: compressing failed. Neither changed the model.",
+            about="Non-finite: a NaN or infinite gradient. Failed: compression failed. Neither changed the model.",
             queries=[
                 Query(expr=of_job("gravac_nonfinite_steps_total"), legend="non-finite steps"),
                 Query(expr=of_job("gravac_failed_steps_total"), legend="failed steps"),
@@ -83,30 +88,30 @@ WRONG = Row(
         Panel(
             title="Requests refused",
             kind="bargauge",
-            about="By all controllers, since each started.",
+            about="By all controllers, since their start.",
             queries=[Query(expr="sum by (reason) (gravac_reports_rejected_total)", legend="{{reason}}")],
         ),
     ],
 )
-TAKE = """\
-**Steer** (where the controller was started with a control token): pin a CF, go dense, pause exploring, resume, on the
-[live page](${page}/#job=${job_name}) or over REST
-([${page}/docs](${page}/docs)). Every order is journaled with who gave it.
+LINKS = """\
+**Steer** (where the controller was started with a control token): pin a CF, switch to dense, pause exploration or
+resume, on the [live page](${page}/#job=${job_name}) or over REST ([${page}/docs](${page}/docs)). Every
+order is journaled with the name of the operator.
 
-**Take away**: [the trace](${page}/v1/jobs/${job_name}/trace), which `gravac replay` decides again;
+**Export**: [the trace](${page}/v1/jobs/${job_name}/trace), for `gravac replay` and `gravac report`;
 [decisions](${page}/v1/jobs/${job_name}/decisions) and [windows](${page}/v1/jobs/${job_name}/windows) as JSON.
 """
 STEER = Row(
-    title="Can I steer it, and take it away?",
-    panels=[Panel(title="", kind="text", about="", width=24, height=4, options={"content": TAKE})],
+    title="How do I steer it and export its data?",
+    panels=[Panel(title="", kind="text", about="", width=24, height=4, options={"content": LINKS})],
 )
 CONTROLLER = Row(
-    title="And the controllers?",
+    title="How are the controllers?",
     panels=[
         Panel(
             title="Requests",
             kind="timeseries",
-            about="Let in, a second.",
+            about="Accepted requests per second.",
             queries=[
                 Query(
                     expr="sum by (instance, route, method) (rate(gravac_http_requests_total[$__rate_interval]))",
@@ -118,14 +123,14 @@ CONTROLLER = Row(
         Panel(
             title="Time to decide (p99)",
             kind="timeseries",
-            about="From a window to the beginning of its answer; it and the decision are on disk by then.",
+            about="From a window to the start of the response. The window and the decision are on disk by then.",
             queries=[Query(expr="instance:gravac_decision_seconds:p99_rate5m", legend="{{instance}}")],
             unit="s",
         ),
         Panel(
             title="Memory",
             kind="timeseries",
-            about="Resident.",
+            about="Resident memory.",
             queries=[Query(expr='process_resident_memory_bytes{job="gravac"}', legend="{{instance}}")],
             unit="bytes",
         ),
@@ -143,13 +148,13 @@ CONTROLLER = Row(
         Panel(
             title="Jobs",
             kind="bargauge",
-            about="Held by all controllers.",
+            about="On all controllers.",
             queries=[
                 Query(expr="sum by (state) (gravac_jobs)", legend="{{state}}"),
                 Query(expr="sum(gravac_unreadable_jobs)", legend="unreadable"),
             ],
         ),
-        stat("Pages open", "Event streams.", "sum(gravac_event_stream_clients)"),
+        stat("Pages open", "Open event streams.", "sum(gravac_event_stream_clients)"),
         stat(
             "Version",
             "Of the controllers.",

@@ -10,15 +10,15 @@ RISK = Row(
     panels=[
         stat(
             "Risk",
-            f"What is measured is information held back from the gradient, not accuracy. {risk.RULE}",
+            f"This measures information withheld from the gradient, not accuracy. {risk.RULE}",
             f"{of_job('gravac_risk_level')} == 1",
             legend="{{level}}",
             width=6,
             overrides=[named("raised", "orange"), named("high", "red"), named("unknown", "text")],
         ),
         stat(
-            "Owed steps",
-            "Of progress, held back.",
+            "Backlog",
+            "Steps of progress that wait in the error memory (τ).",
             of_job("gravac_backlog"),
             width=6,
             decimals=2,
@@ -26,7 +26,7 @@ RISK = Row(
         ),
         stat(
             "Non-finite steps",
-            "Of the last 15 minutes; they changed nothing.",
+            "Share of steps in the last 15 minutes; skipped on all ranks.",
             of_job("job_name:gravac_nonfinite_steps:ratio_rate15m"),
             width=6,
             unit="percentunit",
@@ -34,7 +34,7 @@ RISK = Row(
         ),
         stat(
             "Gain",
-            "Share of the gradient's energy that was sent, last window.",
+            "Share of the gradient's energy that was sent in the last window.",
             of_job("gravac_gain_ratio"),
             width=6,
             unit="percentunit",
@@ -42,7 +42,7 @@ RISK = Row(
         Panel(
             title="Gain",
             kind="timeseries",
-            about="Share of the gradient's energy that was sent, and the least a CF must keep (ε).",
+            about="Share of the gradient's energy that was sent, and the minimum for a CF (ε).",
             queries=[
                 Query(expr=of_job("gravac_gain_ratio"), legend="gain"),
                 Query(expr=of_job("gravac_gain_threshold_ratio"), legend="ε"),
@@ -52,8 +52,8 @@ RISK = Row(
         Panel(
             title="Backlog",
             kind="timeseries",
-            about="Steps of progress held back, and the residual's norm per gradient's. "
-            "The lines are where the backlog counts as raised and as high.",
+            about="Steps of progress that wait in the error memory, and the norm of the residual over that of a "
+            "gradient. The lines mark where the backlog counts as raised and as high.",
             queries=[
                 Query(expr=of_job("gravac_backlog"), legend="backlog"),
                 Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
@@ -65,7 +65,7 @@ RISK = Row(
         Panel(
             title="Loss, and CF",
             kind="timeseries",
-            about="Loss as the trainer reports it, with agent.log.",
+            about="Loss as passed to agent.log.",
             queries=[
                 Query(expr=of_job("gravac_loss"), legend="loss"),
                 Query(expr=of_job("gravac_compression_factor"), legend="CF (right)"),
@@ -86,7 +86,7 @@ TIME = Row(
         Panel(
             title="A step, by phase",
             kind="timeseries",
-            about="Mean step of each window, mean over ranks; what is hidden behind backward counts as compute. The "
+            about="Mean step of each window, averaged over ranks. Work hidden behind backward counts as compute. The "
             "dashed line is the dense step of the warm-up.",
             queries=[
                 Query(expr=of_job("gravac_step_phase_seconds"), legend="{{phase}}"),
@@ -110,7 +110,7 @@ TIME = Row(
         Panel(
             title="Waiting for the network",
             kind="timeseries",
-            about="Share of the step.",
+            about="Share of the step time.",
             queries=[Query(expr=of_job("job_name:gravac_network_wait:ratio"), legend="waiting")],
             height=9,
             unit="percentunit",
@@ -122,7 +122,7 @@ WORTH = Row(
     panels=[
         stat(
             "Headroom",
-            "Share of a dense step that waits for the network: the most there is to save.",
+            "Share of a dense step that waits for the network: the most that compression can save.",
             of_job("job_name:gravac_headroom:ratio"),
             unit="percentunit",
             width=6,
@@ -130,7 +130,7 @@ WORTH = Row(
         ),
         stat(
             "Headroom achieved",
-            "Share of that waiting that is gone now.",
+            "Share of that wait that is saved now.",
             f"({of_job('gravac_baseline_step_seconds')} - {of_job('gravac_step_seconds')})"
             f" / ({of_job('gravac_baseline_exposed_seconds')} > 0)",
             unit="percentunit",
@@ -141,24 +141,24 @@ WORTH = Row(
         ),
         stat(
             "Batch",
-            "Training samples a step, all ranks.",
+            "Training samples per step, all ranks.",
             of_job("gravac_global_batch_samples"),
             width=6,
-            no_value="not known",
+            no_value="unknown",
         ),
         stat(
             "Batch bound B_S",
-            "Samples a step beyond which larger batches stop paying, as last measured: far above the batch adding "
-            "workers pays, else cheaper steps do.",
+            "Samples per step above which larger batches stop paying off, as last measured. Far above the batch: add "
+            "workers. Otherwise: make steps cheaper.",
             of_job("gravac_batch_bound_samples"),
             width=6,
             decimals=0,
             no_value="not measured",
         ),
         Panel(
-            title="Samples a second",
+            title="Samples per second",
             kind="timeseries",
-            about="All, and weighted by the gain, which is what a CF is chosen by.",
+            about="All samples, and weighted by the gain, which policies maximize.",
             queries=[
                 Query(expr=of_job("gravac_samples_per_second"), legend="samples/s"),
                 Query(expr=of_job("gravac_useful_samples_per_second"), legend="useful samples/s"),
@@ -166,9 +166,9 @@ WORTH = Row(
             width=12,
         ),
         Panel(
-            title="Step, against dense",
+            title="Step time relative to dense",
             kind="timeseries",
-            about="1 is as fast as dense; below is faster.",
+            about="1 is as fast as dense; less is faster.",
             queries=[
                 Query(expr=of_job("job_name:gravac_step_per_baseline:ratio"), legend="step per dense step")
             ],

@@ -1,44 +1,30 @@
 """Nobody is shut out: axe looks at the page as it is, light and dark, and finds nothing serious."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
+from tests.support.browser import serious
 from tools.harness.chromium import READY, OpenPage
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
-
-SERIOUS = {"serious", "critical"}
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds and has a fault, on one controller for the whole file."""
     controller = Controller(tmp_path_factory.mktemp("accessible") / "runs")
-    story = Story(
+    recorded = RecordedJob(
         Http(controller), window_steps=2000
     )  # long windows: it is not stale, so not grey, after 30 s
-    story.until("hold")
-    story.play(3)
-    story.event("nonfinite", "a gradient was infinite on rank 1")
+    recorded.until("hold")
+    recorded.play(3)
+    recorded.event("nonfinite", "a gradient was infinite on rank 1")
     yield controller.url
     controller.stop()
-
-
-def serious(tab: Any) -> list[str]:
-    """Each serious finding: rule, what it is, and where."""
-    found = Axe().run(tab.page).response["violations"]
-    return [
-        f"{each['id']}: {each['help']} at {node['target']}"
-        for each in found
-        if each["impact"] in SERIOUS
-        for node in each["nodes"]
-    ]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])

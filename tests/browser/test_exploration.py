@@ -6,7 +6,7 @@ import pytest
 
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import GAINS, Story
+from tools.harness.recorded import GAINS, RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
@@ -17,7 +17,7 @@ CURVE = "document.querySelector('#curve canvas').toDataURL()"
 @pytest.fixture(scope="module")
 def controller(shared: Controller) -> Controller:
     """With a job, ``explored``, that nothing changes any more."""
-    explored = Story(Http(shared), job="explored", curves=True)
+    explored = RecordedJob(Http(shared), job="explored", curves=True)
     explored.until("hold")
     explored.play(4)
     return shared
@@ -62,7 +62,7 @@ def test_what_was_tried_is_marked_on_the_curve(controller: Controller, open_page
     later = tab.page.evaluate(CURVE)
     tab.page.locator("#log tr[data-window='1'] button").click()
     tab.until(lambda: tab.page.evaluate(CURVE) != later, "another picture")
-    assert tab.text("#exploration-when") == "As of window 1."
+    assert tab.text("#exploration-when") == "After window 1."
     assert tab.text("#candidates [aria-current] th") == "10×", "the ladder as it was"
     tab.page.locator("#exploration-now").click()
     tab.until(lambda: tab.page.evaluate(CURVE) == later, "the first picture again")
@@ -71,15 +71,15 @@ def test_what_was_tried_is_marked_on_the_curve(controller: Controller, open_page
 
 
 def test_without_a_curve_it_says_so(controller: Controller, open_page: OpenPage) -> None:
-    Story(Http(controller), job="uncharted").play(4)
+    RecordedJob(Http(controller), job="uncharted").play(4)
     tab = opened(open_page, controller, "uncharted")
     assert tab.text("#curve > p").startswith("No curve: only codecs that choose by magnitude")
     assert tab.page.locator("#curve canvas").count() == 1, "what was measured is drawn all the same"
 
 
 def test_another_codecs_curve_is_named_top_ks(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller), job="borrowed", curves=True)
-    story.play(1, curve=story.curve().model_copy(update={"own": False}))
+    recorded = RecordedJob(Http(controller), job="borrowed", curves=True)
+    recorded.play(1, curve=recorded.curve().model_copy(update={"own": False}))
     tab = opened(open_page, controller, "borrowed")
     assert "It is Top-k's: this codec keeps less." in tab.text("#curve > p")
 

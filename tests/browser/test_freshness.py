@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.harness.chromium import READY, OpenPage, Tab
+from tests.support.browser import only_failed_requests
+from tools.harness.chromium import READY, OpenPage
 from tools.harness.controller import Controller
-from tools.harness.recorded import LONG_WINDOW, Story
+from tools.harness.recorded import LONG_WINDOW, RecordedJob
 from tools.harness.sinks import Disk, Http
 
 pytestmark = pytest.mark.browser
@@ -17,21 +18,15 @@ pytestmark = pytest.mark.browser
 OPACITY = "Number(getComputedStyle(document.querySelector('.top')).opacity)"
 
 
-def only_refusals(tab: Tab) -> None:
-    """The console may report requests that failed; nothing else."""
-    assert all(text.startswith("Failed to load resource: ") for text in tab.errors), tab.errors
-    tab.errors.clear()
-
-
 def test_controller_killed_and_back(start: Callable[..., Controller], open_page: OpenPage) -> None:
     first = start()
-    story = Story(Http(first))
-    story.until("hold")
-    story.play(**LONG_WINDOW)
+    recorded = RecordedJob(Http(first))
+    recorded.until("hold")
+    recorded.play(**LONG_WINDOW)
     tab = open_page(first.url)
     tab.wait(READY)
     assert tab.page.locator("#banner").is_hidden()
-    last = f"{story.window * 20 - 1:,}"
+    last = f"{recorded.window * 20 - 1:,}"
     first.kill()
     tab.wait("document.body.dataset.status === 'lost'")
     assert tab.text("#chip-word") == "connection lost"
@@ -43,26 +38,26 @@ def test_controller_killed_and_back(start: Callable[..., Controller], open_page:
     assert tab.page.title() == "connection lost · demo"
     tab.until(lambda: tab.text("#banner") != banner, "the age ticks")
 
-    story.sink = Http(start(port=first.port))
-    story.play(2, **LONG_WINDOW)
+    recorded.sink = Http(start(port=first.port))
+    recorded.play(2, **LONG_WINDOW)
     tab.wait("document.body.dataset.status === 'running'")
-    tab.wait(f"document.querySelector('#reason').textContent === {story.decision.reason!r}")
+    tab.wait(f"document.querySelector('#reason').textContent === {recorded.decision.reason!r}")
     tab.wait(f"{OPACITY} === 1")
     tab.until(tab.page.locator("#banner").is_hidden, "no banner")
-    tab.until(lambda: tab.text("[data-fact=window] dd") == str(story.window - 1), "the last window")
+    tab.until(lambda: tab.text("[data-fact=window] dd") == str(recorded.window - 1), "the last window")
     with tab.page.expect_download() as table:
         tab.page.locator("#csv").click()
     numbers = [line.split(",")[0] for line in table.value.path().read_text().split()[1:]]
-    assert numbers == [str(window) for window in range(story.window)], "no window lost or doubled"
-    only_refusals(tab)
+    assert numbers == [str(window) for window in range(recorded.window)], "no window lost or doubled"
+    only_failed_requests(tab)
 
 
 def test_a_silent_job_turns_stale(
     tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
 ) -> None:
     disk = Disk()
-    story = Story(disk)
-    story.play(62)
+    recorded = RecordedJob(disk)
+    recorded.play(62)
     written = itertools.count(time.time() - 20 - len(disk.records) * 1e-3, 1e-3)
     disk.write(tmp_path / "runs", lambda: next(written))
     tab = open_page(start().url)
@@ -72,7 +67,7 @@ def test_a_silent_job_turns_stale(
     banner = tab.text("#banner")
     silent = int(banner.removeprefix("No report for ").split(" s;")[0])
     assert silent >= 30
-    assert f"; numbers below are from step {story.window * 20 - 1:,}, " in banner
+    assert f"; numbers below are from step {recorded.window * 20 - 1:,}, " in banner
     tab.wait(f"{OPACITY} < 0.7")
     assert tab.page.title() == "stale · demo"
 
@@ -81,7 +76,7 @@ def test_a_restart_without_the_job(
     tmp_path: Path, start: Callable[..., Controller], open_page: OpenPage
 ) -> None:
     first = start()
-    Story(Http(first)).play()
+    RecordedJob(Http(first)).play()
     tab = open_page(f"{first.url}/#job=demo")
     tab.wait(READY)
     first.kill()
@@ -91,4 +86,4 @@ def test_a_restart_without_the_job(
     assert tab.text("#chip-word") == "no such job"
     assert tab.page.locator("#content").is_hidden(), "no numbers of a job that is not here"
     assert "No job named “demo” here" in tab.text("#waiting")
-    only_refusals(tab)
+    only_failed_requests(tab)

@@ -2,23 +2,23 @@
 
 import pytest
 
-from tests.browser.test_charts import view
+from tests.support.browser import address
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 
 
 def span(tab: Tab) -> tuple[float, float]:
-    """The steps in view, by the address."""
-    shown = view(tab)
+    """The steps in address, by the address."""
+    shown = address(tab)
     return float(shown["from"][0]), float(shown["to"][0])
 
 
 def changed(tab: Tab, before: tuple[float, float]) -> tuple[float, float]:
-    tab.until(lambda: span(tab) != before, f"another view than {before}")
+    tab.until(lambda: span(tab) != before, f"another address than {before}")
     return span(tab)
 
 
@@ -42,9 +42,9 @@ class Fingers:
 
 
 def test_wheel_and_fingers(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.until("hold")
-    story.play(30)
+    recorded = RecordedJob(Http(controller))
+    recorded.until("hold")
+    recorded.play(30)
     tab = open_page(controller.url)
     tab.wait(READY)
     over = tab.page.locator("#chart-gain .u-over")
@@ -57,7 +57,7 @@ def test_wheel_and_fingers(controller: Controller, open_page: OpenPage) -> None:
     scrolled = tab.page.evaluate("scrollY")
     tab.page.mouse.wheel(0, 150)
     tab.until(lambda: tab.page.evaluate("scrollY") != scrolled, "a plain wheel scrolls the page")
-    assert "from" not in view(tab), "and zooms nothing"
+    assert "from" not in address(tab), "and zooms nothing"
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
     assert box is not None
@@ -66,9 +66,9 @@ def test_wheel_and_fingers(controller: Controller, open_page: OpenPage) -> None:
     tab.page.keyboard.down("Control")
     tab.page.mouse.wheel(0, -400)
     tab.page.keyboard.up("Control")
-    tab.until(lambda: "from" in view(tab), "the wheel with Ctrl comes closer")
+    tab.until(lambda: "from" in address(tab), "the wheel with Ctrl comes closer")
     low, high = close = span(tab)
-    last = story.window * 20 - 1
+    last = recorded.window * 20 - 1
     assert (low + high) / 2 == pytest.approx(last / 2, abs=0.05 * last), "around the pointer"
 
     tab.page.mouse.wheel(120, 0)

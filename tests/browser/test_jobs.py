@@ -9,7 +9,7 @@ from playwright.sync_api import Route
 
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import LONG_WINDOW, Story
+from tools.harness.recorded import LONG_WINDOW, RecordedJob
 from tools.harness.sinks import Disk, Http
 
 pytestmark = pytest.mark.browser
@@ -24,7 +24,7 @@ def hacked(tab: Tab) -> bool:
 
 
 def test_choosing_a_job(controller: Controller, open_page: OpenPage) -> None:
-    one, two = Story(Http(controller), job="one"), Story(Http(controller), job="two")
+    one, two = RecordedJob(Http(controller), job="one"), RecordedJob(Http(controller), job="two")
     one.play(2)
     two.until("hold")
     two.play(**LONG_WINDOW)
@@ -51,7 +51,7 @@ def test_a_journal_that_cannot_be_read_is_named(
     tab = open_page(controller.url)
     tab.wait("!document.querySelector('#waiting').hidden")
     assert "The journal of “broken” cannot be read" in tab.text("#waiting")
-    Story(Http(controller)).play()
+    RecordedJob(Http(controller)).play()
     tab.wait(READY)
     assert "The journal of “broken” cannot be read" in tab.text("#events")
 
@@ -64,7 +64,7 @@ def test_a_long_job_begins_at_its_beginning(
     The first page of the older ones is lost on its way: it is asked for again.
     """
     disk = Disk()
-    Story(disk).play(1700)
+    RecordedJob(disk).play(1700)
     disk.write(tmp_path / "runs", iter(range(1_700_000_000, 1_800_000_000)).__next__)
     lost: list[str] = []
 
@@ -94,7 +94,7 @@ def test_a_long_job_begins_at_its_beginning(
 
 def test_names_that_are_words_of_javascript(controller: Controller, open_page: OpenPage) -> None:
     for name in ("__proto__", "constructor"):
-        Story(Http(controller), job=name).play(2)
+        RecordedJob(Http(controller), job=name).play(2)
     tab = open_page(f"{controller.url}/#job=__proto__")
     tab.wait(READY)
     assert tab.page.locator("#job-select").input_value() == "__proto__"
@@ -102,9 +102,9 @@ def test_names_that_are_words_of_javascript(controller: Controller, open_page: O
 
 
 def test_hostile_text_is_text(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller), model=SCRIPT)
-    story.play(2)
-    story.event("note", SCRIPT)
+    recorded = RecordedJob(Http(controller), model=SCRIPT)
+    recorded.play(2)
+    recorded.event("note", SCRIPT)
     tab = open_page(controller.url)
     tab.wait(READY)
     assert SCRIPT in tab.text("#events")
@@ -118,7 +118,7 @@ def test_hostile_text_is_text(controller: Controller, open_page: OpenPage) -> No
 
 def test_a_hostile_reason_is_text(controller: Controller, open_page: OpenPage) -> None:
     """Reasons come from policies, which are code; the page does not count on that."""
-    Story(Http(controller)).play(2)
+    RecordedJob(Http(controller)).play(2)
     snapshot = {
         "job": controller.ask("GET", "/v1/jobs/demo").json,
         "windows": controller.ask("GET", "/v1/jobs/demo/windows").json["items"],

@@ -6,7 +6,7 @@ import pytest
 
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.browser
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds, on one controller for the whole file: these tests change nothing."""
     controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
-    story = Story(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
-    story.until("hold")
-    story.play(3)
-    story.event("note", "x" * 300)
+    recorded = RecordedJob(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
+    recorded.until("hold")
+    recorded.play(3)
+    recorded.event("note", "x" * 300)
     yield controller.url
     controller.stop()
 
@@ -56,21 +56,21 @@ def test_follows_the_system_and_can_be_read(url: str, open_page: OpenPage, schem
         assert contrast >= 4.5, f"{name} on the panel: {contrast:.1f}, WCAG AA wants 4.5"
 
 
-def test_the_choice_of_colours_is_kept(url: str, open_page: OpenPage) -> None:
+def test_the_choice_of_colors_is_kept(url: str, open_page: OpenPage) -> None:
     tab = open_page(url, scheme="light")
     tab.wait(READY)
     before = tab.page.evaluate("document.querySelector('#chart-cf canvas').toDataURL()")
     tab.page.locator("#theme").click()
-    assert tab.text("#theme") == "Colours: dark"
+    assert tab.text("#theme") == "Colors: dark"
     assert ground(tab) < 0.5
     assert tab.page.evaluate("document.querySelector('#chart-cf canvas').toDataURL()") != before
     tab.page.reload()
     tab.wait(READY)
     assert ground(tab) < 0.5
     tab.page.keyboard.press("t")
-    assert tab.text("#theme") == "Colours: light"
+    assert tab.text("#theme") == "Colors: light"
     tab.page.keyboard.press("t")
-    assert tab.text("#theme") == "Colours: system"
+    assert tab.text("#theme") == "Colors: system"
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1000, 1400, 2560])

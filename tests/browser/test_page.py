@@ -2,19 +2,15 @@
 
 import pytest
 
+from tests.support.browser import shows
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import LONG_WINDOW, Story
+from tools.harness.recorded import LONG_WINDOW, RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 
-CHARTS = ("cf", "gain", "owed", "steps", "loss")
-
-
-def shows(tab: Tab, selector: str, text: str) -> None:
-    """Wait until the first match of ``selector`` has exactly this text."""
-    tab.until(lambda: tab.text(selector) == text, f"{selector} is {text!r}")
+CHARTS = ("cf", "gain", "backlog", "steps", "loss")
 
 
 def picture(tab: Tab, chart: str) -> str:
@@ -27,7 +23,7 @@ def test_waits_for_the_first_job_and_then_fills(controller: Controller, open_pag
     tab.wait("!document.querySelector('#waiting').hidden")
     assert "gravac demo" in tab.text("#waiting")
     assert f'controller="{controller.url}"' in tab.text("#waiting")
-    Story(Http(controller))
+    RecordedJob(Http(controller))
     tab.wait(READY)
     assert tab.text("#chip-word") == "starting"
     assert tab.text("#cf") == "dense"
@@ -36,9 +32,9 @@ def test_waits_for_the_first_job_and_then_fills(controller: Controller, open_pag
 
 
 def test_shows_the_cf_and_why(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.until("hold")
-    decision = story.play(4, **LONG_WINDOW)
+    recorded = RecordedJob(Http(controller))
+    recorded.until("hold")
+    decision = recorded.play(4, **LONG_WINDOW)
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf") == "40×"
@@ -48,13 +44,13 @@ def test_shows_the_cf_and_why(controller: Controller, open_page: OpenPage) -> No
     assert tab.text("#chip-word") == "running"
     assert tab.text("#link-badge") == "emulated link 100 Mbit/s"
     assert tab.text("[data-fact=agents] dd") == "2 of 2"
-    assert tab.text("[data-fact=step] dd") == f"{story.window * 20 - 1:,}"
+    assert tab.text("[data-fact=step] dd") == f"{recorded.window * 20 - 1:,}"
     assert tab.page.title() == "40× · demo"
 
 
 def test_saved_bytes_are_the_controllers(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.until("hold")
+    recorded = RecordedJob(Http(controller))
+    recorded.until("hold")
     totals = controller.ask("GET", "/v1/jobs/demo").json["totals"]
     tab = open_page(controller.url)
     tab.wait(READY)
@@ -62,14 +58,14 @@ def test_saved_bytes_are_the_controllers(controller: Controller, open_page: Open
     assert f"{saved:.2f} GB\nnot sent (exact)" in tab.text("#saved").replace(" not", "\nnot")
     assert "saved (estimate)" in tab.text("#saved")
     assert "median in warm-up" in tab.text("#saved")
-    assert "By the slowest and the fastest of 2 dense windows: " in tab.text("#saved")
-    assert "of that wait is gone" in tab.text("#saved")
+    assert "Range from the slowest and the fastest of 2 dense windows: " in tab.text("#saved")
+    assert "of that wait is saved" in tab.text("#saved")
 
 
 def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.play(2)
-    story.play(3, seconds=20 * 9.0)
+    recorded = RecordedJob(Http(controller))
+    recorded.play(2)
+    recorded.play(3, seconds=20 * 9.0)
     tab = open_page(controller.url)
     tab.wait(READY)
     assert "≈ −" in tab.text("#saved")
@@ -77,28 +73,28 @@ def test_a_loss_of_time_is_said(controller: Controller, open_page: OpenPage) -> 
 
 
 def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(shared), job="light")
+    recorded = RecordedJob(Http(shared), job="light")
     tab = open_page(f"{shared.url}/#job=light")
     tab.wait(READY)
     assert tab.page.locator("#risk").is_hidden(), "nothing to judge before the first window"
-    story.play()
+    recorded.play()
     shows(tab, "#risk-word", "no risk")
-    story.until("hold")
+    recorded.until("hold")
     shows(tab, "#risk-word", "low")
     assert "steps of progress are held back, below 0.2." in tab.text("#risk-because")
     assert "small CNN, MLP and GRU; SGD with momentum" in tab.text("#risk-rule")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
-    story.play(1, nonfinite_steps=1)
+    recorded.play(1, nonfinite_steps=1)
     shows(tab, "#risk-word", "raised")
-    assert tab.page.evaluate(shape) != low, "colour is not the only sign"
-    story.play(1, levels=())
+    assert tab.page.evaluate(shape) != low, "color is not the only sign"
+    recorded.play(1, levels=())
     shows(tab, "#risk-word", "unknown")
 
 
 def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.play()
+    recorded = RecordedJob(Http(controller))
+    recorded.play()
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf") == "dense"
@@ -106,8 +102,8 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     reasons = set()
     seen = []
     for _ in range(7):
-        reasons.add(story.play().reason)
-        shows(tab, "#reason", story.decision.reason)
+        reasons.add(recorded.play().reason)
+        shows(tab, "#reason", recorded.decision.reason)
         seen.append(tab.text("#cf"))
     assert seen == ["dense", "10×", "20×", "40×", "10×", "40×", "40×"]
     assert len(reasons) > 5
@@ -118,23 +114,23 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#log-all").check()
     tab.until(lambda: rows.count() == 9, "a row for each decision")
     assert tab.text("#candidates [aria-current] th") == "40×"
-    assert tab.text("#candidates .verdict-too_strong .verdict") == "keeps too little"
+    assert tab.text("#candidates .verdict-too_strong .verdict") == "too little gain"
 
 
 def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.play_until(lambda decision: decision.cf_candidate == 160, "CF 160")
+    recorded = RecordedJob(Http(controller))
+    recorded.play_until(lambda decision: decision.cf_candidate == 160, "CF 160")
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#cf-next") == "next: 160×"
-    story.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
+    recorded.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
     tab.wait("!document.querySelector('#gate').hidden")
-    assert "Wanted 160×, sent 10×" in tab.text("#gate")
+    assert "Chosen 160×, sent 10×" in tab.text("#gate")
 
 
 def test_loss_is_hidden_when_never_logged(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller), losses=False)
-    story.play(3)
+    recorded = RecordedJob(Http(controller), losses=False)
+    recorded.play(3)
     tab = open_page(controller.url)
     tab.wait("document.querySelectorAll('canvas').length >= 4")
     assert tab.page.locator("#chart-loss").is_hidden()
@@ -144,28 +140,28 @@ def test_loss_is_hidden_when_never_logged(controller: Controller, open_page: Ope
 
 
 def test_faults_and_the_end(controller: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(controller))
-    story.play(3)
-    story.event("nonfinite", "a gradient was infinite on rank 1")
-    story.play(1, nonfinite_steps=1)
+    recorded = RecordedJob(Http(controller))
+    recorded.play(3)
+    recorded.event("nonfinite", "a gradient was infinite on rank 1")
+    recorded.play(1, nonfinite_steps=1)
     tab = open_page(controller.url)
     tab.wait(READY)
     assert tab.text("#faults tbody tr").split("\t") == [
-        "▲ steps with a gradient that is not finite",
+        "▲ steps with a non-finite gradient",
         "1",
         "window 3",
         "window 3",
     ]
     assert "▲ non-finite" in tab.text("#events .is-fault")
-    story.end()
+    recorded.end()
     shows(tab, "#chip-word", "ended")
     assert "final numbers, from step 79" in tab.text("#banner")
     assert tab.page.locator("body.grey").count() == 0, "final is not old"
 
 
 def test_the_heat_map_shows_who_was_slow_when(shared: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(shared), job="heat", world_size=6, straggles={4: range(3, 6)})
-    story.play(10)
+    recorded = RecordedJob(Http(shared), job="heat", world_size=6, straggles={4: range(3, 6)})
+    recorded.play(10)
     tab = open_page(f"{shared.url}/#job=heat")
     tab.wait(READY)
     tab.page.locator("#heat").scroll_into_view_if_needed()
@@ -190,7 +186,7 @@ def test_the_heat_map_shows_who_was_slow_when(shared: Controller, open_page: Ope
             .getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data]""",
             [x, y],
         )
-    assert table[4, 4] != table[7, 4] == table[4, 3], "the straggler's colour, and only then"
+    assert table[4, 4] != table[7, 4] == table[4, 3], "the straggler's color, and only then"
     x, y = point(7, 4)
     tab.page.mouse.click(box["x"] + x, box["y"] + y)
     tab.shows("#card-title", "No change")
@@ -198,7 +194,7 @@ def test_the_heat_map_shows_who_was_slow_when(shared: Controller, open_page: Ope
 
 
 def test_ranks_slowest_first(controller: Controller, open_page: OpenPage) -> None:
-    Story(Http(controller), world_size=3).play(2)
+    RecordedJob(Http(controller), world_size=3).play(2)
     tab = open_page(controller.url)
     tab.wait(READY)
     order = tab.page.locator("#ranks tbody th").all_inner_texts()

@@ -1,4 +1,4 @@
-"""``gravac report``: the page from a file says what a server's says, asks nobody, takes no text for markup."""
+"""``gravac report``: the page in a file shows what a server shows, makes no requests, and escapes text."""
 
 import csv
 import json
@@ -10,10 +10,9 @@ from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from gravac_controller.views.columns import NAMES
-from tests.browser.test_accessible import serious
-from tests.browser.test_replay import SHOWN, Ui, opened, pictures
+from tests.support.browser import PARTS, TraceServer, open_trace, serious, texts_of
 from tools.harness.chromium import READY, OpenPage, Tab
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 pytestmark = pytest.mark.browser
@@ -24,10 +23,10 @@ HOSTILE = '</script><script>hacked = 1</script><img src=x onerror="hacked = 1"><
 def written(folder: Path, job: str, windows: int, **how: object) -> Path:
     """A finished job's journal."""
     disk = Disk()
-    told = Story(disk, job=job, world_size=3, curves=True, **how)  # type: ignore[arg-type]
-    told.play(windows)
-    told.event("nonfinite", f"a gradient was infinite {HOSTILE}")
-    told.end()
+    recorded = RecordedJob(disk, job=job, world_size=3, curves=True, **how)  # type: ignore[arg-type]
+    recorded.play(windows)
+    recorded.event("nonfinite", f"a gradient was infinite {HOSTILE}")
+    recorded.end()
     disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
     return folder / job / "journal.jsonl"
 
@@ -68,25 +67,25 @@ def shown(open_page: OpenPage, url: str, **look: object) -> Tab:
     return tab
 
 
-def test_it_says_what_the_page_of_a_server_says(
+def test_it_shows_what_the_page_of_a_server_shows(
     traces: list[Path], report: Report, open_page: OpenPage
 ) -> None:
-    ui = Ui(traces[0])
+    ui = TraceServer(traces[0])
     try:
-        server = opened(open_page, ui.url)
-        served = pictures(server)
-        server.page.goto("about:blank")  # it would ask again, and find nobody
+        server = open_trace(open_page, ui.url)
+        served = texts_of(server)
+        server.page.goto("about:blank")  # it would ask again, without an answer
     finally:
         ui.stop()
     tab = shown(open_page, report(traces[0]))
-    told = pictures(tab)
-    assert {part: told[part] for part in SHOWN} == served
+    in_file = texts_of(tab)
+    assert {part: in_file[part] for part in PARTS} == served
     assert tab.text("#heat-note").startswith("Slowest: Rank")
     assert tab.text("#chip-word") == "report"
-    assert tab.text("#report-notes") == f"As of the end of the trace {traces[0]}."
+    assert tab.text("#report-notes") == f"State at the end of the trace {traces[0]}."
 
 
-def test_it_asks_nobody_and_may_not(traces: list[Path], report: Report, open_page: OpenPage) -> None:
+def test_it_makes_no_requests_and_may_not(traces: list[Path], report: Report, open_page: OpenPage) -> None:
     tab = shown(open_page, report(*traces))
     tab.page.keyboard.press("End")
     asked = tab.page.evaluate("performance.getEntriesByType('resource').map((entry) => entry.name)")
@@ -172,9 +171,9 @@ def test_the_csv(traces: list[Path], report: Report, open_page: OpenPage, tmp_pa
         head, *exported = csv.reader(file)
         assert [head, *csv.reader(page)][0] == head == list(NAMES)
     with download.value.path().open(newline="") as page:
-        _, *told = csv.reader(page)
-    assert len(told) == len(exported) == 60
-    for one, other in zip(told, exported, strict=True):
+        _, *downloaded = csv.reader(page)
+    assert len(downloaded) == len(exported) == 60
+    for one, other in zip(downloaded, exported, strict=True):
         for name, a, b in zip(head, one, other, strict=True):
             if name == "phase" or "" in (a, b):
                 assert a == b, name

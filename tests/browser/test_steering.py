@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Route
 
-from tests.browser.test_freshness import only_refusals
+from tests.support.browser import only_failed_requests
 from tools.harness.chromium import READY, OpenPage, Tab
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 
 TOKEN = "an-operators-token-0123456789abc"
-TAKEN = "Taken. "
+TAKEN = "Accepted. "
 SLOW_ORDERS = """() => {
   const send = window.fetch;
   window.fetch = async (path, options) => {
@@ -24,7 +24,7 @@ SLOW_ORDERS = """() => {
 }"""
 """An order takes 0.3 s to leave the page, as on a busy machine: a test that reports the next window without waiting for
 the controller's answer fails every time, not once in a while. (The window then comes first, the order waits for one
-that nobody reports, and the job turns stale: the test is its trainer.)"""
+that is never reported, and the job turns stale: the test is its trainer.)"""
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,11 @@ def confirm(tab: Tab, button: str, answer: str = TAKEN) -> None:
     """Press a button, say yes, and wait until the page shows the controller's answer."""
     tab.page.locator(button).click()
     tab.page.locator("#steer-yes").click()  # the page has cleared the answer to any order before
-    said(tab, answer)
+    result(tab, answer)
 
 
-def said(tab: Tab, text: str) -> None:
-    tab.shows("#steer-said", text)
+def result(tab: Tab, text: str) -> None:
+    tab.shows("#steer-result", text)
 
 
 def order_of(controller: Controller, job: str) -> object:
@@ -66,14 +66,14 @@ def order_of(controller: Controller, job: str) -> object:
 
 
 def test_hidden_where_control_is_off(shared: Controller, open_page: OpenPage) -> None:
-    Story(Http(shared), job="unsteered").play()
+    RecordedJob(Http(shared), job="unsteered").play()
     tab = opened(open_page, shared, "unsteered")
     assert tab.page.locator("#steer").is_hidden()
 
 
 def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(steered), job="pinned")
-    story.play(3)
+    recorded = RecordedJob(Http(steered), job="pinned")
+    recorded.play(3)
     tab = opened(open_page, steered, "pinned")
     assert tab.text("#steer-now") == "The policy decides."
     assert tab.page.locator("#steer-resume").is_disabled()
@@ -81,24 +81,24 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#steer-note").fill("a test")
     tab.page.locator("#steer-cf").fill("33.5")
     tab.page.locator("#steer-pin").click()
-    tab.shows("#steer-question", "Pin 33.5×, whatever its gain for “pinned”? Now: 10×, exploring, epoch ")
+    tab.shows("#steer-question", "Pin 33.5× regardless of its gain for “pinned”? Now: 10×, exploring, epoch ")
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
-    said(tab, TAKEN)
+    result(tab, TAKEN)
     tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin 33.5× (“a test”).")
     assert tab.text("#steered") == "ordered by alice"
-    story.play()
+    recorded.play()
     tab.shows("#steer-now", "In force: alice: pin 33.5× (“a test”).")
     assert "alice pinned CF 33.5" in tab.text("#reason")
     assert "alice pinned CF 33.5" in tab.text("#events")
     confirm(tab, "#steer-resume")
-    story.play()
+    recorded.play()
     tab.shows("#steer-now", "The policy decides.")
-    tab.until(tab.page.locator("#steered").is_hidden, "nobody steers")
+    tab.until(tab.page.locator("#steered").is_hidden, "no order is in force")
 
 
 def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> None:
-    Story(Http(steered), job="secret").play()
+    RecordedJob(Http(steered), job="secret").play()
     tab = opened(open_page, steered, "secret")
     sign(tab)
     confirm(tab, "#steer-dense")
@@ -109,23 +109,23 @@ def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> 
     assert not any(TOKEN in text for text in held)
     tab.page.locator("#steer-forget").click()
     tab.page.locator("#steer-pause").click()
-    said(tab, "Type the control token first.")
+    result(tab, "Enter the control token first.")
     assert tab.page.evaluate("document.activeElement.id") == "steer-token"
 
 
 def test_a_wrong_token_is_refused(steered: Controller, open_page: OpenPage) -> None:
-    Story(Http(steered), job="stranger").play()
+    RecordedJob(Http(steered), job="stranger").play()
     tab = opened(open_page, steered, "stranger")
     sign(tab, token="something-else-0123456789")
-    confirm(tab, "#steer-dense", "Not taken: steering needs the control token")
+    confirm(tab, "#steer-dense", "Rejected: steering needs the control token")
     assert order_of(steered, "stranger") is None
-    only_refusals(tab)
+    only_failed_requests(tab)
 
 
 def test_an_order_whose_answer_is_lost_may_have_been_taken(steered: Controller, open_page: OpenPage) -> None:
     """The controller journals the order, the answer does not come (a slow disk, a cut connection)."""
-    story = Story(Http(steered), job="unanswered")
-    story.play(3)
+    recorded = RecordedJob(Http(steered), job="unanswered")
+    recorded.play(3)
     tab = opened(open_page, steered, "unanswered")
     sign(tab)
 
@@ -138,39 +138,39 @@ def test_an_order_whose_answer_is_lost_may_have_been_taken(steered: Controller, 
 
     tab.page.route("**/override", lose_the_answer)
     confirm(tab, "#steer-dense", "No answer ")
-    assert "may have been taken" in tab.text("#steer-said")
+    assert "may have been accepted" in tab.text("#steer-result")
     assert order_of(steered, "unanswered") is not None
     tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: dense.")
-    only_refusals(tab)
+    only_failed_requests(tab)
 
 
 def test_an_order_about_an_epoch_that_has_passed(steered: Controller, open_page: OpenPage) -> None:
-    story = Story(Http(steered), job="moving")
-    story.play(2)
+    recorded = RecordedJob(Http(steered), job="moving")
+    recorded.play(2)
     tab = opened(open_page, steered, "moving")
     sign(tab)
     tab.page.locator("#steer-dense").click()
     tab.wait("document.querySelector('#steer-dialog').open")
-    epoch = story.decision.epoch
-    story.play_until(lambda decision: decision.epoch != epoch, "decision of another epoch")
+    epoch = recorded.decision.epoch
+    recorded.play_until(lambda decision: decision.epoch != epoch, "decision of another epoch")
     tab.page.locator("#steer-yes").click()
-    said(tab, "Not taken: the job has moved on")
+    result(tab, "Rejected: the job has a newer decision")
     assert order_of(steered, "moving") is None
-    only_refusals(tab)
+    only_failed_requests(tab)
 
 
 def test_what_is_typed_wrong_is_said_before_anything_is_sent(
     steered: Controller, open_page: OpenPage
 ) -> None:
-    Story(Http(steered), job="typos").play()
+    RecordedJob(Http(steered), job="typos").play()
     tab = opened(open_page, steered, "typos")
     sign(tab, actor="not a name")
     tab.page.locator("#steer-dense").click()
-    said(tab, "Say who you are")
+    result(tab, "Enter your name")
     tab.page.locator("#steer-actor").fill("alice@example.org")
     tab.page.locator("#steer-cf").fill("0.5")
     tab.page.locator("#steer-pin").click()
-    said(tab, "A compression factor is a number from 1")
+    result(tab, "The compression factor must be at least 1")
     tab.page.locator("#steer-pause").click()
     tab.page.locator("#steer-no").click()
     assert order_of(steered, "typos") is None

@@ -14,7 +14,7 @@ from gravac.compressors import COMPRESSORS
 from gravac.estimators import ESTIMATORS
 from gravac.memories import MEMORIES
 from gravac.policies import POLICIES
-from gravac_controller.cli import main, members
+from gravac_controller.cli import entries, main
 
 REGISTRIES = {
     "Compressors": COMPRESSORS,
@@ -35,7 +35,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> None:
     code, output = run()
     assert code == 0
-    assert "\x1b" not in output  # plain, as nobody looks
+    assert "\x1b" not in output  # plain, without a terminal
     for section in output.split("\n\n"):
         title, _, *rows = section.splitlines()
         registry = REGISTRIES.pop(title.partition(":")[0])
@@ -46,8 +46,8 @@ def test_every_registered_name_stands_under_its_kind_on_a_line_of_its_own() -> N
 
 
 def test_no_two_members_of_a_kind_have_the_same_line() -> None:
-    told = [(entry.kind, members.what(entry, ENTRIES)) for entry in ENTRIES]
-    assert len(set(told)) == len(told), {one for one in told if told.count(one) > 1}
+    lines = [(entry.kind, entries.what(entry, ENTRIES)) for entry in ENTRIES]
+    assert len(set(lines)) == len(lines), {one for one in lines if lines.count(one) > 1}
 
 
 def test_json_round_trip() -> None:
@@ -69,7 +69,7 @@ def test_one_member_in_full(name: str) -> None:
             continue
         assert f"{name} ({entry.kind})" in output
         assert entry.source in output
-        assert members.use(entry) in output
+        assert entries.use(entry) in output
         for setting in entry.settings:
             assert re.search(rf"^{setting.name} ", output, re.MULTILINE)
         for trait in entry.traits:
@@ -106,13 +106,13 @@ def test_bytes_and_bounds() -> None:
 )
 def test_the_smaller_of_two_proven_errors_is_told(proven: dict[str, float], text: str) -> None:
     empty = dict.fromkeys(Cost.model_fields) | {"numel": 10}
-    assert members.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
+    assert entries.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
 
 
 def test_an_unknown_name_is_an_error_that_helps() -> None:
     code, output = run("topq")
     assert code == 2
-    assert "nothing is named 'topq'" in output
+    assert "no entry is named 'topq'" in output
     assert "Did you mean topk" in output
     assert "`gravac codecs`" in output
     code, output = run("--json", "zzzzzz")

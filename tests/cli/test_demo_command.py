@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gravac_controller.cli import main
 from tests.support.warm import WarmPython
 
 GRAVAC = [sys.executable, "-m", "gravac_controller"]
@@ -82,9 +84,9 @@ def wait_for_none(mark: str) -> None:
 @pytest.mark.distributed
 @pytest.mark.timeout(600)
 def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None:
-    """Trains, compares, and leaves a trace that replays. 25 steps on an emulated link slow enough to matter."""
+    """Trains, compares, and leaves a trace that replays. 20 steps on an emulated link slow enough to matter."""
     done = gravac(
-        *("demo", "--steps", "25", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
+        *("demo", "--steps", "20", "--window", "5", "--compare", "--json", "--data-dir", "runs"),
         cwd=tmp_path,
         **warm,
         GRAVAC_CONTROLLER="http://127.0.0.1:1",  # a demo has a controller of its own
@@ -105,8 +107,8 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     assert {decision["cf"] for decision in facts["decisions"]} >= {1.0, 10.0}
     assert facts["cf_changes"] >= 1
     assert all(decision["reason"] for decision in facts["decisions"])
-    # Two ranks hand over a gradient of 1,052,416 floats at each of 25 steps.
-    assert facts["dense_bytes"] == 2 * 25 * 1_052_416 * 4
+    # Two ranks hand over a gradient of 1,052,416 floats at each of 20 steps.
+    assert facts["dense_bytes"] == 2 * 20 * 1_052_416 * 4
     assert facts["payload_bytes"] < facts["dense_bytes"]
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
     for decision in facts["decisions"][1:]:
@@ -123,7 +125,7 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
 
 @pytest.mark.distributed
 def test_plain_loopback_says_so(tmp_path: Path, warm: dict[str, str]) -> None:
-    words = ("demo", "--steps", "10", "--window", "5", "--link", "none", "--compare")
+    words = ("demo", "--steps", "5", "--window", "5", "--link", "none", "--compare")
     done = gravac(*words, cwd=tmp_path, **warm)
     assert done.returncode == 0, done.stderr
     assert "EMULATED" not in done.stdout
@@ -152,19 +154,25 @@ def test_a_failing_rank_is_quoted(tmp_path: Path, warm: dict[str, str]) -> None:
         (("--steps", "0"), "x>=1"),
     ],
 )
-def test_wrong_options_start_nothing(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
-    done = gravac("demo", *options, cwd=tmp_path)
-    assert done.returncode == 2
+def test_wrong_options_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["demo", *options])
+    assert done.exit_code == 2
     assert says in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for left-over processes in /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code", "moment"), [(signal.SIGINT, 130, "training"), (signal.SIGTERM, 143, "starting")]
+)
 def test_stopping_it_ends_everything_it_started(
-    tmp_path: Path, mark: str, number: signal.Signals, code: int
+    tmp_path: Path, mark: str, number: signal.Signals, code: int, moment: str
 ) -> None:
+    """While it trains, and while its ranks are still being started."""
     command = [*GRAVAC, "demo", "--steps", "5000"]
     process = subprocess.Popen(
         command,
@@ -176,10 +184,13 @@ def test_stopping_it_ends_everything_it_started(
     )
     assert process.stdout is not None
     try:
-        assert process.stdout.readline().startswith("Live page")
-        running = " ".join(marked(mark).values())
-        assert "torch.distributed.run" in running
-        assert "gravac_controller serve" in running
+        if moment == "training":
+            assert process.stdout.readline().startswith("Live page")
+            assert "gravac_controller serve" in " ".join(marked(mark).values())
+        until = time.monotonic() + PATIENCE_SECONDS
+        while "torch.distributed.run" not in " ".join(marked(mark).values()) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert "torch.distributed.run" in " ".join(marked(mark).values())
         process.send_signal(number)
         process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == code

@@ -15,7 +15,7 @@ from gravac.traces import read_trace
 from gravac_controller.cli import main
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.views.columns import NAMES
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 STATIC = Path(main.callback.__code__.co_filename).parents[1] / "page" / "static"  # type: ignore[union-attr]
@@ -26,11 +26,11 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve windows that arrived all at once; one has a step that is not finite, some have no gain for a candidate."""
     folder = tmp_path_factory.mktemp("runs")
     disk = Disk()
-    story = Story(disk)
-    story.play(5)
-    story.play(1, nonfinite_steps=1, loss=None)
-    story.play(6)
-    story.end()
+    recorded = RecordedJob(disk)
+    recorded.play(5)
+    recorded.play(1, nonfinite_steps=1, loss=None)
+    recorded.play(6)
+    recorded.end()
     disk.write(folder, lambda: 1.7e9)
     return folder / "demo"
 

@@ -20,8 +20,8 @@ def test_figures_of_a_made_run(tmp_path: Path) -> None:
     assert len(figures.decisions) == 10
     assert figures.payload_bytes == sum(report.payload_bytes for report in figures.windows)
     assert figures.dense_bytes == sum(report.dense_bytes for report in figures.windows)
-    told = [decision.cf_candidate for decision in figures.decisions]
-    assert figures.changes == len([n for n in range(1, 10) if told[n] != told[n - 1]]) >= 2
+    factors = [decision.cf_candidate for decision in figures.decisions]
+    assert figures.changes == len([n for n in range(1, 10) if factors[n] != factors[n - 1]]) >= 2
     held = figures.decisions[-1]
     assert held.phase == "hold"
     cluster = Cluster()

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gravac.protocol import Decision, JobAnswer, WindowAnswer
 from gravac_controller.cli import main
 from tests.support.traces_made import make
-from tools.harness.builders import Trainer, spec
+from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 TRACE = str(Path(__file__).parent.parent / "traces/first-light.jsonl")
@@ -31,28 +30,12 @@ def run(*arguments: str, code: int = 0) -> str:
     return result.output
 
 
-class Job:
-    """A job that sends windows when told to."""
-
-    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
-        self.controller, self.trainer = controller, Trainer(name)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
-        self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
-
-    def windows(self, count: int) -> None:
-        for _ in range(count):
-            report = self.trainer.report(self.decision)
-            answer = self.controller.ask("POST", f"/v1/jobs/{self.trainer.job}/windows", report)
-            self.decision = WindowAnswer.model_validate_json(answer.body).decision
-
-
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
     """``alpha`` with five windows, alone on a controller with control."""
     env = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR}
     controller = Controller(tmp_path_factory.mktemp("looking") / "runs", env=env)
-    found = Job(controller, "alpha")
+    found = PostedJob(controller, "alpha")
     found.windows(5)
     yield found
     controller.stop()
@@ -66,9 +49,9 @@ def test_explaining_an_epoch_of_a_trace() -> None:
         "CF 10 keeps 0.60 of the gradient (≥ ε 0.30) and gives 175 useful samples/s against 58.2 dense"
         in output
     )
-    assert "Each step sends CF 20 while its gain is at least 0.3, else CF 10" in output
-    assert re.search(r"10 +0\.6 +291 +175 +2 +keeps enough", output)
-    assert "Under it: 1 window, steps 150 to 199, 170 ms a step (dense 1.10 s)" in output
+    assert "Each step sends CF 20 if its gain is at least 0.3, else CF 10" in output
+    assert re.search(r"10 +0\.6 +291 +175 +2 +enough gain", output)
+    assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
 
 
@@ -86,7 +69,7 @@ def test_explaining_what_is_in_force() -> None:
     ("arguments", "code", "words"),
     [
         (["explain", "9", TRACE], 1, "no decision of epoch 9; the one in force is 3"),
-        (["explain", "1", "2"], 2, "one EPOCH and one SOURCE at most"),
+        (["explain", "1", "2"], 2, "at most one EPOCH and one SOURCE"),
         (["explain", TRACE, "--job", "other"], 1, "no job 'other'; its jobs: job"),
         (["explain", "ftp://x"], 2, "not an address"),
         (["top", str(Path(__file__).parent)], 2, "not an address"),
@@ -115,15 +98,15 @@ def test_status_of_a_trace_and_of_its_folder(tmp_path: Path) -> None:
         assert [(one["job"], one["state"], one["cf"]) for one in facts["jobs"]] == [("job", "ended", 10.0)]
 
 
-def test_without_an_address_the_running_controller_is_found(job: Job, tmp_path: Path) -> None:
+def test_without_an_address_the_running_controller_is_found(job: PostedJob, tmp_path: Path) -> None:
     folder = ["--data-dir", str(job.controller.data_dir)]
     assert "alpha" in run("status", *folder)
     assert json.loads(run("status", *folder, "--json"))["url"] == job.controller.url
     assert "in force" in run("explain", *folder)
     assert len(run("top", *folder, "--once").splitlines()) >= 5
     output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
-    assert f"no controller runs on the journals in {tmp_path}" in output
-    assert "there is no journal there" in output
+    assert f"no controller serves {tmp_path}" in output
+    assert f"{tmp_path} has no journal" in output
 
 
 def test_where_no_controller_runs_the_newest_journals_are_shown(
@@ -142,7 +125,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     assert [one["url"] for one in shown] == [f"gravac-runs/{name}/journal.jsonl" for name in names]
     assert [one["jobs"][0]["windows"] for one in shown] == [3, 4, 5, 6, 7]
     output = run("status")
-    assert "the newest journals there; 2 older not shown" in output
+    assert "Its newest journals (2 older ones are not shown)" in output
     assert "At gravac-runs/newest/journal.jsonl:" in output
     assert len([one for one in run("top").splitlines() if "  step " in one]) == 3
     assert "after window" in run("explain")
@@ -151,7 +134,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     broken.touch()  # now the newest, and still no trace
     os.utime(broken, (2_100_000_000, 2_100_000_000))
     output = run("status")
-    assert "is left out: " in output
+    assert "is skipped: " in output
     assert "\x1b" not in output
     assert "At gravac-runs/newest/journal.jsonl:" in output
 
@@ -159,7 +142,7 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
 def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
     """Its journal has no end. Whether it still runs is known by whether a process writes it."""
     controller = Controller(tmp_path / "runs")
-    Job(controller, "beta").windows(2)
+    PostedJob(controller, "beta").windows(2)
     folder = tmp_path / "runs" / "beta"
     states = []
     for kill in (False, True):
@@ -173,7 +156,7 @@ def test_a_training_that_was_killed_does_not_run(tmp_path: Path) -> None:
     assert "interrupted" in run("status", str(folder))
 
 
-def test_explaining_an_operators_order(job: Job) -> None:
+def test_explaining_an_operators_order(job: PostedJob) -> None:
     seen = job.controller.ask("GET", "/v1/jobs/alpha/override").headers["etag"]
     order = b'{"action": "pin", "cf": 12.5, "actor": "alice", "note": "trying it"}'
     headers = {"Content-Type": "application/json", "If-Match": seen, "Authorization": f"Bearer {OPERATOR}"}
@@ -181,13 +164,13 @@ def test_explaining_an_operators_order(job: Job) -> None:
     job.windows(1)
     output = run("explain", job.controller.url)
     assert "alice pinned CF 12.5 until further notice, whatever its gain, because: trying it" in output
-    assert "No window has ended under it yet." in output
+    assert "No window of this epoch has ended yet." in output
     assert json.loads(run("status", job.controller.url, "--json"))["jobs"][0]["override"]["actor"] == "alice"
 
 
 def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "runs")
-    job = Job(controller, "beta")
+    job = PostedJob(controller, "beta")
     job.windows(1)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     command = [sys.executable, "-m", "gravac_controller", "top", controller.url, "--every", "0.1"]
@@ -202,9 +185,9 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert "step 50 " in process.stdout.readline()
         job.windows(1)
-        told = process.stdout.readline() + process.stdout.readline()
-        assert "step 100 " in told
-        assert "epoch 1: The dense baseline is" in told
+        output = process.stdout.readline() + process.stdout.readline()
+        assert "step 100 " in output
+        assert "epoch 1: The dense baseline is" in output
         controller.kill()
         assert "no controller answers" in process.stdout.readline()
         controller = Controller(tmp_path / "runs", port=controller.port)
@@ -220,7 +203,7 @@ def test_top_goes_on_over_a_lost_controller(tmp_path: Path) -> None:
         controller.stop()
 
 
-def test_top_in_a_terminal_is_a_screen(job: Job) -> None:
+def test_top_in_a_terminal_is_a_screen(job: PostedJob) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
     pid, terminal = pty.fork()
     if pid == 0:

@@ -76,7 +76,7 @@ def test_one_number_altered_names_its_window(trace: Path) -> None:
 
 
 def test_a_forged_decision_is_shown_beside_the_right_one(trace: Path, tmp_path: Path) -> None:
-    """Sealed anew, so only deciding again can find it."""
+    """Sealed again, so only repeating the decision can find it."""
     forged, digest = tmp_path / "forged.jsonl", ""
     pieces = []
     for line in read_trace(trace):
@@ -116,8 +116,8 @@ def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
     assert code == 1
     assert "recorded gravac: epsilon=0.3" in text
     assert "other gravac: epsilon=0.5" in text
-    assert "but ε lets only" in text
-    assert "from here on the windows follow from the recorded decisions alone" in text
+    assert "but because of ε the ranks send" in text
+    assert "from here on, the windows were measured under the recorded decisions" in text
     assert "not at those of the other rule" in text
 
 
@@ -143,9 +143,9 @@ def test_the_same_settings_differ_nowhere(trace: Path) -> None:
     ("arguments", "words"),
     [
         (("--set", "epsilon"), "must be written setting=value"),
-        (("--set", "epsilno=1"), "has no setting 'epsilno'"),
-        (("--policy", "best"), "policy='best' is unknown"),
-        (("--policy", "dense", "--check"), "leave out --policy and --set"),
+        (("--set", "epsilno=1"), "no setting named 'epsilno'"),
+        (("--policy", "best"), "no policy named 'best'"),
+        (("--policy", "dense", "--check"), "omit --policy and --set"),
     ],
 )
 def test_wrong_rules_are_told(trace: Path, arguments: tuple[str, ...], words: str) -> None:

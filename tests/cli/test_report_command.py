@@ -3,6 +3,7 @@
 import gzip
 import re
 import shlex
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,15 +11,16 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
+from gravac_controller.page.bundle import CannotBundle, bundle
 
 from gravac_controller.cli import main
-from gravac_controller.page.files import STATIC, CannotBundle, bundle
-from gravac_controller.report.figure import LONGEST_NAME, svg
-from gravac_controller.report.lines import Lines
-from gravac_controller.report.told import tell
+from gravac_controller.page.files import STATIC
+from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_figure
+from gravac_controller.report.summary import summarize
 from gravac_controller.views.history import MOST_CURVES, plain
-from gravac_controller.views.thinning import MOST_MARKED, Thinned, ThinnedWindow
-from tools.harness.recorded import Story
+from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
+from tests.support.figures import texts
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reports.md"
@@ -31,7 +33,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job that carries a gain curve in every window, as the largest traces do."""
     folder = tmp_path_factory.mktemp("runs")
     disk = Disk()
-    Story(disk, curves=True).play(200)
+    RecordedJob(disk, curves=True).play(200)
     disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
     return folder / "demo"
 
@@ -53,40 +55,57 @@ def test_a_page_is_small_and_whole(trace: Path, tmp_path: Path) -> None:
     assert without + (len(text) - without) / 200 * BUDGET_WINDOWS < BUDGET_BYTES
 
 
-def test_the_picture(trace: Path, tmp_path: Path) -> None:
+def test_the_figure_as_svg(trace: Path, tmp_path: Path) -> None:
     result = report(trace, trace, "--svg", tmp_path / "it.svg")
     assert result.exit_code == 0, result.output
     root = ElementTree.parse(tmp_path / "it.svg").getroot()
-    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= set(texts)
-    lines = [node.get("points") for node in root.iter("{http://www.w3.org/2000/svg}polyline")]
-    assert len(lines) == 2 + 2 * 2, "the legend's, and CF and gain of each"
+    assert {"Compression factor", "Gain", "Step", "dense", "10×", "demo", "demo (2)"} <= texts(root)
+    text = (tmp_path / "it.svg").read_text()
+    assert COLORS[0] in text
+    assert COLORS[1] in text
 
 
-def test_text_in_the_picture_stays_text() -> None:
-    hostile = Lines("<script>&", first=[0], steps=[9], cfs=[1], gains=[None])
-    assert "&lt;script&gt;&amp;" in svg([hostile, hostile])
-    assert svg([hostile]).count("<polyline") == 1, "an unknown gain is not drawn"
+def test_the_same_trace_gives_the_same_figure(trace: Path, tmp_path: Path) -> None:
+    """Byte for byte: a figure in a repository changes only with its data."""
+    for name in ("one.svg", "two.svg"):
+        assert report(trace, "--svg", tmp_path / name).exit_code == 0
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
-def test_long_names_still_differ_in_the_picture() -> None:
+def test_text_in_the_figure_stays_text(tmp_path: Path) -> None:
+    names = ["<script>&", "$x^2$ _", "_hidden"]
+    jobs = [Lines(name, first=[0], steps=[9], cfs=[1], gains=[0.5]) for name in names]
+    write_figure(jobs, tmp_path / "it.svg", "svg")
+    root = ElementTree.parse(tmp_path / "it.svg").getroot()
+    assert set(names) <= texts(root)
+
+
+def test_an_unknown_gain_leaves_a_gap() -> None:
+    line = Lines("a", first=[0, 10, 20], steps=[9, 19, 29], cfs=[1, 1, 10], gains=[0.5, None, 0.4])
+    assert [step for step, gain in line.gain_line() if gain == gain] == [9, 29]
+    assert line.factor_line() == [(0, 1), (19, 1), (20, 10), (29, 10)]
+
+
+def test_long_names_still_differ_in_the_figure(tmp_path: Path) -> None:
     names = ["a" * 64, "a" * 60 + " (2)"]
-    drawn = svg([Lines(name, first=[0], steps=[9], cfs=[1], gains=[1]) for name in names])
-    shown = re.findall(r">(a+…[^<]*)<", drawn)
+    write_figure([Lines(name, [0], [9], [1], [1]) for name in names], tmp_path / "it.svg", "svg")
+    shown = re.findall(r">(a+…[^<]*)<", (tmp_path / "it.svg").read_text())
     assert len(set(shown)) == 2
     assert all(len(name) <= LONGEST_NAME for name in shown)
 
 
-def test_the_picture_as_pixels(trace: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_the_figure_as_png(trace: Path, tmp_path: Path) -> None:
     result = report(trace, "--png", tmp_path / "it.png")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_pixels_need_an_extra(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    result = report(trace, "--png", tmp_path / "it.png")
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_a_figure_needs_an_extra(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = report(trace, f"--{form}", tmp_path / "it")
     assert result.exit_code == 2
     assert "pip install 'gravac[plots]'" in result.output
 
@@ -112,7 +131,7 @@ def test_the_commands_of_the_page_about_it_run(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_cannot_be_is_refused(trace: Path, tmp_path: Path) -> None:
-    assert "say what to write" in report(trace).output
+    assert "choose an output" in report(trace).output
     assert "at most 12 traces" in report(*[trace] * 13, "-o", tmp_path / "it.html").output
     (tmp_path / "notes.txt").write_text("hello\n")
     result = report(tmp_path / "notes.txt", "-o", tmp_path / "it.html")
@@ -146,10 +165,10 @@ def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: 
 
 
 def window(
-    at: int, *, gain: float = 0.5, owed: float = 0.1, seconds: float = 1.0, marked: bool = False
-) -> ThinnedWindow:
-    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, owed, *[None] * 12)
-    return ThinnedWindow(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
+    at: int, *, gain: float = 0.5, backlog: float = 0.1, seconds: float = 1.0, marked: bool = False
+) -> Kept:
+    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, backlog, *[None] * 12)
+    return Kept(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
 
 
 def test_what_stands_out_is_kept_however_long_the_trace() -> None:
@@ -159,7 +178,7 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
             window(
                 at,
                 gain=0.01 if at == 1234 else 0.5,
-                owed=9.0 if at == 2345 else 0.1,
+                backlog=9.0 if at == 2345 else 0.1,
                 seconds=7.0 if at == 3456 else 1.0,
                 marked=at == 4321 or 400 <= at < 410,
             )
@@ -176,11 +195,11 @@ def test_what_stands_out_is_kept_however_long_the_trace() -> None:
 def test_curves_of_a_long_trace_are_those_of_some_windows() -> None:
     curve = (3, True, (1.0, 0.123456, None))
     windows = [replace(window(at, marked=at == 777), curve=curve) for at in range(5 * MOST_CURVES)]
-    told = plain(windows, [], exact=False)["curves"]
-    assert isinstance(told, list)
-    places = [at for at, *_ in told]
+    curves = plain(windows, [], exact=False)["curves"]
+    assert isinstance(curves, list)
+    places = [at for at, *_ in curves]
     assert places == sorted({*range(0, 5 * MOST_CURVES, 5), 777, 5 * MOST_CURVES - 1})
-    assert told[0] == [0, 3, True, [1, 0.123, None]]
+    assert curves[0] == [0, 3, True, [1, 0.123, None]]
 
 
 def test_a_short_trace_is_kept_whole() -> None:
@@ -192,7 +211,7 @@ def test_a_short_trace_is_kept_whole() -> None:
 
 
 def test_figures_count_every_window(trace: Path) -> None:
-    whole, few = tell(trace), tell(trace, 100)
+    whole, few = summarize(trace), summarize(trace, 100)
     assert len(few.history.windows) <= 101 < len(whole.history.windows) == 200
     assert few.figures == whole.figures
     assert whole.figures.steps == 4000

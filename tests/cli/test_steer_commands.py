@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from gravac.protocol import End
 from gravac_controller.cli import main
 from gravac_controller.lock import CONTROL_TOKEN_NAME
-from tests.cli.test_looking_commands import Job
+from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
 
 AGENT = "an-agents-token-0123456789abcdef"
@@ -30,17 +30,17 @@ def run(*arguments: object, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
     """``alpha``, alone on a controller that its owner may steer."""
     controller = Controller(tmp_path_factory.mktemp("steering") / "runs", "--owner-may-steer")
-    found = Job(controller, "alpha")
+    found = PostedJob(controller, "alpha")
     found.windows(3)
     yield found
     controller.stop()
 
 
 @contextmanager
-def trains_on(job: Job) -> Iterator[None]:
+def trains_on(job: PostedJob) -> Iterator[None]:
     """While an order waits at the job's controller, its next window comes in."""
     over = threading.Event()
 
@@ -59,7 +59,7 @@ def trains_on(job: Job) -> Iterator[None]:
         thread.join(PATIENCE_SECONDS)
 
 
-def test_the_owner_of_the_folder_steers_without_a_token(job: Job) -> None:
+def test_the_owner_of_the_folder_steers_without_a_token(job: PostedJob) -> None:
     folder = ("--data-dir", job.controller.data_dir)
     me = getpass.getuser()
     with trains_on(job):
@@ -78,11 +78,11 @@ def test_the_owner_of_the_folder_steers_without_a_token(job: Job) -> None:
     assert job.decision.rule == "resumed"
 
 
-def test_an_order_that_nothing_obeys_yet(job: Job) -> None:
+def test_an_order_that_nothing_obeys_yet(job: PostedJob) -> None:
     folder = ("--data-dir", job.controller.data_dir)
-    for wait, more in (("0", "."), ("0.3", ", but none has ended in 0.3 s.")):
+    for wait, more in (("0", "."), ("0.3", "; none ended within 0.3 s.")):
         said = run("pin", "alpha", 30, *folder, "--wait", wait)
-        assert said == f"alpha: the order was taken. It takes effect with the next window{more}"
+        assert said == f"alpha: the order was accepted. It takes effect with the next window{more}"
     facts = json.loads(run("pin", "alpha", 31, *folder, "--wait", "0", "--json"))
     assert (facts["order"]["cf"], facts["decision"]) == (31.0, None)
     job.windows(1)
@@ -92,7 +92,7 @@ def test_an_order_that_nothing_obeys_yet(job: Job) -> None:
 
 
 def test_the_token_is_left_to_the_owner_alone(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    job: PostedJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder, file = ("--data-dir", job.controller.data_dir), job.controller.data_dir / CONTROL_TOKEN_NAME
     status = file.stat()
@@ -125,7 +125,7 @@ def test_the_token_is_left_to_the_owner_alone(
     assert events(job) == before
 
 
-def events(job: Job) -> list[dict[str, dict[str, str]]]:
+def events(job: PostedJob) -> list[dict[str, dict[str, str]]]:
     found: list[dict[str, dict[str, str]]] = job.controller.ask("GET", "/v1/jobs/alpha").json["events"]
     return found
 
@@ -161,7 +161,7 @@ def test_where_steering_is_off_it_says_how_to_turn_it_on(tmp_path: Path) -> None
             "GRAVAC_STEERING=owner",
         ):
             assert words in answer.json["detail"]
-        Job(controller, "alpha", AGENT)
+        PostedJob(controller, "alpha", AGENT)
         said = run("pin", "alpha", 25, "--data-dir", tmp_path / "runs", code=1)
         assert "403" in said
         assert "steering is off" in said
@@ -177,7 +177,7 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
         tmp_path / "runs", env={"GRAVAC_TOKEN": AGENT, "GRAVAC_CONTROLLER_CONTROL_TOKEN": OPERATOR}
     )
     try:
-        job = Job(controller, "alpha", AGENT)
+        job = PostedJob(controller, "alpha", AGENT)
         folder, file = ("--data-dir", tmp_path / "runs", "--wait", "0"), tmp_path / "control.token"
         for headers in ({}, {"Authorization": f"Bearer {AGENT}"}):
             given = {"Content-Type": "application/json", "If-Match": '"0"'} | headers
@@ -215,17 +215,17 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
         (["dense", "alpha", "--control-token-file", "/nonexistent"], 1, "cannot be read"),
     ],
 )
-def test_what_is_no_order(job: Job, arguments: list[str], code: int, words: str) -> None:
+def test_what_is_no_order(job: PostedJob, arguments: list[str], code: int, words: str) -> None:
     assert words in run(*arguments, "--data-dir", job.controller.data_dir, code=code)
 
 
 def test_no_controller(tmp_path: Path) -> None:
     said = run("dense", "alpha", "--data-dir", tmp_path, code=1)
-    assert f"no controller runs on the journals in {tmp_path}" in said
+    assert f"no controller serves {tmp_path}" in said
 
 
-def test_another_order_that_came_first(job: Job) -> None:
-    """Both wait for the same window: the newer one is obeyed, and the older one is told so."""
+def test_another_order_that_came_first(job: PostedJob) -> None:
+    """Both wait for the same window: the newer one takes effect, and the older command says so."""
     folder, said = ("--data-dir", job.controller.data_dir), list[str]()
     thread = threading.Thread(
         target=lambda: said.append(run("pin", "alpha", 40, *folder, "--actor", "alice"))
@@ -239,6 +239,6 @@ def test_another_order_that_came_first(job: Job) -> None:
     job.windows(1)
     thread.join(PATIENCE_SECONDS)
     assert "bob ordered dense" in said[0]
-    assert "bob gave another order since: dense" in said[0]
+    assert "bob has since given another order: dense" in said[0]
     with trains_on(job):
         run("resume", "alpha", *folder)

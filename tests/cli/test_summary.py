@@ -42,9 +42,9 @@ def test_commands_can_be_copied(
     show(Result(plan, outcome, collect(trace)), console, "gravac")
 
     lines = click.unstyle(output.getvalue()).splitlines()
-    said = {name: lines[lines.index(name) + 1] for name in ("Trace", "Check it", "See it again")}
+    said = {name: lines[lines.index(name) + 1] for name in ("Trace", "Check it", "Show it again")}
     assert said["Trace"] == str(trace)
-    assert shlex.split(said["See it again"]) == ["gravac", "serve", "--data-dir", str(data_dir)]
+    assert shlex.split(said["Show it again"]) == ["gravac", "serve", "--data-dir", str(data_dir)]
     program, *words = shlex.split(said["Check it"])
     assert program == "gravac"
     checked = CliRunner().invoke(main, words)

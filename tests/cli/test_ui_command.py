@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
 
 
@@ -15,7 +15,7 @@ from tools.harness.sinks import Disk
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     disk = Disk()
-    Story(disk).play(3)
+    RecordedJob(disk).play(3)
     disk.write(folder, iter(range(1_700_000_000, 1_800_000_000)).__next__)
     return folder / "demo" / "journal.jsonl"
 

@@ -1,6 +1,7 @@
 """``gravac whatif``: what it says, draws and refuses."""
 
 import json
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -8,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from tests.support.figures import markers, parts, texts
 from tests.support.whatif import CFS, RANKS, trace
 
 TRACES = Path(__file__).parents[1] / "traces"
@@ -73,20 +75,25 @@ def test_a_sweep_is_a_table_and_a_plot(recorded: Path, tmp_path: Path) -> None:
     )
     assert code == 0
     assert sum("bit/s, 100 µs" in line for line in output.splitlines()) == 9
-    svg = ElementTree.fromstring(plot.read_text())
-    lines = svg.findall("{http://www.w3.org/2000/svg}polyline")
+    svg = ElementTree.parse(plot).getroot()
+    lines = markers(svg)
     assert len(lines) == 6  # three numbers of ranks, dense and best
-    assert all(len(line.get("points", "").split()) == 3 for line in lines)
-    texts = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best CF"} <= set(texts)
+    assert all(len(line) == 3 for line in lines)
+    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best CF"} <= texts(svg)
 
 
 def test_one_scenario_is_drawn_by_cf(recorded: Path, tmp_path: Path) -> None:
     plot = tmp_path / "one.svg"
     code, _ = run(recorded, *KNOWN, "--plot", plot)
     assert code == 0
-    svg = ElementTree.fromstring(plot.read_text())
-    assert len(svg.findall("{http://www.w3.org/2000/svg}polygon")) == 2  # both with their likely range
+    assert len(parts(ElementTree.parse(plot).getroot(), "FillBetween")) == 2  # each with its interval
+
+
+def test_a_plot_needs_an_extra(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, output = run(recorded, *KNOWN, "--plot", tmp_path / "one.svg")
+    assert code == 1
+    assert "pip install 'gravac[plots]'" in output
 
 
 def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -> None:
@@ -103,13 +110,13 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (("--bandwidth", "fast"), "'fast' is not a bandwidth"),
         (("--bandwidth", "100M,0"), "'0' is not a bandwidth"),
         (("--latency", "50"), "'50' is not a latency"),
-        (("--ranks", "8..2"), "'8..2' is not from 1 to"),
-        (("--ranks", "0"), "'0' is not from 1 to"),
+        (("--ranks", "8..2"), "'8..2' is not a number of ranks from 1 to"),
+        (("--ranks", "0"), "'0' is not a number of ranks from 1 to"),
         (("--cf", "0.5"), "'0.5' is not a compression factor"),
         (("--cf", ",".join(str(cf) for cf in range(1, 100))), "give at most 64"),
         (("--policy", "static:cf=0"), "cf"),
@@ -120,10 +127,10 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
         (("--plot", "sweep.png"), "does not end in .svg"),
     ],
 )
-def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], said: str) -> None:
+def test_bad_options_are_named_with_the_fix(recorded: Path, options: tuple[str, str], expected: str) -> None:
     code, output = run(recorded, *options)
     assert code == 2
-    assert said in " ".join(output.split())
+    assert expected in " ".join(output.split())
     assert options[0] in output
 
 
@@ -146,7 +153,7 @@ def test_a_folder_is_its_journal(recorded: Path) -> None:
     assert asked(recorded.parent, *KNOWN)["recorded"] == asked(recorded, *KNOWN)["recorded"]
 
 
-def test_an_aggregator_of_several_rounds_is_told_where_it_was_recorded() -> None:
+def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() -> None:
     trace = TRACES / "lm-powersgd.jsonl.gz"
     answer = asked(trace, "--bandwidth", "100M")
     (scenario,) = answer["scenarios"]

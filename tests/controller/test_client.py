@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
 from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
@@ -18,12 +19,11 @@ from gravac_controller.client import (
     ControllerError,
     NoController,
     NotAController,
+    OverrideState,
     Refused,
-    Seen,
-    running,
+    running_controllers,
 )
-from gravac_controller.client.wire import base_of
-from gravac_controller.views.models import EndView, Snapshot, WindowDelta
+from gravac_controller.client.connection import base_url
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -86,31 +86,31 @@ def test_reading(client: Client, controller: Controller) -> None:
 
 
 def test_pages_are_joined(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gravac_controller.client import calls
+    from gravac_controller.client.client import REMEMBERED
 
     asked: list[str] = []
-    real = client._wire.ask
+    real = client._connection.ask
 
     def ask(method: str, path: str, *rest: object) -> object:
         asked.append(path)
         return real(method, path.replace("limit=500", "limit=5"), *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(client._wire, "ask", ask)
+    monkeypatch.setattr(client._connection, "ask", ask)
     assert [view.report.window for view in client.windows("alpha")] == list(range(WINDOWS))
     assert len(asked) == 3
-    assert calls.REMEMBERED > 0
+    assert REMEMBERED > 0
 
 
 def test_unchanged_answers_are_not_sent_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses: list[int] = []
-    real = client._wire.ask
+    real = client._connection.ask
 
     def ask(*arguments: object) -> object:
         answer = real(*arguments)  # type: ignore[arg-type]
         statuses.append(answer.status)
         return answer
 
-    monkeypatch.setattr(client._wire, "ask", ask)
+    monkeypatch.setattr(client._connection, "ask", ask)
     assert client.job("beta") == client.job("beta")
     assert statuses == [200, 304]
 
@@ -126,17 +126,17 @@ def test_steering(controller: Controller, client: Client) -> None:
     feed(controller, trainer, 2)
     seen = client.override("gamma")
     assert (seen.view.control_enabled, seen.view.in_force) == (True, None)
-    after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", seen=seen)
+    after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", current=seen)
     assert after.view.waiting is not None
     assert after.view.waiting.cf == 25.0
-    with pytest.raises(Refused, match="412 Precondition Failed: the epoch is now") as caught:
-        client.order("gamma", "dense", actor="bob", seen=seen)
+    with pytest.raises(Refused, match="412 Precondition Failed: this is epoch") as caught:
+        client.order("gamma", "dense", actor="bob", current=seen)
     assert caught.value.status == 412
-    client.order("gamma", "resume", actor="bob", seen=after)
+    client.order("gamma", "resume", actor="bob", current=after)
     with pytest.raises(ValidationError):
-        client.order("gamma", "pin", actor="alice", seen=after)
+        client.order("gamma", "pin", actor="alice", current=after)
     with Client(controller.url, AGENT) as agent, pytest.raises(Refused, match="401"):
-        agent.order("gamma", "dense", actor="alice", seen=agent.override("gamma"))
+        agent.order("gamma", "dense", actor="alice", current=agent.override("gamma"))
 
 
 def test_events_as_they_happen_and_resumed(controller: Controller, client: Client) -> None:
@@ -219,13 +219,13 @@ def test_other_programs_and_closed_connections() -> None:
     ],
 )
 def test_addresses(text: str, base: str) -> None:
-    assert base_of(text) == base
+    assert base_url(text) == base
 
 
 @pytest.mark.parametrize("text", ["ftp://host", "http://", "host:99999", "http://[::1", "host:0"])
 def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="URL"):
-        base_of(text)
+        base_url(text)
 
 
 def test_running_controllers_are_found_by_their_folder(
@@ -233,20 +233,20 @@ def test_running_controllers_are_found_by_their_folder(
 ) -> None:
     one = start("--job", "one")
     folder, note = one.data_dir, one.data_dir / "one" / ".controller.lock"
-    assert [client.url for client in running(folder)] == [one.url]
-    assert [client.shows_token for client in running(folder, AGENT)] == [True]
+    assert [client.url for client in running_controllers(folder)] == [one.url]
+    assert [client.shows_token for client in running_controllers(folder, AGENT)] == [True]
     with monkeypatch.context() as somebody_else:
         somebody_else.setattr(os, "getuid", lambda: 12345)
-        assert [client.shows_token for client in running(folder, AGENT)] == [False]
+        assert [client.shows_token for client in running_controllers(folder, AGENT)] == [False]
     left_behind = note.read_text()
     one.kill()
-    assert list(running(folder)) == []
+    assert list(running_controllers(folder)) == []
     two = start("--job", "two", port=one.port)  # another start at the address in that note
-    assert [client.url for client in running(folder)] == [two.url]
+    assert [client.url for client in running_controllers(folder)] == [two.url]
     for nonsense in (left_behind, "", "4711", "[]", '{"url": 5}', '{"url": "::"}', "\x00"):
         note.write_text(nonsense)
-        assert [client.url for client in running(folder)] == [two.url]
-    assert list(running(tmp_path / "nowhere")) == []
+        assert [client.url for client in running_controllers(folder)] == [two.url]
+    assert list(running_controllers(tmp_path / "nowhere")) == []
 
 
 class Imitator(BaseHTTPRequestHandler):
@@ -284,12 +284,12 @@ def test_a_token_is_sent_only_to_a_controller_that_knows_it(start: Callable[...,
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            (client,) = running(folder, AGENT)
+            (client,) = running_controllers(folder, AGENT)
             with client:
                 assert list(client.jobs()) == []
                 assert list(client.events("one")) == []
                 with pytest.raises(ControllerError):
-                    client.order("one", "dense", actor="alice", seen=Seen(view=None, tag="0"))  # type: ignore[arg-type]
+                    client.order("one", "dense", actor="alice", current=OverrideState(view=None, tag="0"))  # type: ignore[arg-type]
         finally:
             server.shutdown()
             thread.join()

@@ -175,7 +175,7 @@ def test_beyond_loopback_with_a_token(start: Callable[..., Controller]) -> None:
     assert controller.ask("GET", "/healthz", headers=name).status == 200
     assert controller.ask("POST", "/v1/jobs", spec()).status == 401
     assert controller.ask("GET", "/v1/jobs", headers=name).status == 401
-    assert "looking needs the token too" in controller.log.read_text()
+    assert "reading needs the token too" in controller.log.read_text()
 
 
 def test_two_controllers_cannot_share_a_folder(controller: Controller, tmp_path: Path) -> None:

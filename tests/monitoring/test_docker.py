@@ -1,4 +1,4 @@
-"""The images and the composition, as far as files can tell. What the controller's image runs: ``test_image.py``."""
+"""The images and the composition, as their files define them. What the controller's image runs: ``test_image.py``."""
 
 import os
 import re
@@ -15,12 +15,9 @@ from gravac_agent.settings import AgentSettings
 from gravac_controller.cli.serve import serve
 from gravac_controller.settings import ControllerSettings
 from tests.support.monitoring.dockerfile import environment, only, read
-from tests.support.monitoring.shipped import PROMETHEUS, ROOT
+from tests.support.monitoring.shipped import COMPOSE, DOCKER, PROMETHEUS, ROOT, SERVICES
 
-DOCKER = ROOT / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
-COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 EVERY_DOCKERFILE = pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
 EVERY_SERVICE = pytest.mark.parametrize("name", SERVICES)
 
@@ -32,7 +29,9 @@ def exact(image: str) -> bool:
 
 @EVERY_DOCKERFILE
 def test_images_are_built_from_what_is_there(path: Path) -> None:
-    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    included = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+    ]
     for stage in read(path):
         base = only(stage, "FROM").words[0]
         assert exact(base), base
@@ -41,7 +40,7 @@ def test_images_are_built_from_what_is_there(path: Path) -> None:
                 continue
             for source in copy.words[:-1]:
                 assert (ROOT / source).exists(), source
-                assert source.split("/")[0] in kept, f"{source} is left out by .dockerignore"
+                assert source.split("/")[0] in included, f"{source} is excluded by .dockerignore"
 
 
 @EVERY_DOCKERFILE

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gravac_controller.bench.namespaces import obstacle
-from tests.monitoring.test_docker import SERVICES
 from tests.support.monitoring.dockerfile import environment, only, read
-from tests.support.monitoring.shipped import ROOT
+from tests.support.monitoring.shipped import ROOT, SERVICES
 from tools.harness.builders import spec
 
 STAGE = read(ROOT / "docker/controller.Dockerfile")[-1]
@@ -47,7 +46,7 @@ def ours(command: list[str]) -> list[str]:
 def seen() -> dict[str, Any]:
     if (reason := unusable()) is not None:
         pytest.skip(reason)
-    told = {
+    request = {
         "user": USER,
         "environment": environment(STAGE)
         | SERVICES["controller"]["environment"]
@@ -59,7 +58,7 @@ def seen() -> dict[str, Any]:
     }
     done = subprocess.run(
         ["unshare", "--mount", "--net", sys.executable, str(CONTAINER)],
-        input=json.dumps(told),
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         timeout=200,
@@ -73,7 +72,7 @@ def seen() -> dict[str, Any]:
 def test_the_health_check_tells(seen: dict[str, Any]) -> None:
     before, running = seen["before_and_while_it_runs"]
     assert before != 0
-    assert running == 0, seen["said"]
+    assert running == 0, seen["output"]
 
 
 def test_nothing_but_the_volumes_is_written_to(seen: dict[str, Any]) -> None:
@@ -87,7 +86,7 @@ def test_one_token_is_made_and_kept_for_our_user(seen: dict[str, Any]) -> None:
 
 
 def test_looking_is_open_and_reporting_needs_the_token(seen: dict[str, Any]) -> None:
-    assert "looking needs the token" not in seen["said"]
+    assert "reading needs the token" not in seen["output"]
     statuses = {what: status for what, (status, _) in seen["answers"].items()}
     assert statuses == {
         "look": 200,
@@ -102,4 +101,4 @@ def test_looking_is_open_and_reporting_needs_the_token(seen: dict[str, Any]) -> 
 def test_stopping_the_container_takes_no_time(seen: dict[str, Any]) -> None:
     assert seen["ended"] == 0
     assert seen["ending_seconds"] < 2
-    assert "Traceback" not in seen["said"]
+    assert "Traceback" not in seen["output"]

@@ -113,7 +113,7 @@ def test_links_that_cannot_be_made_are_no_loopback(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     done = CliRunner().invoke(main, ["bench", "collective", "--link", "100mbit"])
     assert done.exit_code == 1
-    assert "links of 100mbit cannot be made here" in done.output
+    assert "links of 100mbit cannot be created here" in done.output
 
 
 def test_every_way_of_the_hook_is_a_method() -> None:
@@ -135,14 +135,14 @@ def test_a_row_is_medians_of_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    ("does", "expected"),
     [
         ("echo 'no memory left' >&2; exit 3", "measuring failed with code 3: no memory left"),
         ("kill -9 $$", "was ended by signal 9, as where memory runs out: try a smaller --n"),
     ],
 )
 def test_a_program_that_fails_is_told_with_its_last_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, expected: str
 ) -> None:
     script = tmp_path / "python"
     script.write_text(f"#!/bin/sh\n{does}\n")
@@ -150,13 +150,13 @@ def test_a_program_that_fails_is_told_with_its_last_words(
     monkeypatch.setattr("sys.executable", str(script))
     done = CliRunner().invoke(main, ["bench", "encode"])
     assert done.exit_code == 1
-    assert said in " ".join(done.output.split())
+    assert expected in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
-        (["encode", "--n", "many"], "'many' is no number of elements; write for example 10000000 or 1e7"),
+        (["encode", "--n", "many"], "'many' is not a number of elements; write for example 10000000 or 1e7"),
         (["encode", "--n", "1000.5"], "1000.5 must be a whole number between 1,000 and 2,147,483,647"),
         (["encode", "--n", "nan"], "nan must be a whole number"),
         (["encode", "--n", "1e10"], "1e10 must be a whole number"),
@@ -174,7 +174,7 @@ def test_a_program_that_fails_is_told_with_its_last_words(
         (["collective", "--link", "slow"], "write for example 100mbit"),
     ],
 )
-def test_wrong_options(words: list[str], said: str) -> None:
+def test_wrong_options(words: list[str], expected: str) -> None:
     done = CliRunner().invoke(main, ["bench", *words])
     assert done.exit_code == 2
-    assert said in " ".join(done.output.replace("│", " ").split())
+    assert expected in " ".join(done.output.replace("│", " ").split())

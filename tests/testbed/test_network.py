@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gravac_controller.bench import namespaces, rate
+from gravac_controller.bench import namespaces
 from gravac_controller.bench.namespaces import NetworkUnavailable
-from gravac_controller.bench.network import Host, Network
+from gravac_controller.bench.network import Host, Network, parse_rate
 
 pytestmark = pytest.mark.distributed
 SENDER = """
@@ -89,7 +89,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_nothing_else() -> None:
             other.send_signal(signal.SIGKILL)
             os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
             assert set(left) <= set(namespaces.present()), "a killed process cannot clear up"
-            with Network(1, None):  # nobody has reaped it yet: a zombie is dead
+            with Network(1, None):  # not reaped yet: a zombie is dead
                 assert not set(left) & set(namespaces.present())
         assert foreign in namespaces.present()
     finally:
@@ -152,13 +152,13 @@ def test_many_senders_share_the_receivers_link() -> None:
     ("text", "bits"), [("100mbit", 1e8), (" 2.5 Gbit/s ", 2.5e9), ("64kbit", 6.4e4), ("none", None)]
 )
 def test_rates(text: str, bits: float | None) -> None:
-    assert rate.parse(text) == bits
+    assert parse_rate(text) == bits
 
 
 @pytest.mark.parametrize("text", ["100mbps", "fast", "", "0mbit", "1kbit", "-1gbit", "nan"])
 def test_rates_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"link=.*write for example 100mbit"):
-        rate.parse(text)
+        parse_rate(text)
 
 
 @pytest.mark.parametrize("hosts", [0, 251])

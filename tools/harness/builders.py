@@ -4,13 +4,16 @@ from dataclasses import dataclass, field
 
 from gravac.protocol import (
     Decision,
+    JobAnswer,
     JobSpec,
     PhaseSeconds,
     PolicySpec,
     RankRow,
+    WindowAnswer,
     WindowReport,
 )
 from tests.support.policies import Cluster, job_spec
+from tools.harness.controller import Controller
 
 
 def spec(job: str = "job", **changes: object) -> JobSpec:
@@ -59,3 +62,19 @@ class Trainer:
             "ranks": rows,
         }
         return base.model_copy(update=given | changes)
+
+
+class PostedJob:
+    """A job on a controller: ``windows(n)`` posts the next n windows of its trainer."""
+
+    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
+        self.controller, self.trainer = controller, Trainer(name)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
+        self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
+
+    def windows(self, count: int) -> None:
+        for _ in range(count):
+            report = self.trainer.report(self.decision)
+            answer = self.controller.ask("POST", f"/v1/jobs/{self.trainer.job}/windows", report)
+            self.decision = WindowAnswer.model_validate_json(answer.body).decision

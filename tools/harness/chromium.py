@@ -1,4 +1,4 @@
-"""Headless Chromium on one page, and a record of everything that page did that it should not have."""
+"""Headless Chromium on one page, with a record of requests and errors that the page should not cause."""
 
 import shutil
 import time
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, Playwright, Route, sync_playwright
 
 PATIENCE_SECONDS = 60.0
-"""Longer than anything takes on a busy machine; only what never comes takes as long."""
+"""Timeout: longer than anything takes on a busy machine."""
 READY = "document.querySelector('#cf').textContent !== ''"
 """True once the page shows a job."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -26,6 +26,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+DRAW_MS = 1500
+"""Charts appear up to half a second after the numbers, and bars and colors fade in."""
 COUNT_VIOLATIONS = """
 window.violations = [];
 addEventListener("securitypolicyviolation", (event) => {
@@ -45,7 +47,7 @@ def launch(playwright: Playwright) -> Browser:
 
 
 class Tab:
-    """One page at ``url`` in a browser context of its own. Requests to other hosts are refused.
+    """One page at ``url`` in a separate browser context. Requests to other hosts are refused.
 
     ``foreign``: refused addresses. ``errors``: console errors and uncaught exceptions. Both should stay empty.
     """
@@ -119,8 +121,14 @@ class Tab:
             self.page.wait_for_timeout(50)
 
     def shoot(self, path: Path, *, whole: bool = True) -> None:
-        """Write a PNG of the page: all of it, or what fits the window."""
-        self.page.screenshot(path=str(path), full_page=whole)
+        """Write a PNG of the whole page, or of what fits the window."""
+        if whole:
+            # In a window of that height: everything that loads when visible loads, and fixed bars are at the edge.
+            height = self.page.evaluate("document.documentElement.scrollHeight")
+            width = self.page.evaluate("innerWidth")
+            self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_timeout(DRAW_MS)
+        self.page.screenshot(path=str(path))
 
     def __enter__(self) -> Self:
         return self

@@ -37,7 +37,7 @@ class Answer:
 
 @functools.cache
 def zygotes() -> Iterator[Zygote]:
-    """Two in turn: one started again after another orders sets in another way, as in real life."""
+    """Two zygotes in turn: a restarted controller has another hash seed, as in real use."""
     modules = ("gravac_controller.cli.serve", "uvicorn.loops.asyncio", "uvicorn.lifespan.off")
     return itertools.cycle([Zygote(*modules), Zygote(*modules)])
 
@@ -45,7 +45,7 @@ def zygotes() -> Iterator[Zygote]:
 class Controller:
     """``python -m gravac_controller serve`` until ``stop`` or ``kill``.
 
-    ``fresh``: a new interpreter that imports everything, as a user starts it, in place of a quicker fork.
+    ``fresh``: a new interpreter that imports everything, as a user starts it, instead of a faster fork.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Controller:
         headers: dict[str, str] | None = None,
         seconds: float = PATIENCE_SECONDS,
     ) -> Answer:
-        """One request on a connection of its own. Records are sent as JSON."""
+        """Send a request on a separate connection. Records are sent as JSON."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
         given = dict(headers or {})
         if isinstance(body, Record):
@@ -120,7 +120,7 @@ class Controller:
             connection.close()
 
     def raw(self, request: bytes, seconds: float = PATIENCE_SECONDS) -> bytes:
-        """Bytes out, one whole answer back."""
+        """Send bytes and return one complete answer."""
         with socket.create_connection((self.host, self.port), timeout=seconds) as sock:
             sock.sendall(request)
             return read_answer(sock)
@@ -152,7 +152,7 @@ class Controller:
 
 
 def read_answer(sock: socket.socket) -> bytes:
-    """One whole answer with a Content-Length, or all until the server closes."""
+    """A complete answer: by its Content-Length, or until the server closes the connection."""
     answer = b""
     while not _complete(answer):
         piece = sock.recv(65536)

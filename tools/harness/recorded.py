@@ -1,7 +1,7 @@
-"""A made-up training job that follows the controller's decisions, with numbers like a small language model's.
+"""A simulated training job that follows the controller's decisions, with numbers like those of a small language model.
 
 Two ranks, 3.5 M elements, a 100 Mbit/s link: a dense step takes about 1.4 s, of which 1.2 s wait for the network.
-Where the windows go is the sink's: over HTTP as an agent would, or into a journal on disk.
+The sink receives the windows: over HTTP as from an agent, or into a journal on disk.
 """
 
 import math
@@ -43,8 +43,8 @@ BATCH_BOUND = 1200
 
 
 @dataclass
-class Story:
-    """One job. ``play(n)`` reports n windows to ``sink``; ``decision`` is the one in force."""
+class RecordedJob:
+    """One job. ``play(n)`` reports n windows to ``sink``. ``decision``: the one in force."""
 
     sink: Sink
     job: str = "demo"
@@ -103,11 +103,11 @@ class Story:
         raise AssertionError(f"no {what} within {most} windows: {self.decision}")
 
     def event(self, kind: Literal["note", "nonfinite", "fallback"], message: str) -> None:
-        self.sink.tell(self.job, Event(kind=kind, window=self.window, message=message))
+        self.sink.notify(self.job, Event(kind=kind, window=self.window, message=message))
 
     def end(self) -> None:
         steps = self.window * self.window_steps
-        self.sink.tell(
+        self.sink.notify(
             self.job, End(incarnation="a1b2c3", windows=self.window, steps=steps, message="closed")
         )
 
@@ -157,7 +157,7 @@ class Story:
         return 1.0 if cf == 1 else GAINS.get(cf, 1 / cf)
 
     def curve(self) -> GainCurve:
-        """What a survey would have found: through ``GAINS``, straight between them over the logarithm of the CF."""
+        """The gain curve that a surveyed step would measure: ``GAINS``, interpolated over the logarithm of the CF."""
         known = {1.0: 1.0} | GAINS
         points = [(math.log10(cf), gain) for cf, gain in sorted(known.items())]
         gains = []
@@ -170,8 +170,8 @@ class Story:
         self, decision: Decision, cf: float, seconds: float, network: float, dense: int, payload: int
     ) -> LevelSums:
         steps, sent = self.window_steps, self.gain(cf)
-        owed = 0.0 if cf == 1 else 0.2 * (1 / sent - 1) * self._about(0.06)
-        compensated = 2.0 + 2.2 * owed
+        residual = 0.0 if cf == 1 else 0.2 * (1 / sent - 1) * self._about(0.06)
+        compensated = 2.0 + 2.2 * residual
         # The ranks' gradients agree just as much as those of a job with that bound do, in expectation.
         signal = 1 / (1 + (BATCH_BOUND - 1) * self.world_size / SAMPLES)
         mean_sq = 2.0 * (1 + (self.world_size - 1) * signal) / self.world_size**2
@@ -192,8 +192,8 @@ class Story:
                 sent_sq=compensated * sent * steps,
                 minimum_sq=compensated * self.gain(decision.cf_minimum) * steps,
                 candidate_sq=compensated * self.gain(decision.cf_candidate) * steps,
-                residual_sq=12.0 * owed * steps,
-                residual_dot_gradient=2.0 * owed * steps,
+                residual_sq=12.0 * residual * steps,
+                residual_dot_gradient=2.0 * residual * steps,
                 mean_steps=plain,
                 mean_sq=mean_sq * plain,
                 mean_gradient_sq=2.0 * plain,

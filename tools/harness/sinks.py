@@ -1,4 +1,4 @@
-"""Where a made-up job reports to: a controller process, or a journal on disk that a controller will find."""
+"""Where a simulated job reports: to a controller process, or into a journal on disk."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +11,13 @@ from tools.harness.controller import Controller
 
 
 class Sink(Protocol):
-    """Takes what an agent sends, answers with the decision in force."""
+    """Accepts what an agent sends and returns the decision in force."""
 
     def register(self, spec: JobSpec) -> Decision: ...
 
     def window(self, report: WindowReport) -> Decision: ...
 
-    def tell(self, job: str, said: Event | End) -> None: ...
+    def notify(self, job: str, message: Event | End) -> None: ...
 
 
 class Http:
@@ -32,8 +32,8 @@ class Http:
     def window(self, report: WindowReport) -> Decision:
         return WindowAnswer.model_validate_json(self._post(f"/v1/jobs/{report.job}/windows", report)).decision
 
-    def tell(self, job: str, said: Event | End) -> None:
-        self._post(f"/v1/jobs/{job}/{'end' if isinstance(said, End) else 'events'}", said)
+    def notify(self, job: str, message: Event | End) -> None:
+        self._post(f"/v1/jobs/{job}/{'end' if isinstance(message, End) else 'events'}", message)
 
     def _post(self, path: str, body: Record) -> bytes:
         answer = self.controller.ask("POST", path, body)
@@ -42,7 +42,7 @@ class Http:
 
 
 class Disk:
-    """Decides in this process and keeps the records; ``write`` makes the journal a controller would have made."""
+    """Decides in this process and stores the records. ``write`` writes the journal as a controller would."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []
@@ -59,11 +59,11 @@ class Disk:
         self.records += [report, decision]
         return decision
 
-    def tell(self, job: str, said: Event | End) -> None:
-        self.records.append(said)
+    def notify(self, job: str, message: Event | End) -> None:
+        self.records.append(message)
 
     def write(self, data_dir: Path, now: Callable[[], float]) -> None:
-        """Write the journal, each line at the time ``now()`` gives."""
+        """Write the journal; ``now()`` returns the time of each line."""
         assert self.fold is not None
         folder = data_dir / self.fold.spec.job
         folder.mkdir(parents=True)

@@ -3,7 +3,7 @@
 import re
 
 from gravac.catalogue import RANKS, Entry, catalogue
-from gravac_controller.cli import members
+from gravac_controller.cli import entries
 
 HEAD = f"""# Catalogue
 
@@ -22,18 +22,18 @@ traits are explained in `gravac/compressors/payload.py`.
 
 def page() -> str:
     """The whole page."""
-    entries, parts = catalogue(), [HEAD]
-    for kind, words in members.KINDS.items():
-        named = [entry for entry in entries if entry.kind == kind]
+    members, parts = catalogue(), [HEAD]
+    for kind, words in entries.KINDS.items():
+        named = [entry for entry in members if entry.kind == kind]
         parts.append(f"## {words.title}: {words.does}\n\n{_overview(named)}\n")
         parts += [_section(entry) for entry in named]
     return "\n".join(parts)
 
 
 def _overview(named: list[Entry]) -> str:
-    head = ["Name", members.sends_of(named[0].kind, named), "What"]
+    head = ["Name", entries.sends_of(named[0].kind, named), "What"]
     rows = [
-        [f"[{entry.name}](#{_anchor(entry)})", members.sends(entry), _text(members.what(entry, named))]
+        [f"[{entry.name}](#{_anchor(entry)})", entries.sends(entry), _text(entries.what(entry, named))]
         for entry in named
     ]
     shown = [number for number, name in enumerate(head) if name]
@@ -49,27 +49,27 @@ def _section(entry: Entry) -> str:
     paragraphs = [_text(paragraph) for paragraph in (entry.summary, *entry.details.split("\n\n"))]
     facts = [f"- Source: {_text(entry.source)}.", f"- Use: {_use(entry)}"]
     for word, held in (("Is", True), ("Is not", False)):
-        if members.traits(entry, held):
-            facts.append(f"- {word}: {members.traits(entry, held)}.")
+        if entries.traits(entry, held):
+            facts.append(f"- {word}: {entries.traits(entry, held)}.")
     blocks = [f"### {entry.name} ({entry.kind})", *paragraphs, "\n".join(facts)]
-    blocks += [_table(head, rows) for head, rows in (members.settings(entry), members.costs(entry)) if rows]
+    blocks += [_table(head, rows) for head, rows in (entries.settings(entry), entries.costs(entry)) if rows]
     return "\n\n".join(blocks) + "\n"
 
 
 def _use(entry: Entry) -> str:
-    use = members.use(entry)
+    use = entries.use(entry)
     return f"`{use}`" if '"' in use else f"{use}."
 
 
 def _text(text: str) -> str:
-    """Prose of a docstring as Markdown: code keeps its backticks, other marks are escaped."""
-    pieces = members.prose(text).split("`")
+    """Prose of a docstring as Markdown: code keeps its backticks, the rest loses what Markdown would read as marks."""
+    pieces = entries.prose(text).split("`")
     pieces[::2] = [piece.replace("*", "\\*").replace("<", "&lt;") for piece in pieces[::2]]
     return "`".join(pieces)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---:" if members.numeric(name) else "---" for name in head], *rows]
+    lines = [head, ["---:" if entries.numeric(name) else "---" for name in head], *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 

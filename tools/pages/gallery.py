@@ -1,7 +1,7 @@
 """Pictures of the live page in each of its states: ``python -m tools.pages.gallery FOLDER [STATE …]``.
 
-Plays the made-up job of the tests to a real controller and takes a picture of every state, light and dark, at desk
-and phone width. For whoever changes how the page looks: look at each of them.
+Plays the simulated job of the tests to a real controller and takes a screenshot of every state, light and dark, at
+desktop and phone width. Look at each of them after a change of the page's design.
 """
 
 import argparse
@@ -15,11 +15,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tools.harness.chromium import READY, Tab, launch
 from tools.harness.controller import Controller
-from tools.harness.recorded import Story
+from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Http
 
-SETTLE_MS = 1500
-"""Charts appear up to half a second after the numbers, and bars and colours fade in."""
 LOOKS: tuple[tuple[str, Literal["light", "dark"], int], ...] = (
     ("light", "light", 1400),
     ("dark", "dark", 1400),
@@ -28,24 +26,28 @@ LOOKS: tuple[tuple[str, Literal["light", "dark"], int], ...] = (
 )
 
 
-def at_start(story: Story) -> None:
-    story.play(1)
+def at_start(recorded: RecordedJob) -> None:
+    recorded.play(1)
 
 
-def exploring(story: Story) -> None:
-    story.play_until(lambda decision: decision.cf_candidate == 40, "CF 40")
-    story.play()
+def exploring(recorded: RecordedJob) -> None:
+    recorded.play_until(lambda decision: decision.cf_candidate == 40, "CF 40")
+    recorded.play()
 
 
-def holding(story: Story) -> None:
-    story.until("hold")
-    story.play(24)
-    story.event("nonfinite", "a gradient was infinite on rank 1")
-    story.play(1, nonfinite_steps=1)
-    story.play(14)
+def holding(recorded: RecordedJob) -> None:
+    recorded.until("hold")
+    recorded.play(24)
+    recorded.event("nonfinite", "a gradient was infinite on rank 1")
+    recorded.play(1, nonfinite_steps=1)
+    recorded.play(14)
 
 
-STATES: dict[str, Callable[[Story], None]] = {"start": at_start, "exploring": exploring, "holding": holding}
+STATES: dict[str, Callable[[RecordedJob], None]] = {
+    "start": at_start,
+    "exploring": exploring,
+    "holding": holding,
+}
 TOKEN = {"GRAVAC_CONTROLLER_CONTROL_TOKEN": "a-token-for-a-picture"}
 """Control is on in the pictures, so that its buttons are seen."""
 
@@ -73,7 +75,7 @@ def take(browser: Browser, folder: Path, name: str) -> list[str]:
         try:
             sink, slow = Http(controller), {3: range(14, 22)}
             STATES.get(name, holding)(
-                Story(sink, job="word-model", world_size=8, curves=True, straggles=slow)
+                RecordedJob(sink, job="word-model", world_size=8, curves=True, straggles=slow)
             )
             tabs = [
                 (look, Tab(browser, controller.url, scheme=scheme, width=width))
@@ -90,7 +92,6 @@ def take(browser: Browser, folder: Path, name: str) -> list[str]:
                     tab.wait("document.body.dataset.status === 'lost'")
                     tab.errors.clear()
             for look, tab in tabs:
-                tab.page.wait_for_timeout(SETTLE_MS)
                 tab.shoot(folder / f"{name}-{look}.png")
             said = [one for _, tab in tabs for one in (*tab.errors, *tab.violations, *tab.foreign)]
             return [one for one in said if name != "lost" or "ERR_CONNECTION_REFUSED" not in one]

@@ -11,19 +11,19 @@ HEAD = """# Metrics
 Made from the code by `tools/pages/metrics.py`; a test fails when this page is out of date. How to scrape them,
 dashboards and alerts: [monitoring.md](monitoring.md).
 
-Names follow the rules of Prometheus: base units, `_total` on counters, ratios from 0 to 1, Unix time instead of ages.
-An unknown value has no sample. Agents report once a window: gauges are of the last window, counters are sums over the
+Names follow Prometheus' rules: base units, `_total` on counters, ratios from 0 to 1, Unix time instead of ages. An
+unknown value has no sample. Agents report once per window: gauges describe the last window, counters are sums over the
 journal and continue after a restart of the controller.
 
 ## Of a job
 
-Each also has the label `job_name` (Prometheus itself puts `job` on every target).
+Each also has the label `job_name` (Prometheus itself adds `job` to every target).
 
 """
 SERVICE_HEAD = """
 ## Of the controller
 
-Counted since it started.
+Counted since its start.
 
 """
 PROCESS = """
@@ -33,13 +33,13 @@ On Linux also the process metrics of every Prometheus client: `process_cpu_secon
 
 ## How many series, how long a scrape
 
-About 90 series per job and 100 for the controller. Series per rank (label `rank`) only for jobs of at most 256 ranks
-(`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and 4,096 ranks in all (`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`); larger
-jobs have minimum, median and maximum over ranks, and `/v1/jobs/{job}/ranks` for each rank. A job that has been silent
-for a day leaves (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
+About 90 series per job and 100 for the controller. Series per rank (label `rank`) exist only for jobs of up to 256
+ranks (`GRAVAC_CONTROLLER_METRICS_MAX_RANKS`), and for 4,096 ranks in total
+(`GRAVAC_CONTROLLER_METRICS_MAX_RANK_SERIES`). Larger jobs have minimum, median and maximum over ranks, and each rank in
+`/v1/jobs/{job}/ranks`. A job is removed after a day without reports (`GRAVAC_CONTROLLER_METRICS_SILENT_SECONDS`).
 
-Cost of one scrape (`python benchmarks/scrape.py`, 2026-11-21, one core of a busy AMD EPYC). All but the last column
-runs in a thread, in parallel with the requests of agents:
+The cost of one scrape (`python benchmarks/scrape.py`, 2026-11-21, one core of an AMD EPYC under other load). All but
+the last column runs in a thread, concurrently with the requests of agents:
 
 | jobs | ranks each | series | size | CPU time | of which on the event loop |
 |---|---|---|---|---|---|
@@ -53,30 +53,29 @@ runs in a thread, in parallel with the requests of agents:
 
 """
 ABSENT: Mapping[str, str] = {
-    "histogram of step times": "reports carry each window's mean and medians, no single steps: `gravac_step_seconds`",
-    "delay of a decision, separately": "it is how long `POST /v1/jobs/{job}/windows` takes: "
+    "histogram of step times": "reports have mean and medians of a window, not single steps: `gravac_step_seconds`",
+    "delay of a decision": "the duration of `POST /v1/jobs/{job}/windows`: "
     "`gravac_http_request_duration_seconds`",
     "outcome of windows (partial)": "ranks gather their rows in a collective, so a window is complete or missing: "
     "`gravac_missing_windows_total`; refused ones are in `gravac_reports_rejected_total`",
     "number of reports": 'windows: `gravac_windows_total`; all requests: `gravac_http_requests_total{method="POST"}`',
-    "number of fallbacks by reason": "agents report that they fell back, the reason is text: "
+    "number of fallbacks by reason": "agents report that they fell back, with the reason as text: "
     '`gravac_events_total{kind="fallback"}`, `gravac_fallback_active`',
     "non-finite values by place": "only gradients are checked: `gravac_nonfinite_steps_total`",
-    "last report of each rank": "the rows of all ranks come in one report, from rank 0: "
-    "`gravac_last_report_timestamp_seconds`",
+    "last report of each rank": "one report from rank 0 has the rows of all: `gravac_last_report_timestamp_seconds`",
     "lost ranks": "a lost rank stops the training, which makes the job stale; the two look the same here",
-    "dropped records of the trace": "none is dropped: a report that the disk refuses is rejected "
+    "dropped records of the trace": "no record is dropped: a report that cannot be written is refused "
     '(`gravac_reports_rejected_total{reason="journal"}`) and sent again',
-    "the reason of a decision as text": "labels have few known values: `gravac_decision_info` names the rule, the "
-    "sentence is on the page and in REST",
+    "the reason of a decision as text": "labels are for small sets of values: `gravac_decision_info` has the rule; "
+    "the sentence is on the live page and in the REST API",
     "torch's version, topology": "the controller runs without torch; `/v1/jobs/{job}` has both, in "
     "`spec.environment`",
-    "the agent's own endpoint": "the trainer opens no port; its overhead is `gravac_agent_cpu_ratio`",
+    "the agent's own endpoint": "the trainer opens no port; its CPU time is `gravac_agent_cpu_ratio`",
 }
 
 
 def page() -> str:
-    """The whole page."""
+    """The page."""
     absent = "".join(f"- {what}: {why}.\n" for what, why in ABSENT.items())
     return HEAD + _table(TABLE) + SERVICE_HEAD + _table(SERVICE) + PROCESS + absent
 

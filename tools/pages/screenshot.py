@@ -1,7 +1,7 @@
-"""Make a picture of the live page: ``python -m tools.pages.screenshot http://127.0.0.1:8756 page.png --dark``.
+"""Take a screenshot of the live page: ``python -m tools.pages.screenshot http://127.0.0.1:8756 page.png --dark``.
 
 Uses the browser of the tests (Chromium through playwright, a development dependency). Requests to other hosts
-are refused, as in the tests; what the page's console or its content security policy complained of is printed.
+are refused, as in the tests; errors of the page's console and violations of its content security policy are printed.
 """
 
 import argparse
@@ -10,20 +10,17 @@ from pathlib import Path
 
 from tools.harness.chromium import READY, open_tab
 
-SETTLE_MS = 1500
-"""Charts appear up to half a second after the numbers, and bars and colours fade in."""
-
 
 def main() -> int:
-    """Returns 1 when the page complained, after writing the picture."""
-    parser = argparse.ArgumentParser(description="Make a picture of the live page.")
-    parser.add_argument("url", help="address of the page, with #job=NAME if it is to be a certain job")
+    """Write the screenshot. Returns 1 where the page had errors."""
+    parser = argparse.ArgumentParser(description="Take a screenshot of the live page.")
+    parser.add_argument("url", help="address of the page, with #job=NAME for a certain job")
     parser.add_argument("out", type=Path, help="PNG to write")
-    parser.add_argument("--dark", action="store_true", help="dark colours")
+    parser.add_argument("--dark", action="store_true", help="dark colors")
     parser.add_argument("--width", type=int, default=1400, help="window width in CSS pixels [1400]")
     parser.add_argument("--height", type=int, default=900, help="window height in CSS pixels [900]")
     parser.add_argument("--scale", type=float, default=2, help="device pixels per CSS pixel [2]")
-    parser.add_argument("--window", action="store_true", help="what fits the window only, not the whole page")
+    parser.add_argument("--window", action="store_true", help="only what fits the window, not the whole page")
     given = parser.parse_args()
     with open_tab(
         given.url,
@@ -33,7 +30,6 @@ def main() -> int:
         scale=given.scale,
     ) as tab:
         tab.wait(READY)
-        tab.page.wait_for_timeout(SETTLE_MS)
         tab.shoot(given.out, whole=not given.window)
         complaints = [*tab.errors, *tab.violations, *tab.foreign]
     for complaint in complaints:

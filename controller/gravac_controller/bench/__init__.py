@@ -1,1 +1,1 @@
-"""Measuring on this machine: programs on one core, ranks side by side, hosts on a slow network of namespaces."""
+"""Benchmarks: programs on one core, ranks side by side, and hosts on an emulated network of namespaces."""

@@ -1,4 +1,4 @@
-"""How payloads of several ranks meet: each way there is against the dense all-reduce, and what the cost model says."""
+"""Collectives for compressed payloads against the dense all-reduce, measured and predicted by the cost model."""
 
 import sys
 from collections.abc import Sequence
@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gravac_controller.bench import machine, rate
 from gravac_controller.bench.namespaces import NetworkUnavailable
-from gravac_controller.bench.places import Places, Tell, on_hosts, side_by_side
-from gravac_controller.bench.ranks import Ranks
-from gravac_controller.bench.results import quartiles
+from gravac_controller.bench.network import parse_rate
+from gravac_controller.bench.ranks import Places, Progress, Ranks, on_hosts, side_by_side
+from gravac_controller.bench.results import describe_machine, quartiles
 from gravac_controller.bench.train import START_SECONDS
 
 DENSE = "dense all-reduce"
@@ -20,8 +19,8 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meetings:
-    """What to measure. ``link``: a rate, each rank then on a host of its own; none: side by side on this machine."""
+class Collectives:
+    """What to measure. ``link``: a rate, with each rank on a separate host; none: side by side on this machine."""
 
     codec: str
     ranks: int
@@ -31,16 +30,17 @@ class Meetings:
     pairs: int
 
 
-def run(chosen: Meetings, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """A row for each n, CF and way. ``seconds``: from the payload to the mean, of the slowest rank; ``baseline``: the
-    dense all-reduce's in the same round; ``predicted_seconds`` and ``predicted_baseline``: the cost model's, by the
-    ``network`` measured before; ``chosen``: what it would take.
+def measure_collectives(chosen: Collectives, scratch: Path, progress: Progress) -> dict[str, Any]:
+    """Measure, and return a row for each n, CF and collective.
 
-    Raises RanksFailed, and NetworkUnavailable where links of a rate cannot be made.
+    ``seconds``: from the payload to the mean, of the slowest rank. ``baseline``: the dense all-reduce in the same
+    round. ``predicted_seconds`` and ``predicted_baseline``: from the cost model, with the ``network`` measured before.
+    ``chosen``: whether the cost model chooses it. Raises RanksFailed, and NetworkUnavailable where links cannot be
+    shaped.
     """
-    described = machine.describe()
+    described = describe_machine()
     with ExitStack() as stack:
-        places = _places(chosen, stack, tell)
+        places = _places(chosen, stack, progress)
         words = [sys.executable, "-m", "gravac_agent.bench.collective", "--codec", chosen.codec]
         ranks = Ranks(words, places.ranks, places.port(0), scratch / "collective")
         stack.callback(ranks.close)
@@ -48,7 +48,7 @@ def run(chosen: Meetings, scratch: Path, tell: Tell) -> dict[str, Any]:
         rows = []
         for n in chosen.n:
             for cf in chosen.cf:
-                tell(f"n = {n:,}, CF {cf:g}: {WARM_UP} + {chosen.pairs} rounds")
+                progress(f"n = {n:,}, CF {cf:g}: {WARM_UP} + {chosen.pairs} rounds")
                 rows += _rows(chosen, ranks, n, cf)
     return {
         "benchmark": "collective",
@@ -61,19 +61,19 @@ def run(chosen: Meetings, scratch: Path, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _places(chosen: Meetings, stack: ExitStack, tell: Tell) -> Places:
-    bits = rate.parse(chosen.link)
+def _places(chosen: Collectives, stack: ExitStack, progress: Progress) -> Places:
+    bits = parse_rate(chosen.link)
     if bits is None:
-        return side_by_side(chosen.ranks, "no link was asked for", tell)
-    places = stack.enter_context(on_hosts(chosen.ranks, bits, tell))
+        return side_by_side(chosen.ranks, "no link was asked for", progress)
+    places = stack.enter_context(on_hosts(chosen.ranks, bits, progress))
     if places.no_network is not None:
         raise NetworkUnavailable(places.no_network)
     return places
 
 
-def _rows(chosen: Meetings, ranks: Ranks, n: int, cf: float) -> list[dict[str, Any]]:
+def _rows(chosen: Collectives, ranks: Ranks, n: int, cf: float) -> list[dict[str, Any]]:
     ways = ranks.ask(START_SECONDS, do="load", n=n, cf=cf)[0]["ways"]
-    bits = rate.parse(chosen.link)
+    bits = parse_rate(chosen.link)
     wire = 0.0 if bits is None else 2 * 8 * sum(way["link_bytes"] for way in ways.values()) / bits
     rounds: list[dict[str, float]] = []
     for number in range(WARM_UP + chosen.pairs):

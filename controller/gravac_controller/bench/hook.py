@@ -1,8 +1,8 @@
-"""What the hook costs where there is nothing to save: plain DDP against others, on ranks side by side.
+"""The overhead of the agent: plain DDP against other methods, on ranks side by side.
 
-Each way to train has processes of its own with the same weights and data. A block of plain DDP and a block of another
-way make a pair, every other pair the other way round, so that what the machine does meanwhile hits both. Plain DDP in a
-second set of processes is one of the others: how far its ratio is from 1 tells what differences mean nothing.
+Each method has separate processes with the same weights and data. A block of plain DDP and a block of another method
+are a pair; the order alternates, so that other load on the machine affects both. One of the methods is plain DDP again,
+in a second set of processes: the difference of its ratio from 1 is the noise.
 """
 
 import sys
@@ -13,10 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gravac_controller.bench import machine
-from gravac_controller.bench.places import Tell, side_by_side
-from gravac_controller.bench.ranks import Ranks
-from gravac_controller.bench.results import quartiles
+from gravac_controller.bench.ranks import Progress, Ranks, side_by_side
+from gravac_controller.bench.results import describe_machine, quartiles
 from gravac_controller.bench.train import START_SECONDS, STEP_SECONDS
 
 BASELINE = "dense"
@@ -26,13 +24,13 @@ OTHERS = {
     "topk": ("agent, Top-k 1 %", "agent/topk//static:cf=100", 100.0),
     "fp16": ("fp16 hook of PyTorch", "fp16", 2.0),
 }
-"""Each way's row, its method as ``gravac_agent.bench.methods`` reads it, and its CF."""
+"""The name of each method, its form for ``gravac_agent.bench.methods``, and its CF."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """What to run: ``pairs`` of blocks for each of ``ways``, a block being ``warmup`` steps not timed and ``steps``
-    that are; a model of that ``width``."""
+    """What to run: ``pairs`` of blocks for each of ``ways``. A block has ``warmup`` untimed steps, then
+    ``steps`` timed ones."""
 
     ways: Sequence[str]
     ranks: int
@@ -42,12 +40,15 @@ class Pairs:
     width: int
 
 
-def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """A row for each way. ``seconds`` and ``baseline``: of a step, medians over blocks of the median step of the
-    slowest rank. ``ratio``: baseline / seconds, of each pair; ``cpu_ratio``: the same of CPU seconds, which other work
-    on the machine disturbs less. Raises RanksFailed."""
-    described = machine.describe()
-    places = side_by_side(chosen.ranks, "side by side on purpose", tell)
+def measure_hook(chosen: Pairs, scratch: Path, progress: Progress) -> dict[str, Any]:
+    """Measure, and return a row for each method.
+
+    ``seconds`` and ``baseline``: medians over blocks of the median step of the slowest rank. ``ratio``: median over
+    pairs of baseline / seconds. ``cpu_ratio``: the same for CPU seconds, which other load disturbs less. Raises
+    RanksFailed.
+    """
+    described = describe_machine()
+    places = side_by_side(chosen.ranks, "side by side on purpose", progress)
     taken: dict[str, list[tuple[Block, Block]]] = {way: [] for way in chosen.ways}
     with ExitStack() as stack:
         running: dict[str, Ranks] = {}
@@ -60,7 +61,7 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
             elements = ranks.ready(START_SECONDS)[0]["elements"]
             running[name] = ranks
         for number in range(chosen.pairs):
-            tell(
+            progress(
                 f"Pair {number + 1} of {chosen.pairs} of each way, {chosen.warmup} + {chosen.steps} steps a block."
             )
             for name in chosen.ways:
@@ -78,7 +79,7 @@ def run(chosen: Pairs, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Seconds a step: the block's median, on the wall of its slowest rank and on the CPU of a rank."""
+    """Seconds per step: the median wall time of the slowest rank, and the CPU time of a rank."""
 
     wall: float
     cpu: float

@@ -1,4 +1,4 @@
-"""Network namespaces by name: calling ``ip`` and ``tc``, and clearing up after runs that died."""
+"""Network namespaces: calls ``ip`` and ``tc``, and removes what killed runs left behind."""
 
 import os
 import re
@@ -10,21 +10,21 @@ _OURS = re.compile(r"gravac-(\d+)-")
 
 
 class NetworkUnavailable(Exception):
-    """This machine does not let us make networks; the message says why."""
+    """Networks cannot be created on this machine. The message says why."""
 
 
 def obstacle() -> str | None:
-    """Why no network can be made here, as far as can be told without trying; None: nothing seen."""
+    """Why no network can be created here, as far as known without trying; None: no reason found."""
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             return f"the command {tool} is missing (Debian: apt-get install iproute2)"
     if os.geteuid() != 0:
-        return "making network namespaces needs root"
+        return "creating network namespaces needs root"
     return None
 
 
 def call(*words: str) -> str:
-    """Run ``ip …`` or ``tc …`` and return what it prints. Raises NetworkUnavailable with what it complained of."""
+    """Run ``ip …`` or ``tc …`` and return its output. Raises NetworkUnavailable with its error message."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -46,7 +46,7 @@ def present() -> list[str]:
 
 
 def remove(namespace: str) -> None:
-    """Delete a namespace with the interfaces in it; nothing happens if it is gone already."""
+    """Delete a namespace with its interfaces, if it exists."""
     try:
         call("ip", "netns", "delete", namespace)
     except NetworkUnavailable:
@@ -55,7 +55,7 @@ def remove(namespace: str) -> None:
 
 
 def remove_stale() -> list[str]:
-    """Delete what runs left that were killed outright: namespaces with our prefix whose process is dead."""
+    """Delete the namespaces of killed runs: those with our prefix whose process is dead."""
     stale = [each for each in present() if (match := _OURS.match(each)) and not _alive(int(match[1]))]
     for namespace in stale:
         remove(namespace)
@@ -63,7 +63,7 @@ def remove_stale() -> list[str]:
 
 
 def _alive(pid: int) -> bool:
-    """A zombie is dead: where nobody reaps, as in many containers, it stays in the table of processes."""
+    """Whether a process is alive. A zombie is dead: in many containers it stays in the table of processes."""
     try:
         status = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A program that measures, in a process and on a core of its own, and what it says as it goes along."""
+"""Runs a measuring program in a separate process on its own core, and collects its results."""
 
 import json
 import os
@@ -10,20 +10,19 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO, Any
 
-from gravac.wording import printable
-from gravac_controller.bench.places import Tell
+from gravac_controller.bench.ranks import Progress
 
 TAIL_LINES = 12
 
 
 class ProgramFailed(Exception):
-    """It ended before it was done; the message ends with its last lines."""
+    """The program failed. The message ends with its last lines."""
 
 
-def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
-    """Run ``gravac_agent.bench.NAME`` and return ``kernels``, ``limits`` and ``rows``, each in order as they came.
+def measure(name: str, options: Sequence[object], progress: Progress) -> dict[str, Any]:
+    """Run ``gravac_agent.bench.NAME`` and return its ``kernels``, ``limits`` and ``rows``, in order.
 
-    ``tell`` gets a line for each row. Raises ProgramFailed. Ends the program when interrupted.
+    ``progress`` receives a line for each row. Raises ProgramFailed. Kills the program when interrupted.
     """
     core = max(os.sched_getaffinity(0))
     pinned = ["taskset", "--cpu-list", str(core)] if shutil.which("taskset") else []
@@ -36,13 +35,13 @@ def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
             stderr=log,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C reaches us alone, and we end it
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the program
         )
         try:
             assert process.stdout is not None
             with process.stdout as lines:
                 for line in lines:
-                    _take(json.loads(line), found, tell)
+                    _collect(json.loads(line), found, progress)
             code = process.wait()
         except BaseException:
             process.kill()
@@ -53,14 +52,14 @@ def measure(name: str, options: Sequence[object], tell: Tell) -> dict[str, Any]:
     return found
 
 
-def _take(answer: dict[str, Any], found: dict[str, Any], tell: Tell) -> None:
+def _collect(answer: dict[str, Any], found: dict[str, Any], progress: Progress) -> None:
     for kind, what in answer.items():
         if kind == "kernels":
             found["kernels"] = what
         else:
             found[f"{kind}s"].append(what)
         if kind == "row":
-            tell(
+            progress(
                 f"{what['name']}, n = {what['n']:,}, CF {what['cf']:g}"
                 if "name" in what
                 else f"n = {what['n']:,}"
@@ -69,11 +68,11 @@ def _take(answer: dict[str, Any], found: dict[str, Any], tell: Tell) -> None:
 
 def _how(code: int) -> str:
     if code == -signal.SIGKILL:
-        return "was ended by signal 9, as where memory runs out: try a smaller --n"
+        return "was ended by signal 9, as when memory runs out: try a smaller --n"
     return f"was ended by signal {-code}" if code < 0 else f"failed with code {code}"
 
 
 def _tail(log: IO[str]) -> str:
     log.seek(0)
-    kept = [printable(line) for line in log.read().splitlines()[-TAIL_LINES:]]
-    return ":\n" + "\n".join(kept) if kept else ""
+    last = ["".join(c for c in line if c.isprintable()) for line in log.read().splitlines()[-TAIL_LINES:]]
+    return ":\n" + "\n".join(last) if last else ""

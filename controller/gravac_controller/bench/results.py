@@ -1,14 +1,33 @@
-"""What blocks of training steps amount to: a row of figures for each method."""
+"""The figures of a benchmark: a row for each method, and the machine they were measured on."""
 
+import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
 
 
+def describe_machine() -> dict[str, Any]:
+    """Date (UTC), processor, usable cores, load before, memory, system and versions; None where unknown."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{package: _version(package) for package in ("gravac", "torch", "numba")},
+    }
+
+
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What one method's ranks answered so far: a list of answers, one a rank, for each timed block."""
+    """The answers of one method's ranks: for each timed block, a list with one answer per rank."""
 
     name: str
     blocks: list[list[dict[str, Any]]] = field(default_factory=list)
@@ -18,7 +37,7 @@ class Tally:
     error: str | None = None
 
     def step_seconds(self) -> list[float]:
-        """Seconds of every timed step: of its slowest rank, since the others wait for it."""
+        """Seconds of every timed step: of the slowest rank, because the others wait for it."""
         return [
             max(step)
             for block in self.blocks
@@ -26,11 +45,11 @@ class Tally:
         ]
 
     def per_step(self, what: str) -> float | None:
-        """Mean over ranks and timed steps of a sum that blocks report; None where it is not known."""
-        taken = [(answer[what], len(answer["seconds"])) for block in self.blocks for answer in block]
-        if not taken or any(value is None for value, _ in taken):
+        """Mean over ranks and timed steps of a sum that blocks report; None where unknown."""
+        sums = [(answer[what], len(answer["seconds"])) for block in self.blocks for answer in block]
+        if not sums or any(value is None for value, _ in sums):
             return None
-        return float(sum(value for value, _ in taken) / sum(steps for _, steps in taken))
+        return float(sum(value for value, _ in sums) / sum(steps for _, steps in sums))
 
     def losses(self) -> list[float]:
         """Mean training loss of each timed block, over ranks."""
@@ -38,23 +57,22 @@ class Tally:
 
 
 def heldout_loss(answers: Sequence[dict[str, Any]]) -> float:
-    """Nats per predicted byte over the shares of all ranks."""
+    """Nats per predicted byte, over all ranks."""
     return float(sum(each["nats"] for each in answers) / sum(each["predicted"] for each in answers))
 
 
 def quartiles(values: Sequence[float]) -> list[float]:
-    """The first and the third of at least one value."""
+    """The first and the third quartile of at least one value."""
     low, _, high = quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return [low, high]
 
 
 def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
-    """One row a method: seconds are of a step, bytes of a step and a rank, losses in nats per byte.
+    """One row per method: seconds per step, bytes per step and rank, losses in nats per byte.
 
-    ``baseline``: seconds a step of ``none``, which no method can beat; ``ratio``: baseline / seconds, the share of
-    that limit's speed. Both are None when ``none`` was not run. ``sent_bytes``: by the interface's counter, headers
-    and acknowledgements included. ``cpu_seconds``: computing of a rank, all threads, so that a busy machine shows as
-    the difference. ``step_seconds``: every timed step, in order.
+    ``baseline``: seconds per step of ``none``, a lower bound for all methods. ``ratio``: baseline / seconds. Both are
+    None where ``none`` was not run. ``sent_bytes``: from the counter of the interface, including headers and
+    acknowledgements. ``cpu_seconds``: CPU time of a rank, all threads. ``step_seconds``: every timed step, in order.
     """
     limit = next((tally for tally in tallies if tally.name == "none" and tally.error is None), None)
     baseline = median(limit.step_seconds()) if limit is not None and limit.blocks else None
@@ -82,3 +100,18 @@ def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]
         "emulated": emulated,
         "error": tally.error,
     }
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,4 +1,4 @@
-"""The training benchmark: methods take turns on one network, a block of steps each."""
+"""The training benchmark: methods take turns on one network, with a block of steps each."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gravac_controller.bench import machine, rate
-from gravac_controller.bench.places import Places, Tell, on_hosts
-from gravac_controller.bench.ranks import Ranks, RanksFailed
-from gravac_controller.bench.results import Tally, heldout_loss, rows
+from gravac_controller.bench.network import parse_rate
+from gravac_controller.bench.ranks import Places, Progress, Ranks, RanksFailed, on_hosts
+from gravac_controller.bench.results import Tally, describe_machine, heldout_loss, rows
 
 START_SECONDS = 180.0
 STEP_SECONDS = 30.0
-"""What a step may compute for at most, on however busy a machine."""
+"""Maximum time of the computation of a step, also on a busy machine."""
 
 
 class ChangeImpossible(RuntimeError):
-    """Links were to change in mid-run, but there are none of our own."""
+    """The links cannot change during the run, because there is no emulated network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """What to run. Every method trains ``rounds`` blocks; a block is ``warmup`` steps that are not timed and then
-    ``block`` - ``warmup`` that are. ``link``: a rate, or none; ``then``: what it is from the middle on, None: the same.
-    ``decay``: over the last such share of the steps the learning rate falls to 0.
+    """What to run. Every method trains ``rounds`` blocks of ``block`` steps; the first ``warmup`` steps are not timed.
+
+    ``link``: a rate, or none. ``then``: the rate in the second half; None: the same. ``decay``: share of the steps, at
+    the end, over which the learning rate decays to 0.
     """
 
     methods: Sequence[str]
@@ -41,21 +41,21 @@ class Benchmark:
     decay: float = 0.0
 
 
-def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
-    """Run it and return its figures: settings, machine, and ``rows`` as ``results.rows`` describes.
+def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, Any]:
+    """Run the benchmark and return its settings, the machine, and ``rows`` (see ``results.rows``).
 
-    Where no network can be made, the agent paces itself; PyTorch's own hooks, whose times would be those of loopback,
-    are left out. The result then says ``emulated`` and why. A method that fails keeps its row, with ``error``.
-    ``tell`` gets a line now and then.
+    Where no network can be created, the agent emulates the link, and PyTorch's hooks are skipped because they would run
+    at the speed of loopback; the result has ``emulated`` and the reason. A failed method has a row with ``error``.
+    ``progress`` receives lines about the progress.
     """
-    described = machine.describe()
-    with on_hosts(benchmark.hosts, rate.parse(benchmark.link), tell) as places:
-        emulated = places.no_network is not None and rate.parse(benchmark.link) is not None
+    described = describe_machine()
+    with on_hosts(benchmark.hosts, parse_rate(benchmark.link), progress) as places:
+        emulated = places.no_network is not None and parse_rate(benchmark.link) is not None
         if benchmark.then is not None and places.shape is None:
             raise ChangeImpossible(
-                f"links cannot change to {benchmark.then} in mid-run without a network of our own: {places.no_network}"
+                f"links cannot change to {benchmark.then} during the run: no emulated network ({places.no_network})"
             )
-        tallies, later = _take_turns(benchmark, places, emulated, scratch, tell)
+        tallies, later = _take_turns(benchmark, places, emulated, scratch, progress)
     return {
         "benchmark": "train",
         "hosts": benchmark.hosts,
@@ -73,9 +73,9 @@ def run(benchmark: Benchmark, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _take_turns(
-    benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, tell: Tell
+    benchmark: Benchmark, places: Places, emulated: bool, scratch: Path, progress: Progress
 ) -> tuple[list[Tally], list[Tally]]:
-    """What every method did, and did after the links had changed."""
+    """The results of every method, before and after the links changed."""
     tallies = [Tally(name=method) for method in benchmark.methods]
     later = [Tally(name=method) for method in benchmark.methods]
     with ExitStack() as stack:
@@ -91,37 +91,37 @@ def _take_turns(
             words = _words(benchmark, tally.name, emulated, places.interface, scratch / f"method{number}")
             ranks = Ranks(words, places.ranks, places.port(number), scratch / f"method{number}")
             stack.callback(ranks.close)
-            with _failing(tally, tell):
-                # One after the other: started together they would only fight for the cores.
+            with _failing(tally, progress):
+                # One after the other: together they would compete for the cores.
                 tally.elements = ranks.ready(START_SECONDS)[0]["elements"]
                 running[tally.name] = ranks
         now = tallies
         for turn in range(benchmark.rounds):
             if benchmark.then is not None and turn == benchmark.rounds // 2:
                 assert places.shape is not None
-                places.shape(rate.parse(benchmark.then))
-                tell(f"Links of {benchmark.then} from here on.")
+                places.shape(parse_rate(benchmark.then))
+                progress(f"Links of {benchmark.then} from here on.")
                 for before, after in zip(tallies, later, strict=True):
                     after.elements, after.steps, after.error = before.elements, before.steps, before.error
                 now = later
-            tell(f"Round {turn + 1} of {benchmark.rounds}, {benchmark.block} steps each.")
-            # There and back, so that none always runs first.
+            progress(f"Round {turn + 1} of {benchmark.rounds}, {benchmark.block} steps each.")
+            # In alternating order, so that no method always runs first.
             for tally in now if turn % 2 == 0 else now[::-1]:
                 if tally.error is None:
-                    with _failing(tally, tell):
+                    with _failing(tally, progress):
                         _block(benchmark, running[tally.name], tally)
         for tally in now:
             if tally.error is None:
-                with _failing(tally, tell):
+                with _failing(tally, progress):
                     answers = running[tally.name].ask(START_SECONDS, do="evaluate")
                     tally.heldout_loss = heldout_loss(answers)
     return tallies, later
 
 
 def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
-    rates = (rate.parse(link) for link in (benchmark.link, benchmark.then or "none"))
+    rates = (parse_rate(link) for link in (benchmark.link, benchmark.then or "none"))
     bits = min((bits for bits in rates if bits is not None), default=None)
-    # Twice a ring all-reduce of the dense gradient, whatever the method.
+    # Twice a ring all-reduce of the dense gradient, for every method.
     wire = 0.0 if bits is None else 2 * 2 * 32 * tally.elements / bits
     for steps in (benchmark.warmup, benchmark.block - benchmark.warmup):
         if steps:
@@ -131,19 +131,19 @@ def _block(benchmark: Benchmark, ranks: Ranks, tally: Tally) -> None:
 
 
 @contextmanager
-def _failing(tally: Tally, tell: Tell) -> Iterator[None]:
-    """A method that fails is left out from there on; the others go on."""
+def _failing(tally: Tally, progress: Progress) -> Iterator[None]:
+    """Record the error of a method, which then takes no more turns; the others continue."""
     try:
         yield
     except RanksFailed as error:
         tally.error = str(error)
-        tell(f"{tally.name}: {error}")
+        progress(f"{tally.name}: {error}")
 
 
 def _words(
     benchmark: Benchmark, method: str, emulated: bool, interface: str | None, scratch: Path
 ) -> list[str]:
-    # A dense agent sends what plain DDP does, bit for bit, and can be paced.
+    # A dense agent sends the same bytes as plain DDP and can emulate the link.
     method = "agent///dense" if emulated and method == "dense" else method
     words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method, "--scratch", str(scratch)]
     words += ["--width", str(benchmark.width), "--heldout", str(benchmark.heldout)]

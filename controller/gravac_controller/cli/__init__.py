@@ -1,4 +1,4 @@
-"""The command line: ``gravac …``. Each command is a module of its own, loaded when it is asked for."""
+"""The command line: ``gravac …``. Each command has a module, which is imported when the command is used."""
 
 import gc
 from importlib import import_module
@@ -6,40 +6,40 @@ from importlib import import_module
 import click
 
 COMMANDS = {
-    "demo": "Train for real on this machine and watch the compression adapt.",
-    "serve": "Run the controller: decide for jobs, journal and show it.",
-    "top": "Watch jobs run: the CF and why, where time goes, ranks, decisions.",
-    "status": "Show jobs, one line each, with the reason of the decision in force.",
-    "explain": "Say why a compression factor is in force, on what evidence.",
-    "pin": "Have a running job send one compression factor.",
-    "dense": "Have a running job send whole gradients.",
-    "pause": "Have a running job hold what it has settled on.",
-    "resume": "Give the decision back to a job's policy.",
-    "codecs": "List everything that can be chosen by name, or tell all of one.",
-    "replay": "Decide every window of a trace again and show the decisions.",
-    "whatif": "Foretell steps and decisions on another network, with more ranks.",
-    "ui": "Look at a trace as the live page showed it, from first to last.",
-    "report": "Write traces as one page that needs no server, or as a picture.",
-    "export": "Write a trace as CSV, Parquet, for TensorBoard, or for Prometheus.",
-    "bench": "Measure on this machine.",
+    "demo": "Train a small model on this machine and watch the compression adapt.",
+    "serve": "Run the controller, which decides for jobs and serves the live page.",
+    "top": "Watch jobs: CF, reasons, step time, ranks, decisions.",
+    "status": "Show jobs, one line each, with the reason of the current decision.",
+    "explain": "Explain why a compression factor is in force.",
+    "pin": "Pin a running job to one compression factor.",
+    "dense": "Send uncompressed gradients.",
+    "pause": "Stop a running job from exploring.",
+    "resume": "Return control to the policy.",
+    "codecs": "List codecs, memories, collectives and policies, or describe one.",
+    "replay": "Repeat the decisions of a trace, or try another policy on it.",
+    "whatif": "Predict step times and decisions on another network.",
+    "ui": "Show a trace on the live page, at any window.",
+    "report": "Write traces as one HTML file, or as a figure.",
+    "export": "Export a trace to CSV, Parquet, TensorBoard or Prometheus.",
+    "bench": "Benchmark this machine.",
 }
-"""What the help says of each, in its order. A new command: its module with a click command of the same name, and a line
-here."""
+"""The help text of each command, in the order of the help. To add one: a module with a click command of that name, and
+a line here."""
 MODULES = {
     "bench": "bench.commands",
     "demo": "demo.command",
     "whatif": "whatif.command",
     **dict.fromkeys(("pin", "dense", "pause", "resume"), "steer"),
 }
-"""Where a command is, if not in the module of its own name."""
+"""The module of a command where it does not have the command's name."""
 
 SEARCHES_FOR_CYCLES = (100_000, 50, 50)
-"""As ``gc.set_threshold`` takes them. Reading a long trace makes millions of objects and no cycle: searching for one
-after every 700 took a tenth of the time."""
+"""Arguments of ``gc.set_threshold``. Reading a long trace makes millions of objects and no cycles: the default of one
+search every 700 objects took a tenth of the time."""
 
 
 class _Commands(click.Group):
-    """Loads a command's module only when needed: ``gravac replay`` needs no web server, the help nothing at all."""
+    """Imports a command's module only when needed: ``gravac replay`` needs no web server, the help needs nothing."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -64,12 +64,12 @@ class _Commands(click.Group):
 def main() -> None:
     """Adaptive gradient compression for PyTorch distributed training.
 
-    Training on many machines sends every gradient over the network at every step. gravac sends less while that
-    pays, decides how much less once a window, and says why.
+    Distributed training sends every gradient over the network at every step. gravac compresses gradients where that
+    makes training faster, adapts how strongly once per window, and gives the reason.
 
     \b
-    Begin with:
-      gravac demo                     watch a real training adapt, on this machine
-      gravac replay TRACE --check     prove that its decisions follow from what was measured
+    Start with:
+      gravac demo                     watch a real training run adapt, on this machine
+      gravac replay TRACE --check     verify that its decisions follow from the measurements
     """
     gc.set_threshold(*SEARCHES_FOR_CYCLES)

@@ -1,4 +1,4 @@
-"""``gravac codecs``: everything that can be chosen by name."""
+"""``gravac codecs``: the catalogue of everything that can be chosen by name."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gravac.catalogue import Entry
 
 PIPED_WIDTH = 500
-"""Columns where nobody looks: wide enough for one line a member."""
+"""Columns where there is no terminal: one line for each entry."""
 
 
 @click.command()
@@ -21,9 +21,9 @@ PIPED_WIDTH = 500
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def codecs(name: str | None, as_json: bool) -> None:
     """List everything that can be chosen by name: compressors, aggregators, error memories, collectives, policies and
-    estimators; with NAME, all there is to say of one: how it works, its source, settings, bytes and proven error.
+    estimators. With NAME, describe one: how it works, its source, settings, bytes and proven error.
 
-    Settings follow a colon: compressor="qsgd:bits=4". The same as a page: docs/catalogue.md.
+    Settings follow a colon: compressor="qsgd:bits=4". The same catalogue as a page: docs/catalogue.md.
 
     \b
     Example:
@@ -35,15 +35,15 @@ def codecs(name: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"members": [entry.model_dump(mode="json") for entry in entries]}))
         return
-    from gravac_controller.cli import listing  # only now: it needs torch
+    from gravac_controller.cli.entries import in_full, overview  # only now: it needs torch
 
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     with console.capture() as shown:
         if name is None:
-            listing.overview(console, entries)
+            overview(console, entries)
         else:
             for entry in entries:
-                listing.in_full(console, entry)
+                in_full(console, entry)
     click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
 
 
@@ -63,6 +63,6 @@ def _named(entries: "Sequence[Entry]", name: str) -> "Sequence[Entry]":
         close = get_close_matches(name, {entry.name for entry in entries}, n=3)
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
         raise click.BadParameter(
-            f"nothing is named {name!r}.{meant} `gravac codecs` lists them all.", param_hint="NAME"
+            f"no entry is named {name!r}.{meant} `gravac codecs` lists all.", param_hint="NAME"
         )
     return found

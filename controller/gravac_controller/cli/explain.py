@@ -1,4 +1,4 @@
-"""``gravac explain``: why this CF, with what was measured, and what came of it."""
+"""``gravac explain``: why a CF is in force, with the evidence and the results since."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gravac.traces import TraceError
 from gravac.wording import printable
-from gravac_controller.cli.source import Nothing, Source, choose, looking, one_source, token_of
+from gravac_controller.cli.source import Source, SourceError, choose, one_source, source_options, token_of
 from gravac_controller.cli.wording import clock, factor, number, seconds
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
@@ -20,15 +20,15 @@ from gravac_controller.views.models import DecisionView, JobView, WindowView
 VERDICTS = {
     "untried": "not tried",
     "trying": "being measured",
-    "passed": "keeps enough",
-    "too_strong": "keeps too little",
+    "passed": "enough gain",
+    "too_strong": "too little gain",
     "chosen": "chosen",
 }
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One epoch: the decision that began it, those that confirmed it, and the windows that ran under it."""
+    """One epoch: the decision that began it, the decisions that confirmed it, and its windows."""
 
     job: JobView
     began: DecisionView
@@ -36,23 +36,23 @@ class Explanation:
     windows: tuple[WindowView, ...]
 
     def mean(self, name: str) -> float | None:
-        """Of a figure over the windows that have it."""
+        """The mean of a figure over the windows that have it; None where none has."""
         known = [value for view in self.windows if (value := getattr(view, name)) is not None]
         return fmean(known) if known else None
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[EPOCH] [SOURCE]")
-@click.option("--job", help="Which job, where SOURCE has several.")
-@looking
+@click.option("--job", help="The job, where SOURCE has several.")
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def explain(
     words: tuple[str, ...], job: str | None, data_dir: Path, token_file: Path | None, as_json: bool
 ) -> None:
-    """Say why a compression factor is in force: the rule that fired, its evidence, and how it went since.
+    """Explain why a compression factor is in force: the rule, its evidence, and the results since.
 
-    EPOCH is the number of a decision; without it, the one in force. SOURCE is a controller's address or a trace file;
-    without it, the controller that runs on the journals in the current folder (./gravac-runs), else the newest journal.
+    EPOCH is the number of a decision [the one in force]. SOURCE is the address of a controller or a trace file. By
+    default: the controller that serves the journals in ./gravac-runs, else the newest journal there.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def explain(
         chosen = choose(source.jobs(), job, source.where)
         found = _collect(source, chosen, chosen.decision.epoch if epoch is None else epoch)
     except (ControllerError, TraceError) as error:
-        raise Nothing(printable(str(error))) from None
+        raise SourceError(printable(str(error))) from None
     if as_json:
         click.echo(json.dumps(_facts(found)))
     else:
@@ -73,12 +73,12 @@ def explain(
 
 
 def _parse(words: tuple[str, ...]) -> tuple[int | None, str | None]:
-    """A number is the epoch, anything else the source, in any order."""
+    """The epoch (a number) and the source (anything else), in any order."""
     numbers = [word for word in words if word.isascii() and word.isdigit()]
     others = [word for word in words if word not in numbers]
     if len(numbers) > 1 or len(others) > 1:
         raise click.UsageError(
-            f"give one EPOCH and one SOURCE at most, got {' '.join(map(printable, words))}"
+            f"give at most one EPOCH and one SOURCE, got {' '.join(map(printable, words))}"
         )
     return int(numbers[0]) if numbers else None, others[0] if others else None
 
@@ -86,7 +86,7 @@ def _parse(words: tuple[str, ...]) -> tuple[int | None, str | None]:
 def _collect(source: Source, job: JobView, epoch: int) -> Explanation:
     decisions = tuple(source.decisions(job.job, epoch=epoch))
     if not decisions:
-        raise Nothing(
+        raise SourceError(
             f"job {job.job} has no decision of epoch {epoch}; the one in force is {job.decision.epoch}"
         )
     return Explanation(job, decisions[0], decisions[1:], tuple(source.windows(job.job, epoch=epoch)))
@@ -135,8 +135,8 @@ def _print(found: Explanation) -> None:
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
         say(
-            f"Each step sends CF {factor(decision.cf_candidate)} while its gain is at least "
-            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} while that one's is, else all."
+            f"Each step sends CF {factor(decision.cf_candidate)} if its gain is at least "
+            f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else dense."
         )
     if any(candidate.window is not None for candidate in decision.candidates):
         console.print(_candidates(found))
@@ -152,7 +152,7 @@ def _many(count: int, what: str) -> str:
 
 
 def _candidates(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="What was known", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold", title="Evidence", title_justify="left")
     for name in ("CF", "Gain", "Samples/s", "Useful/s", "Window"):
         table.add_column(name, justify="right")
     table.add_column("Verdict")
@@ -165,11 +165,11 @@ def _candidates(found: Explanation) -> Table:
 
 def _since(found: Explanation) -> str:
     if not found.windows:
-        return "No window has ended under it yet."
+        return "No window of this epoch has ended yet."
     first, last = found.windows[0].report, found.windows[-1].report
     text = (
-        f"Under it: {_many(len(found.windows), 'window')}, steps {first.first_step} to {last.last_step}, "
-        f"{seconds(found.mean('step_seconds'))} a step"
+        f"Since then: {_many(len(found.windows), 'window')}, steps {first.first_step} to {last.last_step}, "
+        f"{seconds(found.mean('step_seconds'))} per step"
     )
     if found.job.baseline_step_seconds is not None:
         text += f" (dense {seconds(found.job.baseline_step_seconds)})"

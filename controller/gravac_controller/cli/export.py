@@ -1,4 +1,4 @@
-"""``gravac export``: a trace for other tools."""
+"""``gravac export``: export a trace for other tools."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,18 +7,15 @@ import click
 
 from gravac.traces import TraceError
 from gravac.wording import display_path, printable
-from gravac_controller.export.csv_table import write_csv
-from gravac_controller.export.openmetrics import write_openmetrics
-from gravac_controller.export.parquet import write_parquet
-from gravac_controller.export.tables import of_steps, of_windows
-from gravac_controller.export.tensorboard import write_tensorboard
+from gravac_controller.export.series import write_openmetrics, write_tensorboard
+from gravac_controller.export.tables import of_steps, of_windows, write_csv, write_parquet
 from gravac_controller.extras import MissingExtra
-from gravac_controller.report.told import fresh, windows_of
+from gravac_controller.report.summary import empty_job, windows_of
 from gravac_controller.views.models import WindowView
 
 
 class CannotExport(click.ClickException):
-    """The trace cannot be read, or the file not be written; the message says why."""
+    """The trace cannot be read, or the file cannot be written. The message says why."""
 
     exit_code = 2
 
@@ -30,26 +27,30 @@ class CannotExport(click.ClickException):
     "form",
     type=click.Choice(["csv", "parquet", "tensorboard", "openmetrics"]),
     required=True,
-    help="parquet needs pip install 'gravac[parquet]', tensorboard 'gravac[tensorboard]'.",
+    help="Format. parquet needs pip install 'gravac[parquet]', tensorboard 'gravac[tensorboard]'.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="A file; of tensorboard, a folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The file to write; a folder for tensorboard.",
 )
 @click.option(
     "--rows",
     type=click.Choice(["windows", "steps"]),
     default="windows",
     show_default=True,
-    help="Of csv and parquet. steps: where the training listed them (GRAVAC_STEP_ROWS).",
+    help="For csv and parquet. steps: only where the trainer recorded them (GRAVAC_STEP_ROWS).",
 )
 def export(trace: Path, form: str, output: Path, rows: str) -> None:
-    """Write the windows of TRACE for other tools.
+    """Export the windows of TRACE for other tools.
 
-    csv and parquet: a table, one row a window, the columns of the page's CSV, or a row a step; unknown is empty.
-    tensorboard: event files, each column by step. openmetrics: the metrics of the controller's /metrics as they were
-    after each window, which promtool makes into blocks for Prometheus.
+    csv and parquet: a table with one row per window (the columns of the page's CSV) or per step. Unknown values are
+    empty. tensorboard: event files, one scalar per column. openmetrics: the metrics of the controller's /metrics after
+    each window, which promtool converts to blocks for Prometheus.
 
-    TRACE is a job's journal, or the folder it is in; gzipped is fine.
+    TRACE is the journal of a job, gzipped or not, or its folder.
 
     \b
     Examples:
@@ -57,7 +58,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
       gravac export gravac-runs/my-job --to openmetrics -o my-job.om
       promtool tsdb create-blocks-from openmetrics my-job.om /var/lib/prometheus
     """
-    live, notes = fresh(), list[str]()
+    live, notes = empty_job(), list[str]()
     both = windows_of(trace, live, notes)
     windows: Iterator[WindowView] = (view for view, _ in both)
     if rows == "steps" and form not in ("csv", "parquet"):
@@ -75,7 +76,7 @@ def export(trace: Path, form: str, output: Path, rows: str) -> None:
                 written = write_openmetrics(both, live, output)
     except (TraceError, MissingExtra, OSError) as error:
         raise CannotExport(printable(str(error))) from None
-    told = live.spec_and_decision()[0].job if rows == "windows" else str(display_path(trace))
-    click.echo(f"{display_path(output)}: {written} {rows} of {printable(told)}")
+    name = live.spec_and_decision()[0].job if rows == "windows" else str(display_path(trace))
+    click.echo(f"{display_path(output)}: {written} {rows} of {printable(name)}")
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)

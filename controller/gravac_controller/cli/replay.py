@@ -1,62 +1,64 @@
-"""``gravac replay``: decide a trace again."""
+"""``gravac replay``: repeat the decisions of a trace, or compare them with those of another policy."""
 
 import gc
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
+from gravac.protocol import Decision, PolicySpec
+from gravac.registry import parse_settings
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import ReplayedDecision
 from gravac.traces.parts import ACTIVE
+from gravac.traces.redecide import Pair, Redecision, redecide
 from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable
-from gravac_controller.cli.replay_other import other_rule
 from gravac_controller.cli.wording import factor
 
 
 class Unreadable(click.ClickException):
-    """The file cannot be opened, or is no trace."""
+    """The file cannot be opened, or is not a trace."""
 
     exit_code = 2
 
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Only say whether the trace is whole; exit code 1 if it is not.")
+@click.option("--check", is_flag=True, help="Only verify the trace; exit code 1 if it differs.")
 @click.option(
     "--policy",
     metavar="NAME",
-    help="Decide by this rule too, and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
+    help="Also decide with this policy and show where it differs: gravac, dense, static:cf=100, gravac:epsilon=0.4, …",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="SETTING=VALUE",
-    help="With another value of one setting, such as epsilon=0.4; of the recorded rule if --policy names none. May be "
-    "given several times.",
+    help="Change one setting of the policy, such as epsilon=0.4. Without --policy: of the recorded policy. Repeatable.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...], as_json: bool) -> None:
-    """Decide every window of TRACE again and show the decisions.
+    """Repeat the decisions of TRACE and show them.
 
-    A job's journal is its trace: TRACE is gravac-runs/JOB/journal.jsonl (also gzipped), or the folder it is in. The
-    rules that decide are pure, so the
-    same windows must give the same decisions. --check proves that: no line was altered since it was written, and
-    every decision follows from its window, byte for byte. It names the first window where that is not so.
+    TRACE is the journal of a job, gravac-runs/JOB/journal.jsonl (gzipped or not), or its folder. Policies are pure
+    functions, so the same windows give the same decisions. --check verifies it: no line was altered since it was
+    written, and every decision follows from its window, byte for byte. It reports the first window that differs.
 
-    With --policy or --set it shows where another rule, or other settings, would have differed, side by side with the
-    reasons of both. After the first window where the ranks would have sent something else, the windows no longer
-    follow from that rule: they were measured under the recorded decisions, and the output says from where on.
+    --policy and --set show where another policy, or other settings, would have decided differently, with the reasons
+    of both. From the first window where the ranks would have sent something else, the comparison is hypothetical: the
+    windows were measured under the recorded decisions. The output marks that window.
 
-    Exit codes: 0 the same, 1 something differs, 2 the file cannot be read.
+    Exit codes: 0 no difference, 1 a difference, 2 the file cannot be read.
 
     \b
     Examples:
@@ -69,11 +71,11 @@ def replay(trace: Path, check: bool, policy: str | None, changes: tuple[str, ...
     try:
         if policy is not None or changes:
             if check:
-                raise click.UsageError("--check proves the recorded decisions: leave out --policy and --set")
-            different = other_rule(trace, policy, changes, as_json)
+                raise click.UsageError("--check verifies the recorded decisions: omit --policy and --set")
+            different = _compare(trace, policy, changes, as_json)
             sys.exit(1 if different else 0)
         if check:
-            gc.freeze()  # what was imported stays: no search for garbage need go through it again
+            gc.freeze()  # imported modules stay: the garbage collector need not visit them again
             found = check_trace(trace)
             _show_check(found, as_json)
             sys.exit(0 if found.ok else 1)
@@ -138,4 +140,129 @@ def _row(row: ReplayedDecision) -> dict[str, Any]:
         "same": row.same,
         "recorded": None if row.recorded is None else row.recorded.model_dump(),
         "replayed": row.replayed.model_dump(),
+    }
+
+
+def _compare(trace: Path, policy: str | None, changes: tuple[str, ...], as_json: bool) -> bool:
+    """Print the comparison. Returns whether any decision differs.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        click.UsageError: the policy or a setting does not exist.
+    """
+    settings: dict[str, Any] = {}
+    try:
+        for change in changes:
+            settings |= parse_settings(change, "--set: ")
+        with read_trace(trace) as lines:
+            found = redecide(lines, policy, settings)
+    except ValueError as error:
+        if hasattr(error, "line"):  # of the trace
+            raise
+        raise click.UsageError(printable(str(error))) from None
+    if as_json:
+        click.echo(json.dumps(_comparison(trace, found)))
+    else:
+        _show_comparison(found)
+    return bool(found.differing)
+
+
+def _show_comparison(found: Redecision) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=False)
+    console.print(f"recorded  {_rule(found.recorded_policy, found.policy)}")
+    console.print(f"other     {_rule(found.policy, found.recorded_policy)}")
+    for run in _runs(found.differing):
+        console.print()
+        console.print(_heading(run), style="bold")
+        first = run[0]
+        for who, decision, sent in (
+            ("recorded", first.recorded, first.sent),
+            ("other", first.other, first.other_sent),
+        ):
+            console.print(Padding(_line(who, decision, sent), (0, 0, 0, 2)))
+        if found.first in run:
+            console.print("\n--- from here on, the windows were measured under the recorded decisions ---")
+    count = len(found.differing)
+    console.print()
+    words = "decision differs" if count == 1 else "decisions differ"
+    console.print(f"{count} {words} in {found.windows} windows. {found.caution}")
+    for note in found.notes:
+        console.print(f"note: {printable(note)}")
+
+
+def _runs(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Runs of consecutive windows with the same decisions of both policies."""
+    found: list[list[Pair]] = []
+    for pair in pairs:
+        last = found[-1][-1] if found else None
+        if last is not None and last.window + 1 == pair.window and _kind(last) == _kind(pair):
+            found[-1].append(pair)
+        else:
+            found.append([pair])
+    return found
+
+
+def _kind(pair: Pair) -> tuple[object, ...]:
+    def of(one: Decision) -> tuple[object, ...]:
+        return one.rule, one.phase, one.cf_minimum, one.cf_candidate
+
+    return pair.measured_cf, of(pair.recorded), of(pair.other), pair.sent, pair.other_sent
+
+
+def _heading(run: list[Pair]) -> str:
+    first, last = run[0], run[-1]
+    if first.window < 0:
+        return "At the start"
+    where = f"Window {first.window}" if first is last else f"Windows {first.window} to {last.window}"
+    cf = first.measured_cf
+    measured = "" if cf is None else ", measured dense" if cf == 1.0 else f", measured at {_cf(cf)}"
+    return f"{where}{measured}{'' if first is last else '; reasons of the first'}"
+
+
+def _cf(cf: float) -> str:
+    return "dense" if cf == 1.0 else f"CF {factor(cf)}"
+
+
+def _line(who: str, decision: Decision, sent: float | None) -> str:
+    cf = _cf(decision.cf_candidate)
+    if sent is not None and sent != decision.cf_candidate:
+        cf += f", but because of ε the ranks send {_cf(sent)}"
+    return printable(f"{who:8}  {cf}, {decision.phase}, {decision.rule}: {decision.reason}")
+
+
+def _rule(spec: PolicySpec, other: PolicySpec) -> str:
+    """The name, and the settings that differ from those of ``other``."""
+    alike = other.settings if other.name == spec.name else {}
+    differing = [
+        f"{name}={value}"
+        for name, value in spec.settings.items()
+        if name not in alike or alike[name] != value
+    ]
+    return printable(spec.name + (f": {', '.join(differing)}" if differing else ""))
+
+
+def _comparison(trace: Path, found: Redecision) -> dict[str, Any]:
+    return {
+        "path": str(trace),
+        "recorded_policy": found.recorded_policy.model_dump(),
+        "policy": found.policy.model_dump(),
+        "windows": found.windows,
+        "first_difference": None if found.first is None else found.first.window,
+        "caution": found.caution,
+        "differing": [_pair(pair) for pair in found.differing],
+        "notes": found.notes,
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    def decision(one: Decision, sent: float | None) -> dict[str, Any]:
+        return {**one.model_dump(), "sent_next": sent}
+
+    return {
+        "window": pair.window,
+        "line": pair.line,
+        "measured_cf": pair.measured_cf,
+        "last_step": pair.last_step,
+        "recorded": decision(pair.recorded, pair.sent),
+        "other": decision(pair.other, pair.other_sent),
     }

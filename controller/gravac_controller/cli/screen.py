@@ -1,4 +1,4 @@
-"""One job as a screen of a terminal, and one window as a line of text."""
+"""What ``gravac top`` prints: a job as a terminal screen, a window as a line of text."""
 
 from rich import box
 from rich.columns import Columns
@@ -22,7 +22,7 @@ PHASE_STYLE = ("blue", "green", "magenta", "red", "cyan")
 def screen(
     jobs: list[JobView], shown: JobView | None, decisions: list[DecisionView], note: str
 ) -> RenderableType:
-    """All jobs in a table where there are several, and ``shown`` in full; ``note``: what is wrong, if anything."""
+    """A table of the jobs where there are several, and ``shown`` in detail. ``note``: an error, or empty."""
     parts: list[RenderableType] = []
     if note:
         parts.append(Text(printable(note), style="bold red"))
@@ -34,12 +34,12 @@ def screen(
 
 
 def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
-    """A window, and the sentence of the decision on it where that changed something."""
+    """A window, and the reason of the decision on it where that changed something."""
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     text = (
         f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  CF {factor(report.cf)} ({report.phase})  "
-        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  owed {number(view.backlog)}{loss}"
+        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  backlog {number(view.backlog)}{loss}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
@@ -78,7 +78,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
     by = (
         ""
         if order is None
-        else f"\n{order.actor} ordered: {order.action}{f' {order.cf:g}' if order.cf else ''}"
+        else f"\norder of {order.actor}: {order.action}{f' {order.cf:g}' if order.cf else ''}"
     )
     why = Text.assemble(
         (f"CF {factor(job.cf)}", "bold cyan"),
@@ -115,7 +115,7 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
 
 
 def _phases(latest: WindowView) -> Text:
-    """Where a step's time goes, as a bar."""
+    """The time of a step by phase, as a bar."""
     spent = [getattr(latest.report.phases, phase) for phase in PHASES]
     whole = sum(spent) or 1.0
     text = Text()
@@ -127,7 +127,7 @@ def _phases(latest: WindowView) -> Text:
 
 
 def _ranks(latest: WindowView) -> Table:
-    """The slowest by their own work: in the network all wait for each other."""
+    """The slowest ranks by their own work, because all ranks wait for each other in the network."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("Rank", "Step", "Relative speed", "Memory"):
         table.add_column(name, justify="right")
@@ -140,9 +140,9 @@ def _ranks(latest: WindowView) -> Table:
 
 def _decisions(decisions: list[DecisionView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("When", "Window", "CF"):
+    for name in ("Time", "Window", "CF"):
         table.add_column(name, no_wrap=True)
-    table.add_column("Why")
+    table.add_column("Reason")
     for view in decisions:
         decision = view.decision
         window = "start" if decision.window < 0 else str(decision.window)

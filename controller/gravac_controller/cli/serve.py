@@ -26,17 +26,17 @@ from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
 
 PREFIX = "GRAVAC_CONTROLLER_"
 OTHERS = stat.S_IRGRP | stat.S_IROTH
-"""Who must not be able to read a token."""
+"""Permission bits with which others could read a token."""
 
 
 class CannotStart(click.ClickException):
-    """A setting, port or folder that does not work; the message says what to do."""
+    """A setting, port or folder does not work. The message says what to do."""
 
     exit_code = 2
 
 
 class InUse(CannotStart):
-    """Another controller serves this folder or job. A code of its own, which the agent that started us looks for."""
+    """Another controller serves this folder or job. The agent that starts a controller looks for this exit code."""
 
     exit_code = 3
 
@@ -44,55 +44,55 @@ class InUse(CannotStart):
 @click.command()
 @click.option(
     "--host",
-    help="Address to listen on. 127.0.0.1, the default, can be reached from this machine only; 0.0.0.0 from "
-    "everywhere, and needs a token.",
+    help="Address to listen on [127.0.0.1: this machine only]. 0.0.0.0 accepts connections from everywhere and needs a "
+    "token.",
 )
-@click.option("--port", type=int, help=f"TCP port, {DEFAULT_PORT} unless given; 0 takes a free one.")
+@click.option("--port", type=int, help=f"TCP port [{DEFAULT_PORT}]. 0: any free port.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of the journals [./gravac-runs].")
-@click.option("--job", help="Serve this one job of the folder only.")
+@click.option("--job", help="Serve only this job of the folder.")
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
-    help="A further name or address by which browsers and agents may call this server. Repeatable.",
+    help="Another host name or address that clients may use for this server. Repeatable.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File with the token of agents and readers; GRAVAC_TOKEN does the same.",
+    help="File with the token of agents and readers [GRAVAC_TOKEN].",
 )
 @click.option(
     "--control-token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File with the token that operators must show to steer a job; GRAVAC_CONTROLLER_CONTROL_TOKEN does the same. "
-    "Without it nothing can be steered.",
+    help="File with the token that operators need to steer jobs [GRAVAC_CONTROLLER_CONTROL_TOKEN]. Without a token, "
+    "steering is off.",
 )
 @click.option(
     "--owner-may-steer",
     is_flag=True,
     default=None,
-    help="Let the owner of the data folder steer its jobs from this machine, with `gravac pin`, `dense`, `pause` and "
-    "`resume`: the control token is left there in a file that only they can read.",
+    help="Allow the owner of the data folder to steer its jobs on this machine with `gravac pin`, `dense`, `pause` and "
+    "`resume`. The control token is stored there in a file that only they can read.",
 )
 @click.option(
     "--announce",
     is_flag=True,
-    help="Print one JSON line on stdout when requests are answered; the rest on stderr.",
+    help="Print one JSON line on stdout when the server is ready, and everything else on stderr.",
 )
-@click.option("--with-parent", is_flag=True, help="End when standard input ends.")
+@click.option("--with-parent", is_flag=True, help="Exit when standard input is closed.")
 @click.option(
     "--linger",
     "linger_seconds",
     type=float,
     metavar="SECONDS",
-    help="With --with-parent: end this much later.",
+    help="With --with-parent: exit this many seconds later.",
 )
 def serve(
     announce: bool, with_parent: bool, token_file: Path | None, control_token_file: Path | None, **given: Any
 ) -> None:
-    """Run the controller: decide for training jobs, journal and show what was decided.
+    """Run the controller: decide for training jobs, write their journals, serve the live page and the REST API.
 
-    Training jobs start one by themselves; run this to serve several jobs from one place, or to look at old ones.
+    Training jobs start a controller by themselves. Run this to serve several jobs from one place, or to see old ones.
     All settings can also be given as GRAVAC_CONTROLLER_<NAME>, for example GRAVAC_CONTROLLER_MAX_JOBS=50.
     """
     given["token"] = _read_token("--token-file", token_file)
@@ -103,7 +103,7 @@ def serve(
         run(
             settings,
             with_parent=with_parent,
-            started=lambda url, services: _tell(url, services, announce),
+            started=lambda url, services: _announce(url, services, announce),
         )
     except DataDirInUse as error:
         raise InUse(str(error)) from None
@@ -134,7 +134,7 @@ def _settings(given: dict[str, Any]) -> ControllerSettings:
 
 
 def misspelled(names: Iterable[str]) -> list[str]:
-    """A line for each environment variable that looks like a setting of the controller and is none."""
+    """A message for each environment variable with the prefix of the controller's settings that is not one."""
     known = [name.upper() for name in ControllerSettings.model_fields]
     return [
         f"environment variable {name!r} is not a setting of the controller{did_you_mean(name, known, PREFIX)}"
@@ -144,12 +144,12 @@ def misspelled(names: Iterable[str]) -> list[str]:
 
 
 def _source(field: str, chosen: dict[str, Any]) -> str:
-    """The option or the variable that a value came from."""
+    """The option or environment variable that a value comes from."""
     return field if field in chosen or field.startswith("GRAVAC_") else f"{PREFIX}{field.upper()}"
 
 
-def _tell(url: str, services: Services, announce: bool) -> None:
-    """Say where we are: to a program in one JSON line, to people in a few plain ones."""
+def _announce(url: str, services: Services, announce: bool) -> None:
+    """Print the address: as a JSON line for programs (with ``announce``), and as text."""
     settings = services.settings
     if announce:
         line = {"url": url, "pid": os.getpid(), "instance": services.instance}
@@ -160,11 +160,13 @@ def _tell(url: str, services: Services, announce: bool) -> None:
         tunnel = f"ssh -L {port}:127.0.0.1:{port} {os.environ.get('USER', 'you')}@{socket.gethostname()}"
         lines.append(f"from another machine: {tunnel}, then open http://127.0.0.1:{port}")
     elif not Access.of(settings).open_to_look:
-        lines.append("looking needs the token too: in a browser any name, and the token as the password")
+        lines.append("reading needs the token too; in a browser: any user name, the token as password")
     if settings.owner_may_steer:
-        lines.append("the owner of that folder may steer: gravac pin JOB CF, gravac dense|pause|resume JOB")
+        lines.append("the owner of that folder can steer: gravac pin JOB CF, gravac dense|pause|resume JOB")
     elif settings.control_token is not None:
-        lines.append("control is on: whoever has the control token may pin a CF, go dense, pause and resume")
+        lines.append(
+            "steering is on: the control token allows to pin a CF, switch to dense, pause and resume"
+        )
     for job, why in services.store.unreadable.items():
         lines.append(f"job {job} is not served: {why}")
     click.echo("\n".join(lines), err=announce)

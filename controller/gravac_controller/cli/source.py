@@ -1,4 +1,4 @@
-"""Where the commands that look take what they show from: controllers, or a trace file."""
+"""The sources of ``status``, ``top`` and ``explain``: running controllers, or a trace file."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
 from gravac.wording import printable
-from gravac_controller.client import Client, ControllerError, running
+from gravac_controller.client import Client, ControllerError, running_controllers
 from gravac_controller.live.job_views import job_view
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
@@ -23,19 +23,19 @@ from gravac_controller.views.models import DecisionView, JobView, WindowView
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 DEFAULT_FOLDER = Path("gravac-runs")
 NEWEST = 5
-"""How many journals are looked at where no controller runs."""
+"""How many journals are shown where no controller runs."""
 
 
-class Nothing(click.ClickException):
-    """There is nothing to show, or it cannot be had; the message says what to do."""
+class SourceError(click.ClickException):
+    """There is nothing to show, or it is out of reach. The message says what to do."""
 
 
 class Source(Protocol):
-    """What a command shows. Its methods raise ControllerError or TraceError."""
+    """Jobs with their windows and decisions. The methods raise ControllerError or TraceError."""
 
     @property
     def where(self) -> str:
-        """Address or path, for people."""
+        """Address or path, for messages."""
         ...
 
     def jobs(self) -> list[JobView]:
@@ -47,13 +47,13 @@ class Source(Protocol):
         ...
 
     def windows(self, job: str, after: int | None = None, epoch: int | None = None) -> Iterator[WindowView]:
-        """Windows above ``after``, of that epoch."""
+        """Windows after number ``after``, of that epoch."""
         ...
 
     def decisions(
         self, job: str, after: int | None = None, epoch: int | None = None, changed: bool | None = None
     ) -> Iterator[DecisionView]:
-        """Decisions on windows above ``after``, of that epoch, that began an epoch (or did not)."""
+        """Decisions on windows after number ``after``, of that epoch; ``changed``: that began an epoch, or did not."""
         ...
 
 
@@ -91,7 +91,7 @@ class FromTrace:
         self._windows: list[WindowView] = []
         self._decisions: list[DecisionView] = []
         follower, before = Follower(adopt=True), None
-        repeats = False  # a part begins with what the part before it holds already
+        repeats = False  # a part begins by repeating the end of the part before it
         for line in read_trace(path):
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
@@ -133,11 +133,14 @@ class FromTrace:
 
 
 def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEWEST) -> list[Source]:
-    """What ``text`` names: a trace, a folder of one, or an address. Null: all controllers that run on ``data_dir``,
-    else the one at the usual port, else the ``most`` newest journals in ``data_dir``. Raises Nothing."""
+    """The sources that ``text`` names: a trace, the folder of one, or an address.
+
+    None: all controllers that serve ``data_dir``, else the one at the default port, else the ``most`` newest journals
+    in ``data_dir``. Raises SourceError.
+    """
     if text is None:
-        found: list[Source] = [_closing(client) for client in running(data_dir, token)]
-        return found or _usual(token) or _newest(data_dir, most)
+        found: list[Source] = [_closing(client) for client in running_controllers(data_dir, token)]
+        return found or _default_port(token) or _newest(data_dir, most)
     path = Path(text)
     if path.is_dir():
         path = path / ACTIVE
@@ -145,16 +148,22 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
         try:
             return [FromTrace(path)]
         except (TraceError, ValueError) as error:
-            raise Nothing(printable(str(error))) from None
+            raise SourceError(printable(str(error))) from None
     try:
         return [_closing(Client(text, token))]
     except ValueError as error:
-        raise click.UsageError(f"{error}; or the path of a trace ({printable(text)} is none)") from None
+        raise click.UsageError(
+            f"{error}, or give the path of a trace ({printable(text)} does not exist)"
+        ) from None
 
 
 def one_source(text: str | None, data_dir: Path, token: str | None, job: str | None = None) -> Source:
-    """The same where only one will do: the one that has ``job``, else the newest journal. Raises Nothing when several
-    controllers run, and ControllerError."""
+    """The single source that ``text`` names: the one that has ``job``, else the newest journal.
+
+    Raises:
+        SourceError: several controllers run, or there is nothing to show.
+        ControllerError: the controller does not answer.
+    """
     found = sources(text, data_dir, token, most=1 if job is None else NEWEST)
     if len(found) == 1:
         return found[0]
@@ -166,13 +175,13 @@ def one_source(text: str | None, data_dir: Path, token: str | None, job: str | N
         path = data_dir / job / ACTIVE
         if Path(job).name == job and path.is_file():  # older than those
             return sources(str(path), data_dir, token)[0]
-        raise Nothing(f"there is no journal of job {printable(job)!r} in {data_dir}")
+        raise SourceError(f"there is no journal of job {printable(job)!r} in {data_dir}")
     several = ", ".join(source.where for source in found)
-    raise Nothing(f"several controllers work on {data_dir}: name one of {several}")
+    raise SourceError(f"several controllers serve {data_dir}; choose one: {several}")
 
 
 def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
-    """The job of that name; without a name the only one, or the only one that runs. Raises Nothing."""
+    """The job of that name; without a name the only one, or the only one that runs. Raises SourceError."""
     if name is None:
         going = [job for job in jobs if job.state == "running"] if len(jobs) > 1 else jobs
         if len(going) == 1:
@@ -182,37 +191,37 @@ def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
             return job
     names = ", ".join(job.job for job in jobs) or "none yet"
     wanted = "name a job with --job" if name is None else f"there is no job {printable(name)!r}"
-    raise Nothing(f"{where}: {wanted}; its jobs: {names}")
+    raise SourceError(f"{where}: {wanted}; its jobs: {names}")
 
 
-def looking(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that every command which looks has: where to find controllers, and what to show them."""
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of commands that read from a source: ``--data-dir`` and ``--token-file``."""
     command = click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the controller's token, where looking needs it; GRAVAC_TOKEN does the same.",
+        help="File with the controller's token, where reading needs one [GRAVAC_TOKEN].",
     )(command)
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path),
         default=DEFAULT_FOLDER,
         show_default=True,
-        help="Folder of the journals, to find the controllers that run on it when none is named.",
+        help="Folder of the journals; used to find the controllers that serve it.",
     )(command)
 
 
 def token_of(file: Path | None) -> str | None:
-    """The token in the file, else GRAVAC_TOKEN, else none. Raises Nothing when the file cannot be read."""
+    """The token in the file, else GRAVAC_TOKEN, else none. Raises SourceError when the file cannot be read."""
     if file is None:
         return os.environ.get("GRAVAC_TOKEN") or None
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Nothing(f"--token-file {file} cannot be read: {error}") from None
+        raise SourceError(f"--token-file {file} cannot be read: {error}") from None
 
 
-def _usual(token: str | None) -> list[Source]:
-    """The controller at the usual port, if there is one."""
+def _default_port(token: str | None) -> list[Source]:
+    """The controller at the default port, if there is one."""
     client = Client(DEFAULT_URL, token)
     try:
         client.health()
@@ -222,25 +231,25 @@ def _usual(token: str | None) -> list[Source]:
 
 
 def _newest(data_dir: Path, most: int) -> list[Source]:
-    """The journals that were written last, the newest first. Raises Nothing when there is none that can be read."""
+    """The most recently written journals, newest first. Raises SourceError where none can be read."""
     journals = sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
     found: list[Source] = []
     for path in journals:
         try:
             found.append(FromTrace(path))
         except (TraceError, ValueError) as error:
-            click.echo(f"{printable(str(path))} is left out: {printable(str(error))}", err=True)
+            click.echo(f"{printable(str(path))} is skipped: {printable(str(error))}", err=True)
         if len(found) == most:
             break
     if not found:
-        raise Nothing(
-            f"no controller runs on the journals in {data_dir}, none answers at {DEFAULT_URL}, and there is no journal "
-            "there. Name an address, as a training logs it when it starts, or a trace file; `gravac serve` starts a "
-            "controller that stays"
+        raise SourceError(
+            f"no controller serves {data_dir}, none answers at {DEFAULT_URL}, and {data_dir} has no journal. Give the "
+            "address that the training logs at its start, or a trace file; `gravac serve` starts a permanent "
+            "controller"
         )
     more = len(journals) - len(found)
-    older = f"; {more} older not shown" if more else ""
-    click.echo(f"No controller runs on {data_dir}; the newest journals there{older}:", err=True)
+    older = f" ({more} older ones are not shown)" if more else ""
+    click.echo(f"No controller serves {data_dir}. Its newest journals{older}:", err=True)
     return found
 
 
@@ -252,6 +261,6 @@ def _written(path: Path) -> float:
 
 
 def _closing(client: Client) -> Source:
-    """The controller behind a client that is closed when the command is over."""
+    """The controller behind a client, which is closed at the end of the command."""
     click.get_current_context().call_on_close(client.close)
     return FromController(client)

@@ -1,4 +1,4 @@
-"""``gravac status``: what controllers are doing, or what a trace tells."""
+"""``gravac status``: the jobs of controllers, or of a trace."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gravac.traces import TraceError
 from gravac.wording import printable
-from gravac_controller.cli.source import Nothing, Source, looking, sources, token_of
+from gravac_controller.cli.source import Source, SourceError, source_options, sources, token_of
 from gravac_controller.cli.wording import factor
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
@@ -18,14 +18,13 @@ from gravac_controller.views.models import JobView
 
 @click.command()
 @click.argument("source", required=False)
-@looking
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def status(source: str | None, data_dir: Path, token_file: Path | None, as_json: bool) -> None:
-    """Show jobs, one line each, with the reason of the decision in force.
+    """Show jobs, one line each, with the reason of the current decision.
 
-    SOURCE is a controller's address or a trace file. Without it: every controller that runs on the journals in the
-    current folder (./gravac-runs), else the one at port 8756, else the newest journals there. The same address in a
-    browser is the live page.
+    SOURCE is the address of a controller or a trace file. By default: all controllers that serve the journals in
+    ./gravac-runs, else the one at port 8756, else the newest journals. Open the address in a browser for the live page.
 
     \b
     Examples:
@@ -33,7 +32,7 @@ def status(source: str | None, data_dir: Path, token_file: Path | None, as_json:
       gravac status http://127.0.0.1:8756
       gravac status gravac-runs/my-job/journal.jsonl
     """
-    found = [_look(one) for one in sources(source, data_dir, token_of(token_file))]
+    found = [_read(one) for one in sources(source, data_dir, token_of(token_file))]
     if as_json:
         shown = [
             {"url": where, "jobs": [_facts(job) for job in jobs], "unreadable": unreadable}
@@ -53,13 +52,13 @@ def status(source: str | None, data_dir: Path, token_file: Path | None, as_json:
             console.print(f"{name} is not served: {printable(why)}")
 
 
-def _look(source: Source) -> tuple[str, list[JobView], dict[str, str]]:
+def _read(source: Source) -> tuple[str, list[JobView], dict[str, str]]:
     try:
         return source.where, source.jobs(), source.unreadable()
     except (ControllerError, TraceError) as error:
-        hint = ". A training prints its controller's address when it starts; `gravac serve` starts one that stays"
+        hint = ". A training logs its controller's address at its start; `gravac serve` starts a permanent controller"
         text = printable(str(error))
-        raise Nothing(text + (hint if "no controller answers" in text else "")) from None
+        raise SourceError(text + (hint if "no controller answers" in text else "")) from None
 
 
 def _table(jobs: list[JobView]) -> Table:

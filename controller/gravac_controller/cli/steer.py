@@ -1,4 +1,4 @@
-"""``gravac pin``, ``dense``, ``pause`` and ``resume``: an operator's order to a running job."""
+"""``gravac pin``, ``dense``, ``pause`` and ``resume``: give an order to a running job."""
 
 import getpass
 import json
@@ -15,30 +15,30 @@ from pydantic import ValidationError
 
 from gravac.protocol import Decision, Override
 from gravac.wording import did_you_mean, printable
-from gravac_controller.cli.source import DEFAULT_FOLDER, DEFAULT_URL, Nothing
+from gravac_controller.cli.source import DEFAULT_FOLDER, DEFAULT_URL, SourceError
 from gravac_controller.client import (
     Client,
     ControllerError,
     NoController,
+    OverrideState,
     Refused,
-    Seen,
-    left_for_us,
-    running,
+    owner_control_token,
+    running_controllers,
 )
 
 Action = Literal["pin", "dense", "pause", "resume"]
 CONTROL_TOKEN = "GRAVAC_CONTROLLER_CONTROL_TOKEN"
 POLL_SECONDS = 0.2
 TRIES = 5
-"""How often an order is given again because a window ended between looking and ordering."""
+"""Attempts to give an order where a window ends between reading the state and giving the order."""
 
 
 def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that all four commands have."""
+    """Add the options that all four commands have."""
     options = (
-        click.option("--url", help="Address of the controller; without it, the running one that has JOB."),
-        click.option("--note", default="", help="Why, for the journal, the page and the log."),
-        click.option("--actor", help="Who gives the order, for the journal [your user name]."),
+        click.option("--url", help="Address of the controller [the running one that has JOB]."),
+        click.option("--note", default="", help="Reason, for the journal, the live page and the log."),
+        click.option("--actor", help="Name of the operator, for the journal [your user name]."),
         click.option(
             "--wait",
             "wait_seconds",
@@ -46,20 +46,20 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
             default=60.0,
             show_default=True,
             metavar="SECONDS",
-            help="How long to wait for the decision that obeys; 0: only give the order.",
+            help="How long to wait until the order takes effect; 0: do not wait.",
         ),
         click.option(
             "--control-token-file",
             type=click.Path(path_type=Path, dir_okay=False),
-            help=f"File with the controller's control token; {CONTROL_TOKEN} does the same. Not needed by the owner of "
-            "the data folder where the controller was started with --owner-may-steer.",
+            help=f"File with the controller's control token [{CONTROL_TOKEN}]. The owner of the data folder does not "
+            "need it where the controller was started with --owner-may-steer.",
         ),
         click.option(
             "--data-dir",
             type=click.Path(path_type=Path),
             default=DEFAULT_FOLDER,
             show_default=True,
-            help="Folder of the journals, to find the controllers that run on it.",
+            help="Folder of the journals; used to find the controllers that serve it.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead."),
     )
@@ -73,10 +73,10 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("cf", type=click.FloatRange(min=1, max=1e9))
 @_steering
 def pin(job: str, cf: float, **given: Any) -> None:
-    """Have JOB send compression factor CF from the next window on, whatever its gain; 1 is dense.
+    """Pin JOB to compression factor CF from the next window on, regardless of its gain; 1 is dense.
 
-    The policy is not asked until `gravac resume JOB`. Steering is off unless the controller was started with it:
-    `gravac serve --owner-may-steer`, or GRAVAC_STEERING=owner for a controller that a training starts.
+    The order is in force until `gravac resume JOB`. Steering is off by default. Enable it with
+    `gravac serve --owner-may-steer`, or with GRAVAC_STEERING=owner for a controller that a training starts.
 
     \b
     Example:
@@ -89,7 +89,7 @@ def pin(job: str, cf: float, **given: Any) -> None:
 @click.argument("job")
 @_steering
 def dense(job: str, **given: Any) -> None:
-    """Have JOB send whole gradients from the next window on, until `gravac resume JOB`.
+    """Make JOB send uncompressed gradients from the next window on, until `gravac resume JOB`.
 
     \b
     Example:
@@ -102,7 +102,7 @@ def dense(job: str, **given: Any) -> None:
 @click.argument("job")
 @_steering
 def pause(job: str, **given: Any) -> None:
-    """Have JOB stop exploring and hold what it had settled on, until `gravac resume JOB`.
+    """Stop JOB from exploring: it uses the CF that it had chosen until `gravac resume JOB`.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def pause(job: str, **given: Any) -> None:
 @click.argument("job")
 @_steering
 def resume(job: str, **given: Any) -> None:
-    """Give the decision about JOB back to its policy, which goes on from where it was.
+    """Return control of JOB to its policy, which continues where it was.
 
     \b
     Example:
@@ -126,7 +126,7 @@ def resume(job: str, **given: Any) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an order. ``decision``: the one that obeys it; None: not yet. ``later``: a later order in force."""
+    """The result of an order. ``decision``: the one that follows it (None: not yet). ``later``: a newer order."""
 
     order: Override | None
     decision: Decision | None = None
@@ -155,7 +155,7 @@ def _give(
             outcome = _outcome(client, job, seen, wait_seconds)
             where = client.url
     except ControllerError as error:
-        raise Nothing(printable(str(error))) from None
+        raise SourceError(printable(str(error))) from None
     if as_json:
         order, decision = outcome.order, outcome.decision
         facts = {
@@ -166,15 +166,17 @@ def _give(
         }
         click.echo(json.dumps(facts))
     else:
-        for line in _told(job, outcome, wait_seconds):
+        for line in _lines(job, outcome, wait_seconds):
             click.echo(printable(line))
 
 
-def _order(client: Client, job: str, action: Action, cf: float | None, actor: str, note: str) -> Seen:
-    """Give the order about what holds now. Raises ControllerError, and click's own for what is no order."""
+def _order(
+    client: Client, job: str, action: Action, cf: float | None, actor: str, note: str
+) -> OverrideState:
+    """Give the order, based on the current state. Raises ControllerError; click.UsageError for an invalid order."""
     for left in reversed(range(TRIES)):
         try:
-            return client.order(job, action, actor=actor, seen=client.override(job), cf=cf, note=note)
+            return client.order(job, action, actor=actor, current=client.override(job), cf=cf, note=note)
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
             raise click.UsageError(f"--{field}: {error.errors()[0]['msg']}") from None
@@ -184,9 +186,9 @@ def _order(client: Client, job: str, action: Action, cf: float | None, actor: st
     raise AssertionError
 
 
-def _outcome(client: Client, job: str, given: Seen, seconds: float) -> Outcome:
-    """Wait for the decision that obeys. Raises ControllerError."""
-    order, until = given.view.waiting, time.monotonic() + seconds
+def _outcome(client: Client, job: str, state: OverrideState, seconds: float) -> Outcome:
+    """Wait for the decision that follows the order. Raises ControllerError."""
+    order, until = state.view.waiting, time.monotonic() + seconds
     if order is None:  # nothing to resume
         return Outcome(None)
     while True:
@@ -206,29 +208,29 @@ def _outcome(client: Client, job: str, given: Seen, seconds: float) -> Outcome:
         time.sleep(POLL_SECONDS)
 
 
-def _told(job: str, outcome: Outcome, waited: float) -> Iterator[str]:
+def _lines(job: str, outcome: Outcome, waited: float) -> Iterator[str]:
     if outcome.order is None:
-        yield f"{job}: no order is in force, so there is nothing to resume: the policy decides."
+        yield f"{job}: nothing to resume: no order is in force, the policy decides."
     elif outcome.decision is not None:
         yield f"{job}, epoch {outcome.decision.epoch}: {outcome.decision.reason}"
         if outcome.later is not None:
-            yield f"{job}: {outcome.later.actor} gave another order since: {outcome.later.action}."
+            yield f"{job}: {outcome.later.actor} has since given another order: {outcome.later.action}."
     elif outcome.ended:
-        yield f"{job} has ended; no window followed that could obey."
+        yield f"{job} has ended before the order could take effect."
     else:
-        none = f", but none has ended in {waited:g} s" if waited else ""
-        yield f"{job}: the order was taken. It takes effect with the next window{none}."
+        none = f"; none ended within {waited:g} s" if waited else ""
+        yield f"{job}: the order was accepted. It takes effect with the next window{none}."
 
 
 def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None) -> Client:
-    """The controller at ``url``, or the running one that has the job. Raises ControllerError, Nothing."""
+    """The controller at ``url``, or the running one that has the job. Raises ControllerError"""
     if url is not None:
         try:
-            return Client(url, token or left_for_us(data_dir, url))
+            return Client(url, token or owner_control_token(data_dir, url))
         except ValueError as error:
             raise click.UsageError(f"--{error}") from None
     known, asked = list[str](), list[str]()
-    for client in (*running(data_dir, token, steering=True), Client(DEFAULT_URL, token)):
+    for client in (*running_controllers(data_dir, token, steering=True), Client(DEFAULT_URL, token)):
         try:
             names = [one.job for one in client.jobs()]
         except NoController:
@@ -239,14 +241,14 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
         asked.append(client.url)
         client.close()
     if not asked:
-        raise Nothing(
-            f"no controller runs on the journals in {data_dir}, and none answers at {DEFAULT_URL}: name one with "
-            "--url, or the folder with --data-dir"
+        raise SourceError(
+            f"no controller serves {data_dir}, and none answers at {DEFAULT_URL}: give its address with --url, or its "
+            "folder with --data-dir"
         )
     listed = ", ".join(known) or "none"
-    raise Nothing(
+    raise SourceError(
         printable(
-            f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; there: {listed}. Or name a --url"
+            f"no job {job!r}{did_you_mean(job, known)} at {', '.join(asked)}; its jobs: {listed}. Or give another --url"
         )
     )
 
@@ -257,11 +259,11 @@ def _control_token(file: Path | None) -> str | None:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Nothing(f"--control-token-file {file} cannot be read: {error}") from None
+        raise SourceError(f"--control-token-file {file} cannot be read: {error}") from None
 
 
 def _user() -> str:
-    """The user's name as an order takes it."""
+    """The user's name in the form that an order accepts."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError, ImportError):

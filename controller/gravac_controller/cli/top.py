@@ -1,4 +1,4 @@
-"""``gravac top``: jobs as they run, in a terminal; plain lines where there is none."""
+"""``gravac top``: watch jobs, on a terminal screen or as plain lines."""
 
 import json
 import time
@@ -13,29 +13,37 @@ from rich.live import Live
 from gravac.traces import TraceError
 from gravac.wording import printable
 from gravac_controller.cli.screen import line, screen
-from gravac_controller.cli.source import FromTrace, Nothing, Source, choose, looking, one_source, token_of
+from gravac_controller.cli.source import (
+    FromTrace,
+    Source,
+    SourceError,
+    choose,
+    one_source,
+    source_options,
+    token_of,
+)
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
 DECISIONS = 8
 RECENT_WINDOWS = 900
-"""How far back the screen looks for them: what a controller has in memory."""
+"""How many windows back the screen searches for decisions: what a controller has in memory."""
 
 
 @click.command()
 @click.argument("source", required=False)
-@click.option("--job", help="Show this job in full; without it, the only one that runs.")
+@click.option("--job", help="The job to show in detail [the only one that runs].")
 @click.option(
     "--every",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0.1, max=3600),
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between updates.",
 )
-@click.option("--once", is_flag=True, help="Look once.")
-@looking
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a window instead.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
+@source_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per window instead.")
 def top(
     source: str | None,
     job: str | None,
@@ -45,11 +53,11 @@ def top(
     token_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Watch jobs run: the CF and why, step time and where it goes, ranks, decisions.
+    """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
 
-    SOURCE is a controller's address or a trace file; without it, the controller that runs on the journals in the
-    current folder (./gravac-runs), else the newest journal. In a terminal this is a screen that renews itself until
-    Ctrl-C; elsewhere, and with --json, a line for each window and one for each change of mind.
+    SOURCE is the address of a controller or a trace file. By default: the controller that serves the journals in
+    ./gravac-runs, else the newest journal there. In a terminal this is a screen that updates until Ctrl-C. Elsewhere,
+    and with --json, it prints a line for each window and for each decision that changes something.
 
     \b
     Examples:
@@ -60,9 +68,9 @@ def top(
     console = Console(highlight=False)
     try:
         watch = Watch(one_source(source, data_dir, token_of(token_file), job), job)
-        watch.look()
+        watch.update()
     except (ControllerError, TraceError) as error:
-        raise Nothing(printable(str(error))) from None
+        raise SourceError(printable(str(error))) from None
     once = once or isinstance(watch.source, FromTrace)
     try:
         if console.is_terminal and not as_json:
@@ -75,7 +83,7 @@ def top(
 
 @dataclass
 class Watch:
-    """What is known of a source, renewed by ``look``; ``note`` says why it could not be."""
+    """The state of a source, updated by ``update``. ``note``: why the last update failed, or empty."""
 
     source: Source
     wanted: str | None
@@ -83,33 +91,33 @@ class Watch:
     shown: JobView | None = None
     decisions: list[DecisionView] = field(default_factory=list)
     note: str = ""
-    _told: dict[str, int] = field(default_factory=dict)
+    _printed: dict[str, int] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Ask for everything again. Raises ControllerError, TraceError."""
+    def update(self) -> None:
+        """Read everything again. Raises ControllerError, TraceError."""
         self.jobs = self.source.jobs()
         try:
             self.shown = choose(self.jobs, self.wanted, self.source.where)
-        except Nothing:
+        except SourceError:
             if self.wanted is not None:
                 raise
             self.shown = None
         if self.shown is not None:
             self.decisions = self._latest(self.shown)
 
-    def look_again(self) -> None:
-        """The same, but a controller that is away for now is only noted."""
+    def try_update(self) -> None:
+        """Read everything again; an unreachable controller is only noted."""
         try:
-            self.look()
+            self.update()
             self.note = ""
         except ControllerError as error:
-            self.note = f"{error}; what is shown is old, trying again"
+            self.note = f"{error}; the data shown is old, retrying"
 
-    def news(self) -> list[tuple[JobView, WindowView, DecisionView | None]]:
-        """Windows that were not told yet, each with the decision on it. Raises ControllerError."""
+    def new_windows(self) -> list[tuple[JobView, WindowView, DecisionView | None]]:
+        """Windows that were not printed yet, each with the decision on it. Raises ControllerError."""
         found = []
         for job in self.jobs if self.shown is None else [self.shown]:
-            after = self._told.get(job.job)
+            after = self._printed.get(job.job)
             if job.latest is None or job.latest.report.window == after:
                 continue
             windows = list(self.source.windows(job.job, after))
@@ -119,7 +127,7 @@ class Watch:
                     one.decision.window, one
                 )  # a new start of the trainer repeats the last one
             found += [(job, view, decisions.get(view.report.window)) for view in windows]
-            self._told[job.job] = windows[-1].report.window if windows else job.latest.report.window
+            self._printed[job.job] = windows[-1].report.window if windows else job.latest.report.window
         return found
 
     def _latest(self, job: JobView) -> list[DecisionView]:
@@ -131,35 +139,35 @@ class Watch:
 
 
 def _screen(watch: Watch, console: Console, every: float, once: bool) -> None:
-    def drawn() -> Any:
+    def content() -> Any:
         return screen(watch.jobs, watch.shown, watch.decisions, watch.note)
 
     if once:
-        console.print(drawn())
+        console.print(content())
         return
-    with Live(drawn(), console=console, screen=True, auto_refresh=False) as live:
+    with Live(content(), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(every)
-            watch.look_again()
-            live.update(drawn(), refresh=True)
+            watch.try_update()
+            live.update(content(), refresh=True)
 
 
 def _lines(watch: Watch, every: float, once: bool, as_json: bool) -> None:
     noted = ""
     while True:
         try:
-            for job, view, after in watch.news():
+            for job, view, after in watch.new_windows():
                 click.echo(_json(job, view, after) if as_json else line(job, view, after))
         except ControllerError as error:
             watch.note = str(error)
         if watch.note != noted:
             noted = watch.note
             click.echo(printable(noted) if noted else "the controller answers again", err=True)
-        over = bool(watch.jobs) and all(job.state == "ended" for job in watch.jobs)
-        if once or over:
+        all_ended = bool(watch.jobs) and all(job.state == "ended" for job in watch.jobs)
+        if once or all_ended:
             return
         time.sleep(every)
-        watch.look_again()
+        watch.try_update()
 
 
 def _json(job: JobView, view: WindowView, after: DecisionView | None) -> str:

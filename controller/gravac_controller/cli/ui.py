@@ -14,22 +14,21 @@ from gravac_controller.server.listen import ListenError
 
 
 class CannotShow(click.ClickException):
-    """The trace cannot be read, or the port not be had; the message says why."""
+    """The trace cannot be read, or the port is taken. The message says why."""
 
     exit_code = 2
 
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path, exists=True))
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port [a free one].")
-@click.option("--open", "open_it", is_flag=True, help="Open it in the browser, too.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="TCP port [any free port].")
+@click.option("--open", "open_it", is_flag=True, help="Also open the page in a browser.")
 def ui(trace: Path, port: int, open_it: bool) -> None:
-    """Look at TRACE as the live page showed it, from its first window to its last.
+    """Show TRACE on the live page, at any window from the first to the last.
 
-    TRACE is a job's journal, or the folder it is in; gzipped is fine, and so is one that a running training still
-    writes: what is there now is shown. A long trace opens at once, as of the windows read so far, and goes on by
-    itself. A slider chooses the window as of which everything is shown. The page is served to this machine only, and
-    changes nothing. Ctrl-C ends it.
+    TRACE is the journal of a job, gzipped or not, or its folder; also the journal of a running job, up to its last
+    window. A long trace opens at once with the windows read so far. A slider selects the window that is shown. The page
+    is served to this machine only and is read-only. Ctrl-C ends it.
 
     \b
     Example:
@@ -39,10 +38,10 @@ def ui(trace: Path, port: int, open_it: bool) -> None:
     def started(url: str, job: ReplayedJob) -> None:
         windows = job.live.totals.windows
         last = "no window yet" if job.live.latest is None else f"{windows} windows"
-        more = "" if job.done and job.windows == windows else " so far, reading on"
+        more = "" if job.done and job.windows == windows else " so far, still reading"
         click.echo(f"{printable(job.name)}, {last}{more}, at {url}")
         if open_it and not webbrowser.open(url):
-            click.echo("no browser could be opened; open the address yourself", err=True)
+            click.echo("no browser could be opened; open the address manually", err=True)
 
     def finished(job: ReplayedJob) -> None:
         for note in job.notes:

@@ -1,6 +1,9 @@
-"""How the command line writes numbers."""
+"""How the command line formats numbers, times, sizes, paths and tables."""
 
+from collections.abc import Sequence
 from datetime import datetime
+
+from rich.table import Table
 
 from gravac.protocol import LinkSpec
 
@@ -22,12 +25,12 @@ def seconds(value: float | None) -> str:
 
 
 def clock(unix_seconds: float) -> str:
-    """A time of day, as it is here."""
+    """The local time of day."""
     return datetime.fromtimestamp(unix_seconds).strftime("%H:%M:%S")
 
 
 def number(value: float | None) -> str:
-    """Three digits that count; – when unknown."""
+    """Three significant digits; – when unknown."""
     if value is None:
         return "–"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -39,21 +42,29 @@ def factor(cf: float) -> str:
 
 
 def times(numerator: float | None, denominator: float | None) -> str:
-    """How many times more, as 5.0x; – when unknown."""
+    """The ratio as 5.00x; – when unknown."""
     if numerator is None or not denominator:
         return "–"
     return f"{numerator / denominator:.2f}x"
 
 
 def link(spec: LinkSpec | None) -> str:
-    """What network a job ran on."""
+    """The network that a job ran on."""
     if spec is None:
         return "the real network of this machine (loopback)"
     rate = spec.bits_per_second
     unit = next((f"{rate / scale:g} {name}" for name, scale in _RATES if rate >= scale), f"{rate:g} bit/s")
-    return (
-        f"EMULATED {unit}: transfers are held back as such a wire would, the machine's own network is faster"
-    )
+    return f"EMULATED {unit}: transfers are delayed as on such a link, the real network is faster"
 
 
 _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
+
+
+def table_of(texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table: columns of text, then columns of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in texts:
+        table.add_column(head, no_wrap=True)
+    for head in numbers:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table

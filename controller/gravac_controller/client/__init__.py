@@ -6,14 +6,15 @@
         for job in controller.jobs():
             print(job.job, job.state, job.cf, controller.job(job.job).decision.reason)
 
-Answers are the records of ``gravac_controller.views.models``. Errors, all ``ControllerError``: ``NoController`` (nobody
-answers there), ``NotAController`` (something else does, or another version), ``Refused`` (it says no, and why).
+Answers are the records of ``gravac_controller.views.models``. Errors, all subclasses of ``ControllerError``:
+``NoController`` (no answer), ``NotAController`` (another service or version), ``Refused`` (an HTTP error with its
+reason).
 """
 
-from gravac_controller.client.calls import Client, Seen
-from gravac_controller.client.errors import ControllerError, NoController, NotAController, Refused
-from gravac_controller.client.find import left_for_us, running
-from gravac_controller.client.stream import Message
+from gravac_controller.client.client import Client, OverrideState
+from gravac_controller.client.connection import ControllerError, NoController, NotAController, Refused
+from gravac_controller.client.discovery import owner_control_token, running_controllers
+from gravac_controller.client.events import Message
 
 __all__ = [
     "Client",
@@ -21,8 +22,8 @@ __all__ = [
     "Message",
     "NoController",
     "NotAController",
+    "OverrideState",
     "Refused",
-    "Seen",
-    "left_for_us",
-    "running",
+    "owner_control_token",
+    "running_controllers",
 ]

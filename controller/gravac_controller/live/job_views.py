@@ -57,6 +57,7 @@ def job_view(job: LiveJob) -> JobView:
         events=tuple(job.events),
         event_counts=dict(job.events_by_kind),
         missing_windows=job.missing_windows,
+        stale_seconds=job.stale_seconds,
         control_enabled=job.control_enabled,
         override=job.override,
         override_waiting=job.ordered,

@@ -263,9 +263,13 @@ class LiveJob:
         if self.ended:
             return "ended"
         last = self.last_report_time if self.last_report_time is not None else self.started_time
+        return "stale" if unix_now() - last > self.stale_seconds else "running"
+
+    @property
+    def stale_seconds(self) -> float:
+        """Seconds without a report after which the job is stale."""
         window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
-        limit = max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
-        return "stale" if unix_now() - last > limit else "running"
+        return max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
 
     def silent_seconds(self) -> float:
         """Return the seconds since the last registration or window; a decision follows each."""

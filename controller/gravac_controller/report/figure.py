@@ -1,111 +1,149 @@
-"""The main picture of a report for papers: CF and gain over steps, a line for each job, as SVG without dependencies."""
+"""The figure of a report: compression factor and gain over steps, a line for each job, as SVG or PNG.
+
+Drawn with matplotlib, which the extra ``gravac[plots]`` installs.
+"""
 
 import math
-from collections.abc import Callable, Sequence
-from html import escape
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from gravac_controller.report.lines import Lines
+from gravac.wording import printable
+from gravac_controller.extras import needs
+from gravac_controller.report.summary import TraceSummary
 
-WIDTH, PANEL, GAP = 720, 190, 34
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 30, 46
-A_ROW, LONGEST_NAME = 2, 40
-"""Jobs in a row of the legend, and as many letters of a name as fit there."""
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
-"""Okabe and Ito's, which colour-blind people tell apart."""
-DASHES = ("", "7 4", "2 3")
-At = Callable[[float], float]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
+"""The palette of Okabe and Ito, which color-blind readers can tell apart."""
+DASHES = ((1, 0), (7, 4), (2, 3))
+"""On and off, in points: the next pattern once every color has been used."""
+LONGEST_NAME = 40
+"""Characters of a name that fit in a legend of two columns."""
+DOTS_PER_INCH = 200
+GRID = "#e3e7eb"
 
 
-def svg(jobs: Sequence[Lines]) -> str:
-    """CF (logarithmic, from dense up) above gain. Text is escaped. Raises ValueError where no job has a window."""
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What is drawn of a job. By window: its first and last step, the CF sent, and the gain (None: unknown)."""
+
+    name: str
+    first: Sequence[float]
+    steps: Sequence[float]
+    cfs: Sequence[float]
+    gains: Sequence[float | None]
+
+    def factor_line(self) -> list[tuple[float, float]]:
+        """Corners (step, CF) of the line of the CF, which is constant within a window."""
+        found: list[tuple[float, float]] = []
+        for first, last, cf in zip(self.first, self.steps, self.cfs, strict=True):
+            if len(found) >= 2 and found[-1][1] == found[-2][1] == cf:
+                found[-1] = (last, cf)
+            else:
+                found += [(first, cf), (last, cf)]
+        return found
+
+    def gain_line(self) -> list[tuple[float, float]]:
+        """Points (step, gain); an unknown gain is NaN, which leaves a gap in the line."""
+        return [
+            (step, math.nan if gain is None else gain)
+            for step, gain in zip(self.steps, self.gains, strict=True)
+        ]
+
+
+def lines_of(summary: TraceSummary, name: str) -> Lines:
+    """The lines of one trace, labeled ``name``."""
+
+    def column(title: str) -> list[float]:
+        return [one.number(title) or 0.0 for one in summary.history.windows]
+
+    return Lines(
+        name=name,
+        first=column("first_step"),
+        steps=column("last_step"),
+        cfs=column("cf"),
+        gains=[one.number("gain") for one in summary.history.windows],
+    )
+
+
+def write_figure(jobs: Sequence[Lines], path: Path, form: Literal["svg", "png"]) -> None:
+    """Draw the CF (logarithmic, from dense upward) above the gain.
+
+    Raises:
+        ValueError: no job has a window.
+        MissingExtra: matplotlib is not installed.
+        OSError: ``path`` cannot be written.
+    """
     if not any(job.steps for job in jobs):
         raise ValueError("there is no window to draw")
-    last = max(max(job.steps) for job in jobs if job.steps)
-    highest = 1.15 * max(10.0, *(cf for job in jobs for cf in job.cfs))
-    top = TOP + (20 * math.ceil(len(jobs) / A_ROW) + 10 if len(jobs) > 1 else 0)
-    below = top + PANEL + GAP
-    height = below + PANEL + BOTTOM
-    x = _scale(0.0, max(last, 1.0), LEFT, WIDTH - RIGHT)
-    cf = _scale(0.0, math.log(highest), top + PANEL, top)
-    gain = _scale(0.0, 1.03, below + PANEL, below)
-    steps = round_numbers(last)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        'font-family="sans-serif" font-size="12" fill="#222">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
-        *_legend(jobs),
-        *_frame(top, "Compression factor", [(cf(math.log(one)), named(one)) for one in factors(highest)]),
-        *_frame(below, "Gain", [(gain(one), f"{one:g}") for one in (0.0, 0.25, 0.5, 0.75, 1.0)]),
-    ]
-    parts += [_text(x(step), below + PANEL + 18, f"{step:,.0f}", "middle") for step in steps]
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, height - 8, "Step", "middle"))
+    figure = new_figure(7.2, 5.2)
+    above, below = figure.subplots(2, 1, sharex=True)
+    handles = []
     for number, job in enumerate(jobs):
-        parts.append(_path([(x(step), cf(math.log(max(1.0, one)))) for step, one in job.held()], number))
-        parts += [_path([(x(step), gain(one)) for step, one in piece], number) for piece in job.known_gains()]
-    return "\n".join([*parts, "</svg>", ""])
+        handles += _line(above, job.factor_line(), number)
+        _line(below, job.gain_line(), number)
+    highest = 1.15 * max(10.0, *(cf for job in jobs for cf in job.cfs))
+    above.set(yscale="log", ylim=(0.9, highest), ylabel="Compression factor")
+    above.set_yticks(factor_ticks(highest), [factor_label(one) for one in factor_ticks(highest)])
+    above.minorticks_off()
+    below.set(ylim=(0, 1.03), ylabel="Gain", xlabel="Step")
+    for axes in (above, below):
+        axes.grid(color=GRID)
+    if len(jobs) > 1:
+        add_legend(figure, handles, [_short(job.name) for job in jobs], columns=2)
+    save(figure, path, form)
 
 
-def factors(highest: float) -> list[float]:
-    """CFs to label: 1, 2, 5 of each decade; only decades where they are many."""
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure of that many inches. Raises MissingExtra where matplotlib is not installed."""
+    with needs("plots", "matplotlib"):
+        from matplotlib.figure import Figure
+    return Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
+
+
+def add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str], columns: int) -> None:
+    """A legend above the axes. Names are shown as they are: ``$`` begins no formula."""
+    # A name that begins with an underscore would be left out.
+    shown = [f" {name}" if name.startswith("_") else name for name in map(printable, names)]
+    legend = figure.legend(handles, shown, loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def save(figure: "Figure", path: Path, form: Literal["svg", "png"]) -> None:
+    """Write the figure. The same figure gives the same SVG: no date, no random ids; text stays text."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "gravac", "svg.fonttype": "none"}):
+        figure.savefig(path, format=form, metadata={"Date": None} if form == "svg" else None)
+
+
+def factor_ticks(highest: float) -> list[float]:
+    """CFs to label: 1, 2 and 5 of each decade; only the decades where there are many."""
     digits = (1, 2, 5) if highest < 150 else (1,)
     found = [digit * 10.0**decade for decade in range(math.ceil(math.log10(highest))) for digit in digits]
     return [one for one in found if one <= highest]
 
 
-def named(cf: float) -> str:
-    """A CF as the page writes it."""
+def factor_label(cf: float) -> str:
+    """A CF as the live page writes it."""
     return "dense" if cf == 1 else f"{cf:,.0f}×"
 
 
-def round_numbers(last: float) -> list[float]:
-    """About six round numbers from 0 up to ``last``."""
-    raw = max(last, 1.0) / 6
-    decade = 10.0 ** math.floor(math.log10(raw))
-    every = next(step * decade for step in (1, 2, 5, 10) if step * decade >= raw)
-    return [every * number for number in range(int(last / every) + 1)]
-
-
-def style(number: int) -> tuple[str, str]:
-    """Colour and dashes of a job by its number."""
-    return COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-
-
-def _scale(low: float, high: float, start: float, end: float) -> At:
-    return lambda value: start + (end - start) * (value - low) / (high - low)
-
-
-def _frame(top: float, title: str, lines: Sequence[tuple[float, str]]) -> list[str]:
-    parts = [_text(LEFT, top - 8, title, bold=True)]
-    for y, label in lines:
-        parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e3e7eb"/>')
-        parts.append(_text(LEFT - 8, y + 4, label, "end"))
-    return parts
-
-
-def _legend(jobs: Sequence[Lines]) -> list[str]:
-    parts = []
-    for number, job in enumerate(jobs if len(jobs) > 1 else ()):
-        left = LEFT + (WIDTH - LEFT - RIGHT) / A_ROW * (number % A_ROW)
-        y = 18 + 20 * (number // A_ROW)
-        parts += [_path([(left, y - 4), (left + 24, y - 4)], number), _text(left + 30, y, _short(job.name))]
-    return parts
+def _line(axes: "Axes", points: Sequence[tuple[float, float]], number: int) -> list[Any]:
+    """Draw one line in the style of the ``number``-th job; a single point is a dot."""
+    dashes = DASHES[number // len(COLORS) % len(DASHES)]
+    marker = "." if len(points) == 1 else ""
+    steps, values = [x for x, _ in points], [y for _, y in points]
+    color = COLORS[number % len(COLORS)]
+    return axes.plot(steps, values, color=color, linewidth=1.3, dashes=dashes, marker=marker)
 
 
 def _short(name: str) -> str:
-    """The name, its middle left out where it is too long: its end tells runs apart."""
+    """The name; a long one without its middle, because its end distinguishes runs."""
     half = LONGEST_NAME // 2
     return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
-
-
-def _path(points: Sequence[tuple[float, float]], number: int) -> str:
-    colour, dashes = style(number)
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    if len(points) == 1:
-        return f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2" fill="{colour}"/>'
-    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="1.6"{dashed}/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start", bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'

@@ -1,26 +1,32 @@
-"""The live page as one file: its own markup, style and modules inlined, and the traces in place of a controller.
+"""The live page as one HTML file: markup, style and scripts inlined, and the traces as data instead of a controller.
 
-It opens from a file, asks nothing of any host, and its policy forbids it to: scripts and styles are allowed by hash.
+The page makes no requests, and its content security policy forbids them: scripts and styles are allowed by hash.
 """
 
+import json
 import re
 from base64 import b64encode
+from dataclasses import asdict
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from gravac_controller.page.files import STATIC, bundle
-from gravac_controller.report.data import document
-from gravac_controller.report.told import Told
+from gravac_controller.report.summary import TraceSummary, labels, thinning_note
+from gravac_controller.views.history import Plain, plain
 
 DATA = "report-data"
-"""Id of the element that holds what ``data.document`` gives (``static/report.js``)."""
+"""Id of the element that holds the JSON of ``document`` (``static/report.js``)."""
+FORMAT = 1
 _LINKED = re.compile(r' *<(?:script|link)\b[^>]*(?:src|href)="/static/([\w./-]+)"[^>]*>(?:</script>)?\n')
 _NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 WITHOUT_SCRIPT = '<noscript><p class="banner">This page draws charts and needs JavaScript.</p></noscript>'
 
 
-def page(told: list[Told], folder: Path = STATIC) -> str:
-    """The HTML of a report on these traces. ``folder`` holds the page. Raises OSError where it was left out."""
+def page(summaries: list[TraceSummary], folder: Path = STATIC) -> str:
+    """The HTML of a report. ``folder``: the files of the live page. Raises OSError where they are missing."""
     text = (folder / "index.html").read_text(encoding="utf-8")
     names = _LINKED.findall(text)
     icon = f"data:image/svg+xml;base64,{b64encode((folder / 'icon.svg').read_bytes()).decode()}"
@@ -40,8 +46,8 @@ def page(told: list[Told], folder: Path = STATIC) -> str:
     )
     tail = "\n".join(
         [
-            f'<script type="application/json" id="{DATA}">{document(told)}</script>',
-            *(f"<script>{_harmless(script)}</script>" for script in scripts),
+            f'<script type="application/json" id="{DATA}">{document(summaries)}</script>',
+            *(f"<script>{_checked(script)}</script>" for script in scripts),
             "</body>",
         ]
     )
@@ -53,7 +59,7 @@ def page(told: list[Told], folder: Path = STATIC) -> str:
 
 
 def policy(scripts: list[str], styles: list[str]) -> str:
-    """Nothing is allowed but these very scripts and styles, and pictures that are in the page."""
+    """The content security policy: only these scripts and styles, and images inside the page."""
     return "; ".join(
         [
             "default-src 'none'",
@@ -74,8 +80,36 @@ def _read(folder: Path, name: str) -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def _harmless(script: str) -> str:
-    """The script, which must not end its own element. Raises ValueError."""
+def _checked(script: str) -> str:
+    """The script. Raises ValueError where it would end its own element."""
     if "</script" in script.lower() or "<!--" in script:
-        raise ValueError("a script of the page holds the end of a script element, or the start of a comment")
+        raise ValueError(
+            "a script of the page contains the end of a script element, or the start of a comment"
+        )
     return script
+
+
+def document(summaries: list[TraceSummary]) -> str:
+    """The data of the page as JSON. ``<`` is escaped, so that no text can end the element."""
+    jobs = [_job(one, label) for one, label in zip(summaries, labels(summaries), strict=True)]
+    whole = {"format": FORMAT, "made_by": f"gravac {version('gravac')}", "jobs": jobs}
+    return json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
+
+
+def _job(summary: TraceSummary, label: str) -> Plain:
+    return {
+        "label": label,
+        "path": summary.path,
+        "job": _record(summary.view) | {"job": label},
+        "heat": _record(summary.heat),
+        **plain(list(summary.history.windows), summary.history.decisions(), exact=False),
+        "figures": asdict(summary.figures),
+        "notes": [*summary.notes, *filter(None, [thinning_note(summary)])],
+    }
+
+
+def _record(record: BaseModel) -> Plain:
+    found: Plain = record.model_dump(mode="json")
+    return found

@@ -196,6 +196,7 @@ class JobView(JobSummary):
     events: tuple[EventView, ...] = Field(description="The last 100, oldest first.")
     event_counts: dict[str, int] = Field(description="Number of events by kind, over the whole job.")
     missing_windows: int = Field(description="Windows that never arrived.")
+    stale_seconds: Seconds = Field(description="Seconds without a report after which the job is stale.")
     control_enabled: bool = Field(
         description="Whether operators may steer over HTTP, with the control token."
     )

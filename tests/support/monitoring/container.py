@@ -45,10 +45,14 @@ def ask(method: str, path: str, host: str, token: str | None = None, body: str |
     return answer.status, answer.read().decode()
 
 
-def main(told: dict[str, Any]) -> dict[str, Any]:
-    user, registration = told["user"], told["registration"]
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    user, registration = request["user"], request["registration"]
     prepare(user)
-    environment = {"PATH": os.environ["PATH"], **told["environment"], "GRAVAC_CONTROLLER_DATA_DIR": str(DATA)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        **request["environment"],
+        "GRAVAC_CONTROLLER_DATA_DIR": str(DATA),
+    }
     as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", *PRIVILEGES]
 
     def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -56,11 +60,11 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
             [*as_user, *command], env=environment, capture_output=True, cwd=DATA, check=False
         )
 
-    makes = [run(told["make_token"]).returncode for _ in range(2)]
+    makes = [run(request["make_token"]).returncode for _ in range(2)]
     token = SECRET.read_text()
-    unhealthy = run(told["health"]).returncode
+    unhealthy = run(request["health"]).returncode
     server = subprocess.Popen(
-        [*as_user, *told["serve"]],
+        [*as_user, *request["serve"]],
         env=environment,
         cwd=DATA,
         stdout=subprocess.PIPE,
@@ -69,7 +73,9 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
     try:
         until = time.monotonic() + 60
         while (
-            (healthy := run(told["health"]).returncode) and server.poll() is None and time.monotonic() < until
+            (healthy := run(request["health"]).returncode)
+            and server.poll() is None
+            and time.monotonic() < until
         ):
             time.sleep(0.1)
         answers = {
@@ -81,7 +87,7 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
         }
         began = time.monotonic()
         server.send_signal(signal.SIGTERM)
-        said, _ = server.communicate(timeout=30)
+        output, _ = server.communicate(timeout=30)
     finally:
         server.kill()
     return {
@@ -92,7 +98,7 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
         "answers": answers,
         "ended": server.returncode,
         "ending_seconds": time.monotonic() - began,
-        "said": said.decode(),
+        "output": output.decode(),
         "journals": [str(path.relative_to(DATA)) for path in DATA.glob("*/journal.jsonl")],
     }
 

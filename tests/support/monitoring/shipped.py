@@ -1,4 +1,4 @@
-"""What is shipped for Prometheus and Grafana, as the tests need it: the rules, the queries, the names they may use."""
+"""The files for Docker, Prometheus and Grafana as the tests need them: services, rules, queries, allowed names."""
 
 import json
 import re
@@ -13,6 +13,9 @@ from gravac_controller.metrics.service import DURATION, SERVICE
 from gravac_controller.metrics.table import TABLE
 
 ROOT = Path(__file__).parents[3]
+DOCKER = ROOT / "docker"
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROMETHEUS = ROOT / "dashboards/prometheus"
 DASHBOARD = ROOT / "dashboards/grafana/gravac.json"
 OF_PROMETHEUS = {
@@ -22,7 +25,7 @@ OF_PROMETHEUS = {
     "process_resident_memory_bytes",
     "process_start_time_seconds",
 }
-"""Names that Prometheus makes itself, or that every client of it exposes."""
+"""Names that Prometheus itself creates, or that every client exposes."""
 
 
 @dataclass(frozen=True)

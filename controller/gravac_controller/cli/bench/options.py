@@ -1,11 +1,11 @@
-"""What the benchmarks' options may be, and errors that say what to write."""
+"""Options of the benchmarks, with errors that show the expected form."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from gravac_controller.bench import rate
+from gravac_controller.bench.network import parse_rate
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEAST_ELEMENTS, MOST_ELEMENTS = 1000, 2**31 - 1
@@ -13,7 +13,10 @@ FACTOR = click.FloatRange(1.0, 1e6)
 """A compression factor."""
 
 as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object last, on stdout; the rest on stderr."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object on stdout at the end, and everything else on stderr.",
 )
 
 width = click.option(
@@ -26,18 +29,18 @@ width = click.option(
 
 
 def pairs(default: int) -> Callable[[Command], Command]:
-    """The option of how often to measure."""
+    """The option for the number of measured pairs."""
     return click.option(
         "--pairs",
         type=click.IntRange(3, 10_000),
         default=default,
         show_default=True,
-        help="Pairs of the two sides that count, beside the warm-up.",
+        help="Measured pairs, after the warm-up.",
     )
 
 
 def elements(*default: str) -> Callable[[Command], Command]:
-    """The option of how many elements a gradient has: one or several numbers."""
+    """The option for the number of elements of a gradient, repeatable."""
     return click.option(
         "--n",
         "counts",
@@ -46,12 +49,12 @@ def elements(*default: str) -> Callable[[Command], Command]:
         show_default=True,
         callback=lambda context, option, texts: tuple(_count(text) for text in texts),
         metavar="N",
-        help="Elements of a gradient: 10000000 or 1e7. Give it several times for several sizes.",
+        help="Elements of a gradient: 10000000 or 1e7. Repeatable.",
     )
 
 
 def factors(*default: float) -> Callable[[Command], Command]:
-    """The option of the CFs: one or several."""
+    """The option for the CFs, repeatable."""
     return click.option(
         "--cf",
         "factors",
@@ -60,31 +63,31 @@ def factors(*default: float) -> Callable[[Command], Command]:
         default=default,
         show_default=True,
         metavar="CF",
-        help="Nominal CF; give it several times for several.",
+        help="Nominal CF. Repeatable.",
     )
 
 
 def codec(default: str) -> Callable[[Command], Command]:
-    """The option of the codec."""
+    """The option for the codec."""
     return click.option(
         "--codec",
         default=default,
         show_default=True,
         callback=_codec,
         metavar="CODEC",
-        help="As `gravac codecs` lists them.",
+        help="Codec, one of `gravac codecs`.",
     )
 
 
 def largest(context: click.Context, option: click.Parameter, text: str) -> int:
-    """Callback of an option that is a number of elements."""
+    """The callback of an option that is a number of elements."""
     return _count(text)
 
 
 def link(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Callback of an option that is the rate of a link."""
+    """The callback of an option that is the bandwidth of a link."""
     try:
-        rate.parse(text)
+        parse_rate(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return text
@@ -96,7 +99,7 @@ def _codec(context: click.Context, option: click.Parameter, text: str) -> str:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise click.ClickException("compressing needs torch, which is not installed") from None
+        raise click.ClickException("compression needs torch, which is not installed") from None
     try:
         build(text)
     except ValueError as error:
@@ -110,7 +113,7 @@ def _count(text: str) -> int:
         count = float(text.replace("_", ""))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no number of elements; write for example 10000000 or 1e7"
+            f"{text!r} is not a number of elements; write for example 10000000 or 1e7"
         ) from None
     if not LEAST_ELEMENTS <= count <= MOST_ELEMENTS or count != int(count):
         raise click.BadParameter(

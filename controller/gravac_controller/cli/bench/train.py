@@ -1,4 +1,4 @@
-"""``gravac bench train``: methods against each other, over links of a set rate."""
+"""``gravac bench train``: compare training methods over links of a given bandwidth."""
 
 import sys
 from typing import Any
@@ -7,11 +7,8 @@ import click
 from rich.console import Console
 
 from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
-from gravac_controller.cli.bench import options as bench_options
-from gravac_controller.cli.bench import table as bench_table
-from gravac_controller.cli.bench.run import perform
-from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import seconds, size
+from gravac_controller.cli.bench import options, output
+from gravac_controller.cli.wording import seconds, size, table_of
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent")
@@ -22,33 +19,35 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     for method in methods:
         if not method.startswith(FORMS):
             raise click.BadParameter(
-                f"{method!r} is none of none, alone, dense, fp16, powersgd:RANK, agent/…"
+                f"{method!r} is not one of none, alone, dense, fp16, powersgd:RANK, agent/…"
             )
     if len(set(methods)) < len(methods) or not methods:
-        raise click.BadParameter("give every method once, separated by spaces")
+        raise click.BadParameter("give each method once, separated by spaces")
     return methods
 
 
-@click.command()
+@click.command(short_help="Train with several methods over slow links and compare them.")
 @click.option(
     "--link",
     default="100mbit",
     show_default=True,
-    callback=bench_options.link,
+    callback=options.link,
     metavar="RATE",
-    help="Rate of every host's link, each way: 100mbit, 1gbit, none (not slowed).",
+    help="Bandwidth of every host's link, in each direction: 100mbit, 1gbit, none (unlimited).",
 )
 @click.option(
     "--then",
     default=None,
-    callback=lambda context, option, text: (
-        None if text is None else bench_options.link(context, option, text)
-    ),
+    callback=lambda context, option, text: None if text is None else options.link(context, option, text),
     metavar="RATE",
-    help="Rate of the links from the middle of the rounds on; a second table says what became of each method.",
+    help="Bandwidth of the links in the second half of the rounds, with a second table of results.",
 )
 @click.option(
-    "--hosts", type=click.IntRange(2, 64), default=2, show_default=True, help="Hosts, one rank on each."
+    "--hosts",
+    type=click.IntRange(2, 64),
+    default=2,
+    show_default=True,
+    help="Number of hosts, with one rank each.",
 )
 @click.option(
     "--methods",
@@ -56,37 +55,41 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     show_default=True,
     callback=_methods,
     metavar="'METHOD …'",
-    help="Separated by spaces: none (DDP without its communication), alone (without DDP), dense (plain DDP), fp16 and "
-    "powersgd:RANK (PyTorch's own hooks), agent/COMPRESSOR/MEMORY/POLICY (a part may be empty: the default).",
+    help="Methods, separated by spaces: none (DDP without communication), alone (without DDP), dense (plain DDP), fp16 "
+    "and powersgd:RANK (PyTorch's hooks), agent/COMPRESSOR/MEMORY/POLICY (an empty part: its default).",
 )
 @click.option(
     "--steps",
     type=click.IntRange(2),
     default=60,
     show_default=True,
-    help="Training steps of each method, in whole blocks.",
+    help="Training steps per method, in whole blocks.",
 )
 @click.option(
-    "--block", type=click.IntRange(2), default=10, show_default=True, help="Steps between turns of methods."
+    "--block", type=click.IntRange(2), default=10, show_default=True, help="Steps per turn of a method."
 )
 @click.option(
-    "--warmup", type=click.IntRange(0), default=3, show_default=True, help="Steps of each block not timed."
+    "--warmup",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Untimed steps at the start of a block.",
 )
-@bench_options.width
+@options.width
 @click.option(
-    "--heldout", type=click.IntRange(1, 12), default=4, show_default=True, help="Held-out batches of a rank."
+    "--heldout", type=click.IntRange(1, 12), default=4, show_default=True, help="Held-out batches per rank."
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Of weights and data."
+    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
 )
 @click.option(
     "--decay",
     type=click.FloatRange(0.0, 1.0),
     default=0.0,
     show_default=True,
-    help="Share of the steps, the last ones, over which the learning rate falls to 0.",
+    help="Share of the steps, at the end, over which the learning rate decays to 0.",
 )
-@bench_options.as_json
+@options.as_json
 def train(
     link: str,
     then: str | None,
@@ -101,14 +104,14 @@ def train(
     decay: float,
     as_json: bool,
 ) -> None:
-    """Train over links of a set rate, by several methods in turn, and compare.
+    """Train over links of a given bandwidth with several methods in turn, and compare them.
 
-    Makes a network inside this machine, a namespace a host with shaped links between them (needs root, ip and tc),
-    and trains a language model on it. Every method has processes of its own and the same weights, data and
-    steps; they take turns, so that other load hits all alike. Without root the agent emulates the link, which is said,
-    and PyTorch's own hooks are left out.
+    Creates a network inside this machine, with a namespace for each host and shaped links between them (needs root, ip
+    and tc), and trains a language model on it. Each method has its own processes and the same weights, data and steps.
+    Methods take turns, so that other load affects all of them. Without root, the agent emulates the link and PyTorch's
+    hooks are skipped; the output says so.
 
-    Exit code 1 when a method failed or was left out.
+    Exit code 1 when a method failed or was skipped.
 
     \b
     Examples:
@@ -120,7 +123,7 @@ def train(
     if warmup >= block:
         raise click.UsageError(f"--warmup {warmup} must be below the steps of a block, {block}")
     if then is not None and steps // block < 2:
-        raise click.UsageError(f"--then needs two rounds at least: --steps {2 * block} or a smaller --block")
+        raise click.UsageError(f"--then needs at least two rounds: --steps {2 * block} or a smaller --block")
     benchmark = Benchmark(
         methods=methods,
         hosts=hosts,
@@ -135,7 +138,7 @@ def train(
         decay=decay,
     )
     try:
-        result = perform(lambda scratch, tell: run(benchmark, scratch, tell), _show, as_json)
+        result = output.perform(lambda scratch, progress: run(benchmark, scratch, progress), _show, as_json)
     except ChangeImpossible as error:
         raise click.UsageError(str(error)) from None
     if any(row["error"] for row in result["rows"]):
@@ -148,13 +151,13 @@ def _show(result: dict[str, Any], console: Console) -> None:
         network = f"EMULATED links of {result['link']}, paced by the agent itself ({result['no_network']})"
     elif result["no_network"]:
         network = f"this machine's loopback ({result['no_network']})"
-    bench_table.machine(result, console)
+    output.machine(result, console)
     console.print(f"{result['hosts']} hosts, {network}; {result['elements']:,} parameters")
     _table(result["rows"], console)
     if result["then"] is not None:
         console.print(f"then, links of {result['then']['link']}")
         _table(result["then"]["rows"], console)
-    console.print("Medians of a step; bytes of a step and rank; the limit is the speed of none.", style="dim")
+    console.print("Medians per step; bytes per step and rank; the limit is the speed of none.", style="dim")
 
 
 def _table(rows: list[dict[str, Any]], console: Console) -> None:

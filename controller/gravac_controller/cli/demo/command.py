@@ -1,4 +1,4 @@
-"""``gravac demo``: a real training on this machine, watched."""
+"""``gravac demo``: run and watch a real training on this machine."""
 
 import json
 import secrets
@@ -28,11 +28,11 @@ from gravac_controller.cli.demo.watch import Outcome, Watcher
 
 STEPS = {"lm": 500, "digits": 300}
 MODELS = {
-    "lm": "an LSTM that learns the source text of Python's own standard library, byte by byte",
-    "digits": "a small ResNet that learns scikit-learn's handwritten digits",
+    "lm": "an LSTM on the source text of Python's standard library, byte by byte",
+    "digits": "a small ResNet on scikit-learn's handwritten digits",
 }
 WIDTH = 132
-"""Columns where there is no terminal to ask."""
+"""Columns where there is no terminal."""
 
 
 def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
@@ -45,10 +45,10 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
 
 @click.command()
 @click.option(
-    "--task", type=click.Choice(list(STEPS)), default="lm", show_default=True, help="What to train."
+    "--task", type=click.Choice(list(STEPS)), default="lm", show_default=True, help="Model and data."
 )
 @click.option(
-    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Processes to train on."
+    "--ranks", type=click.IntRange(2, 64), default=2, show_default=True, help="Number of processes."
 )
 @click.option("--steps", type=click.IntRange(1), help="Training steps.  [default: lm 500, digits 300]")
 @click.option(
@@ -56,24 +56,24 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
     default="100mbit",
     show_default=True,
     metavar="RATE",
-    help="Emulate a network of this rate between the ranks (100mbit, 1gbit), since loopback is too fast to need "
-    "compression. none: no emulation, the truth about this machine.",
+    help="Emulate a network of this bandwidth between the ranks (100mbit, 1gbit), because loopback is too fast to need "
+    "compression. none: no emulation.",
 )
 @click.option(
     "--policy",
     default="gravac",
     show_default=True,
     callback=_policy,
-    help="Rule that decides: gravac, dense, static:cf=100, gravac:epsilon=0.3,ladder=geometric, …",
+    help="Policy: gravac, dense, static:cf=100, gravac:epsilon=0.3,ladder=geometric, …",
 )
 @click.option(
     "--window", type=click.IntRange(5), default=20, show_default=True, help="Steps between decisions."
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Of weights and data."
+    "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
 )
 @click.option(
-    "--compare", is_flag=True, help="Then train dense on the same link for the same steps, and show both."
+    "--compare", is_flag=True, help="Then repeat the training dense, on the same link, and compare."
 )
 @click.option(
     "--data-dir",
@@ -85,7 +85,10 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
 )
 @click.option("--open/--no-open", "open_page", default=False, help="Open the live page in a browser.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object last, on stdout; the rest on stderr."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object on stdout at the end, and everything else on stderr.",
 )
 def demo(
     task: str,
@@ -100,16 +103,16 @@ def demo(
     open_page: bool,
     as_json: bool,
 ) -> None:
-    """Train for real on this machine and watch the compression adapt.
+    """Train a small model on this machine and watch the compression adapt.
 
-    Starts the ranks with torchrun, prints the address of the live page first, and ends by itself with what was
-    decided in each window and why, the held-out loss, the bytes, and the trace. About two minutes on two cores.
+    Starts the ranks with torchrun and prints the address of the live page. At the end it prints the decision of each
+    window with its reason, the held-out loss, the bytes sent, and the path of the trace. Two minutes on two cores.
 
     \b
     Examples:
       gravac demo                      a 100 Mbit/s network, emulated
       gravac demo --compare            and the same training without compression
-      gravac demo --link none          the truth on loopback: it stays dense, and says why
+      gravac demo --link none          the real loopback: it leaves gradients uncompressed and says why
       gravac demo --policy static:cf=40
     """
     plan = Plan(
@@ -135,7 +138,7 @@ def demo(
             ) from None
         except KeyboardInterrupt:
             click.echo(
-                f"Stopped; everything it started has ended. Traces so far are in {data_dir}.", err=True
+                f"Stopped, with all processes it had started. The traces so far are in {data_dir}.", err=True
             )
             sys.exit(130)
     console.print()
@@ -146,12 +149,14 @@ def demo(
 
 def _train(plan: Plan, console: Console, scratch: Path, compare: bool, open_page: bool) -> Result:
     network = (
-        "this machine's loopback, not slowed" if plan.link == "none" else f"an EMULATED link of {plan.link}"
+        "this machine's loopback, without emulation"
+        if plan.link == "none"
+        else f"an EMULATED link of {plan.link}"
     )
     headline = f"Training   {MODELS[plan.task]}: {plan.ranks} ranks, {plan.steps} steps, over {network}"
     outcome = _watched(plan, console, scratch, headline, open_page)
     if outcome.trace is None:
-        raise click.ClickException("the training is done, but the agent kept no trace")
+        raise click.ClickException("the training is done, but the agent wrote no trace")
     figures = collect(outcome.trace)
     if not compare:
         return Result(plan, outcome, figures)
@@ -166,7 +171,7 @@ def _train(plan: Plan, console: Console, scratch: Path, compare: bool, open_page
 def _watched(plan: Plan, console: Console, scratch: Path, headline: str, open_page: bool) -> Outcome:
     with Watcher(console, plan, headline, open_page) as watcher, Training(plan, scratch) as training:
         for event in training.events():
-            watcher.take(event)
+            watcher.handle(event)
     return watcher.outcome
 
 
@@ -179,7 +184,7 @@ def _console(as_json: bool) -> Console:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command in order, with what it started, as Ctrl-C does."""
+    """Make SIGTERM end the command and the processes it has started, as Ctrl-C does."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)
@@ -192,7 +197,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _command() -> str:
-    """How gravac is called here, for a shell: by name where it is on the path, else as it was."""
+    """How to run gravac in this shell: by name where it is on the path, else as it was called."""
     if shutil.which("gravac"):
         return "gravac"
     program = Path(sys.argv[0])

@@ -1,4 +1,4 @@
-"""What a finished training amounts to: read from its journal, and nothing else."""
+"""The figures of a finished training, read from its journal."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,8 +11,11 @@ from gravac.traces import TraceError, read_trace
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """A job's history in numbers. Bytes are of all ranks; seconds are medians of settled steps on rank 0, per window,
-    and then over windows; None where no such step was taken. ``baseline``: dense steps of the warm-up."""
+    """A job's history in numbers.
+
+    Bytes: over all ranks. Seconds: median over windows of the median settled step of rank 0; None where there is no
+    such step. ``baseline``: dense steps of the warm-up.
+    """
 
     job: JobSpec
     windows: tuple[WindowReport, ...]
@@ -26,17 +29,17 @@ class Figures:
 
     @property
     def changes(self) -> int:
-        """How often the CF that the ranks were told to send changed."""
-        told = [decision.cf_candidate for decision in self.decisions]
-        return sum(before != after for before, after in pairwise(told))
+        """How often the candidate CF changed."""
+        factors = [decision.cf_candidate for decision in self.decisions]
+        return sum(before != after for before, after in pairwise(factors))
 
     def after(self, window: int) -> Decision | None:
-        """The decision made after a window."""
+        """The decision on a window."""
         return next((decision for decision in self.decisions if decision.window == window), None)
 
 
 def collect(path: Path) -> Figures:
-    """Read a job's journal. Raises gravac.traces.trace.TraceError when it cannot be read, or holds no job."""
+    """Read a job's journal. Raises gravac.traces.trace.TraceError when it cannot be read or has no job."""
     job: JobSpec | None = None
     windows: list[WindowReport] = []
     decisions: list[Decision] = []

@@ -1,4 +1,4 @@
-"""What ``gravac demo`` says in the end, for people and as one JSON object."""
+"""The summary of ``gravac demo``, as text and as one JSON object."""
 
 import shlex
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ from gravac_controller.cli.demo.watch import Outcome
 from gravac_controller.cli.wording import factor, link, number, seconds, size, times
 
 SETTLING_STEPS = 5
-"""Steps after the first one in hold that are left out when step times are compared."""
+"""Steps after the first one in hold that are excluded from the comparison of step times."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A demo that is over. ``dense``: the training to compare with, if one was asked for, and its figures if it had a
-    journal (plain DDP has none)."""
+    """A finished demo. ``dense``: the training to compare with, if any, and its figures if it has a journal."""
 
     plan: Plan
     outcome: Outcome
@@ -33,21 +32,21 @@ class Result:
 
     @property
     def speedup(self) -> float | None:
-        """Steps per second against dense, over the whole training."""
+        """Steps per second over those of dense, for the whole training."""
         if self.dense is None:
             return None
         return _ratio(self.outcome.steps_per_second, self.dense.steps_per_second)
 
     @property
     def hold_pair(self) -> tuple[float | None, float | None]:
-        """Median seconds of a step in hold, and of the very same steps of the dense training."""
+        """Median seconds of a step in hold, and of the same steps of the dense training."""
         phases = self.outcome.phases
         first = phases.index("hold") + SETTLING_STEPS if "hold" in phases else len(phases)
         here, there = self.outcome.step_seconds[first:], self.dense.step_seconds[first:] if self.dense else []
         return median(here) if here else None, median(there) if there else None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything a script may want. Bytes of all ranks, seconds, losses in nats per prediction."""
+        """The JSON object: bytes of all ranks, seconds, losses in nats per prediction."""
         figures, (held, same_steps) = self.figures, self.hold_pair
         facts: dict[str, Any] = {
             "job": self.plan.job,
@@ -80,22 +79,25 @@ class Result:
 
 
 def show(result: Result, console: Console, command: str) -> None:
-    """The table of windows, what it came to, and what to do next. ``command``: how gravac is called here."""
+    """Print the table of windows, the results, and the next commands. ``command``: how to run gravac here."""
     console.print(_windows(result.figures))
     figures, outcome = result.figures, result.outcome
     baseline, held = figures.baseline_step_seconds, figures.hold_step_seconds
     trace = display_path(outcome.trace or "")
     rows = [
         ("Network", link(figures.job.link)),
-        ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} predicted right"),
+        ("Held-out loss", f"{_loss(outcome)} nats, {_percent(outcome.heldout_accuracy)} accuracy"),
         ("Bytes sent", _saving(figures.payload_bytes, figures.dense_bytes)),
         ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
-        ("A step", f"dense {seconds(baseline)}, in hold {seconds(held)} ({times(baseline, held)} as fast)"),
+        (
+            "Step time",
+            f"dense {seconds(baseline)}, in hold {seconds(held)} ({times(baseline, held)} as fast)",
+        ),
     ]
     to_copy = [
         ("Trace", trace),
         ("Check it", f"{command} replay {shlex.quote(trace)} --check"),
-        ("See it again", f"{command} serve --data-dir {shlex.quote(str(result.plan.data_dir))}"),
+        ("Show it again", f"{command} serve --data-dir {shlex.quote(str(result.plan.data_dir))}"),
     ]
     if result.dense is not None:
         console.print()
@@ -109,7 +111,7 @@ def show(result: Result, console: Console, command: str) -> None:
     console.print(facts)
     for name, text in to_copy:
         console.print(name, style="bold")
-        console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, however long
+        console.print(text, soft_wrap=True, markup=False, highlight=False)  # one line, to be copied
 
 
 def _windows(figures: Figures) -> Table:
@@ -134,7 +136,7 @@ def _windows(figures: Figures) -> Table:
 
 
 def _measured(report: WindowReport, decision: Decision | None) -> tuple[float | None, float | None]:
-    """Gain and T_comp of the CF that the window ended with: as the policy judged it, else of the window as a whole."""
+    """Gain and T_comp of the last CF of the window: as the policy measured it, else of the whole window."""
     for row in () if decision is None else decision.candidates:
         if row.cf == report.cf and row.window == report.window:
             return row.gain, row.useful_samples_per_second
@@ -155,7 +157,7 @@ def _comparison(result: Result, dense: Outcome) -> Table:
     )
     speeds = outcome.steps_per_second, dense.steps_per_second
     table.add_row("steps per second", *(number(speed) for speed in speeds), times(*speeds))
-    table.add_row("a step, from hold on", seconds(held), seconds(same_steps), times(held, same_steps))
+    table.add_row("step time, from hold on", seconds(held), seconds(same_steps), times(held, same_steps))
     table.add_row("bytes sent", size(figures.payload_bytes), size(sent), times(figures.payload_bytes, sent))
     return table
 
@@ -172,7 +174,7 @@ def _decision(decision: dict[str, Any]) -> dict[str, Any]:
 
 
 def _saving(payload_bytes: int, dense_bytes: int) -> str:
-    return f"{size(payload_bytes)} where dense sends {size(dense_bytes)} ({times(dense_bytes, payload_bytes)} less)"
+    return f"{size(payload_bytes)}, dense: {size(dense_bytes)} ({times(dense_bytes, payload_bytes)} less)"
 
 
 def _loss(outcome: Outcome) -> str:

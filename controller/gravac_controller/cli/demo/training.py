@@ -1,4 +1,4 @@
-"""The processes of one demo training: started, followed, and ended, whatever happens."""
+"""The processes of a demo training: starts, follows and always ends them."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from gravac.wording import printable
 
 POLL_SECONDS = 0.1
 END_SECONDS = 15.0
-"""How long torchrun gets to end its ranks before it is killed (they then end by themselves)."""
+"""How long torchrun may take to end its ranks before it is killed (the ranks then end by themselves)."""
 TAIL_LINES = 25
 
 
@@ -37,7 +37,7 @@ class Plan:
     plain: bool = False
 
     def command(self, progress: Path) -> list[str]:
-        """The command line: torchrun on this machine alone, over the loopback interface."""
+        """The command line: torchrun on this machine, over the loopback interface."""
         launcher = ["torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
         trainer = ["gravac_agent.demo", "--task", self.task, "--steps", str(self.steps), "--link", self.link]
         trainer += ["--policy", self.policy, "--window", str(self.window), "--seed", str(self.seed)]
@@ -50,11 +50,11 @@ class Plan:
 
 
 class TrainingFailed(Exception):
-    """A training ended with an error; the message ends with the last lines that it wrote."""
+    """A training ended with an error; the message ends with its last lines."""
 
 
 class Training:
-    """``with Training(plan, scratch) as training: for event in training.events(): …``; leaving ends all of it."""
+    """``with Training(plan, scratch) as training: for event in training.events(): …``; leaving ends its processes."""
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
         self._plan = plan
@@ -72,7 +72,7 @@ class Training:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches us alone, and we end it in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the training in order
             )
         return self
 
@@ -84,13 +84,13 @@ class Training:
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(END_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: somebody is in a hurry
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C: do not wait
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What rank 0 tells, as it comes, until the training has ended. Raises TrainingFailed."""
+        """The events of rank 0 as they arrive, until the training ends. Raises TrainingFailed."""
         with self._progress.open(encoding="utf-8") as stream:
             while True:
                 ended = self._process.poll() is not None
@@ -104,7 +104,7 @@ class Training:
             )
 
     def tail(self) -> str:
-        """The last lines of what the ranks wrote, without torchrun's own summary."""
+        """The last lines of the ranks' output, without torchrun's summary."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         own = next((n for n, line in enumerate(lines) if "failed (exitcode" in line), len(lines))
         return "\n".join(map(printable, lines[:own][-TAIL_LINES:]))

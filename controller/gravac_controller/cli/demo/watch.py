@@ -1,4 +1,4 @@
-"""Showing a training while it runs: its page first, then a progress bar, or plain lines where there is no terminal."""
+"""Shows a running training: the address of its page, then a progress bar, or plain lines without a terminal."""
 
 import webbrowser
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from gravac_controller.cli.wording import factor, seconds
 
 @dataclass
 class Outcome:
-    """What rank 0 told of one training."""
+    """What rank 0 reported of one training."""
 
     heldout_loss: float | None = None
     heldout_accuracy: float | None = None
@@ -35,7 +35,7 @@ class Outcome:
 
 
 class Watcher:
-    """Takes a training's events and shows them; ``outcome`` grows with them."""
+    """Shows the events of a training and collects them in ``outcome``."""
 
     def __init__(self, console: Console, plan: Plan, headline: str, open_page: bool) -> None:
         self.outcome = Outcome()
@@ -51,7 +51,7 @@ class Watcher:
             disable=not console.is_terminal,
         )
         self._row: TaskID | None = None
-        self._told: tuple[float, str] | None = None
+        self._shown: tuple[float, str] | None = None
         self._reason = ""
 
     def __enter__(self) -> Self:
@@ -64,8 +64,8 @@ class Watcher:
     ) -> None:
         self._bar.stop()
 
-    def take(self, event: dict[str, Any]) -> None:
-        """One event of ``gravac_agent.demo.train.Progress``."""
+    def handle(self, event: dict[str, Any]) -> None:
+        """Show one event of ``gravac_agent.demo.report``."""
         match event["event"]:
             case "page":
                 self._page(event["url"], event["trace"])
@@ -81,7 +81,7 @@ class Watcher:
         if url is None:
             log = self._plan.data_dir / "controller.log"
             self._say(
-                f"Live page  none: the controller did not start (see {log}); training goes on without it"
+                f"Live page  none: the controller did not start (see {log}); training continues without it"
             )
         else:
             self._say(f"Live page  {url}")
@@ -94,8 +94,8 @@ class Watcher:
             self._say(self._headline)
         self.outcome.step_seconds.append(took)
         self.outcome.phases.append(phase)
-        if self._told != (cf, phase) and self.outcome.trace is not None:
-            self._told = (cf, phase)
+        if self._shown != (cf, phase) and self.outcome.trace is not None:
+            self._shown = (cf, phase)
             self._explain(step, self.outcome.trace)
         facts = f"loss {loss:.3f}  CF {factor(cf)}  {phase}  {seconds(took)}/step"
         if self._row is not None:
@@ -105,11 +105,11 @@ class Watcher:
             self._say(f"step {step:>4}/{self._plan.steps}  {facts}")
 
     def _explain(self, step: int, trace: Path) -> None:
-        """Say why the ranks changed what they do: the newest reason in the journal, once."""
+        """Show the newest reason in the journal, once."""
         try:
             reason = collect(trace).decisions[-1].reason
         except (TraceError, IndexError):
-            return  # training goes on without a journal, and the end will say so
+            return  # the summary reports a missing journal
         if reason != self._reason:
             self._reason = reason
             self._say(f"step {step - 1:>4}  {printable(reason)}")

@@ -1,4 +1,4 @@
-"""Questions to a trace and their answers, as plain data: what ``--json`` prints, and the tables and plots show."""
+"""Predictions from a trace as plain data, for ``--json``, the tables and the plot."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -24,16 +24,16 @@ from gravac.whatif.timemodel import CODING_POWER
 
 FACTORS = (1.0, 4.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 STRETCHES = 40
-"""Most changes of a policy's path that are told."""
+"""Maximum number of reported changes of a policy's path."""
 
 
 class Unanswerable(ValueError):
-    """The trace holds nothing to answer from; the message says what is missing."""
+    """The trace has too little data for a prediction. The message says what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Options as given; None: as recorded."""
+    """The options of the command. None: as recorded."""
 
     bandwidths: list[float] | None = None
     latency_seconds: float | None = None
@@ -45,7 +45,7 @@ class Question:
 
 
 def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, Any]:
-    """Everything asked. Raises Unanswerable, and TraceError from ``lines``."""
+    """Answer the question. Raises Unanswerable, and TraceError from ``lines``."""
     known = None
     if question.recorded_on is not None:
         bits, delay = question.recorded_on
@@ -112,18 +112,21 @@ def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
 
 
 def _factors(predictor: Predictor, question: Question) -> list[float]:
-    """Those asked for, or recorded and usual ones; of an aggregator of several rounds only recorded ones are known."""
+    """The CFs to compare: those of the question, else the recorded and some usual ones.
+
+    For an aggregator with several rounds, only the recorded CFs can be predicted.
+    """
     if question.cfs is not None:
         return sorted({1.0, *question.cfs})
-    told = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
-    return sorted({1.0, *(FACTORS if told else ()), *predictor.recording.by_cf})
+    predictable = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
+    return sorted({1.0, *(FACTORS if predictable else ()), *predictor.recording.by_cf})
 
 
 def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
     predictions = [predictor.predict(scenario, cf) for cf in cfs]
     epsilon = policy.spec().settings.get("epsilon", 0.0)
     chosen = best(predictions, float(epsilon) if isinstance(epsilon, int | float) else 0.0)
-    path, trouble = _walked(predictor, scenario, policy)
+    path, problem = _walked(predictor, scenario, policy)
     return {
         **_network(scenario.network),
         "ranks": scenario.ranks,
@@ -131,7 +134,7 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, cfs: lis
         "factors": [_factor(each) for each in predictions],
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
-        "path_unknown": trouble,
+        "path_unknown": problem,
         "cannot_know": predictor.unknowns(scenario, cfs),
     }
 
@@ -139,7 +142,7 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, cfs: lis
 def _walked(
     predictor: Predictor, scenario: Scenario, policy: Policy
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The policy's path, or why there is none."""
+    """The policy's path, or the reason why it cannot be predicted."""
     recording = predictor.recording
     samples = float(recording.samples or recording.windows * recording.spec.window_steps * recording.ranks)
     useful = recording.useful_samples or samples
@@ -156,22 +159,22 @@ def _network(network: Network) -> dict[str, float]:
     }
 
 
-def _factor(told: Prediction) -> dict[str, Any]:
+def _factor(prediction: Prediction) -> dict[str, Any]:
     return {
-        "cf": told.cf,
-        "step_seconds": told.step.seconds,
-        "low_seconds": told.low,
-        "high_seconds": told.high,
-        **{f"{name}_seconds": value for name, value in asdict(told.step).items()},
-        "payload_bytes": told.volume.payload_bytes,
-        "link_bytes": told.volume.link_bytes,
-        "collective": told.volume.collective,
-        "gain": told.gain.likely,
-        "gain_low": told.gain.low,
-        "gain_high": told.gain.high,
-        "gain_from": told.gain.why,
-        "samples_per_second": told.samples_per_second,
-        "useful_samples_per_second": told.useful_samples_per_second,
+        "cf": prediction.cf,
+        "step_seconds": prediction.step.seconds,
+        "low_seconds": prediction.low,
+        "high_seconds": prediction.high,
+        **{f"{name}_seconds": value for name, value in asdict(prediction.step).items()},
+        "payload_bytes": prediction.volume.payload_bytes,
+        "link_bytes": prediction.volume.link_bytes,
+        "collective": prediction.volume.collective,
+        "gain": prediction.gain.likely,
+        "gain_low": prediction.gain.low,
+        "gain_high": prediction.gain.high,
+        "gain_from": prediction.gain.why,
+        "samples_per_second": prediction.samples_per_second,
+        "useful_samples_per_second": prediction.useful_samples_per_second,
     }
 
 

@@ -1,9 +1,9 @@
-"""``gravac whatif``: a trace, and what it foretells of other networks, ranks, codecs and policies."""
+"""``gravac whatif``: predict step times and decisions on other networks, ranks, codecs and policies from a trace."""
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -12,18 +12,16 @@ from gravac import policies
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
-from gravac_controller.cli.whatif import plot as whatif_plot
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.whatif import show as whatif_show
-
-if TYPE_CHECKING:
-    from gravac_controller.cli.whatif.answer import Question
+from gravac_controller.cli.whatif.plot import draw
+from gravac_controller.cli.whatif.show import show
+from gravac_controller.extras import MissingExtra
 
 PIPED_WIDTH = 160
 
 
 class Unusable(click.ClickException):
-    """The trace cannot be read, or holds nothing to fit a model to."""
+    """The trace cannot be read, or has too little data for a prediction."""
 
     exit_code = 2
 
@@ -44,45 +42,46 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
     "bandwidths",
     callback=quantities.listed(quantities.bandwidth),
     metavar="RATE,…",
-    help="Nominal rate of each rank's link: 1Gbit, or 100M,1G,10G [as recorded].",
+    help="Nominal bandwidth of each rank's link: 1Gbit, or 100M,1G,10G [as recorded].",
 )
 @click.option(
     "--latency",
     callback=quantities.single(quantities.latency),
     metavar="TIME",
-    help="Of a message between two ranks: 50us, 0.2ms [as recorded].",
+    help="Latency of a message between two ranks: 50us, 0.2ms [as recorded].",
 )
 @click.option(
     "--ranks",
     "counts",
     callback=quantities.listed(quantities.ranks),
     metavar="N,…",
-    help="Ranks, each with the batch it had: 64, or 2..1024 (doubled) [as recorded].",
+    help="Number of ranks, at the recorded batch per rank: 64, or 2..1024 (doubling) [as recorded].",
 )
+@click.option("--compressor", metavar="CODEC", help="Codec, one of `gravac codecs` [as recorded].")
 @click.option(
-    "--compressor", metavar="CODEC", help="Another codec, as `gravac codecs` lists them [as recorded]."
-)
-@click.option(
-    "--policy", callback=_policy, metavar="POLICY", help="gravac:epsilon=0.3, static:cf=100 … [as recorded]."
+    "--policy",
+    callback=_policy,
+    metavar="POLICY",
+    help="Policy: gravac:epsilon=0.3, static:cf=100, … [as recorded].",
 )
 @click.option(
     "--cf",
     "factors",
     callback=quantities.listed(quantities.factor),
     metavar="CF,…",
-    help="Compression factors to compare; dense is among them anyway [those recorded, and 4 to 1000].",
+    help="Compression factors to compare, in addition to dense [the recorded ones, and 4 to 1000].",
 )
 @click.option(
     "--recorded-on",
     callback=quantities.single(quantities.network),
     metavar="RATE[,TIME]",
-    help="The network of the trace, if you know it: 200Mbit,100us [fitted].",
+    help="Network on which the trace was recorded, if known: 200Mbit,100us [fitted].",
 )
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE.svg",
-    help="Draw it, too.",
+    help="Also draw the answer, as SVG; needs pip install 'gravac[plots]'.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def whatif(
@@ -97,11 +96,11 @@ def whatif(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Foretell from TRACE what a step would take elsewhere, which CF would be best, and what the policy would do.
+    """Predict from TRACE the step time elsewhere, the best CF, and the decisions of a policy.
 
-    TRACE is a job's journal, or the folder it is in. A model of a step's time is fitted to its windows: computing,
-    encoding and decoding, the network, and what hides behind backward. Every answer says how far it may be off, and
-    what the trace cannot tell. The more CFs a trace has, dense among them, the more it tells.
+    TRACE is the journal of a job, or its folder. A model of the step time is fitted to its windows: compute, encoding
+    and decoding, network, and overlap with backward. Every prediction has an interval, and the output lists what the
+    trace does not determine. Traces with more CFs, including dense, give better predictions.
 
     \b
     Examples:
@@ -111,12 +110,14 @@ def whatif(
     """
     if plot is not None and plot.suffix.lower() != ".svg":
         raise click.BadParameter(
-            f"{str(plot)!r} does not end in .svg; only SVG is drawn", param_hint="--plot"
+            f"{str(plot)!r} does not end in .svg; plots are written as SVG", param_hint="--plot"
         )
     answer = _answered(trace, bandwidths, latency, counts, compressor, policy, factors, recorded_on)
     if plot is not None:
         try:
-            plot.write_text(whatif_plot.draw(answer), encoding="utf-8")
+            draw(answer, plot)
+        except MissingExtra as error:
+            raise click.ClickException(f"--plot: {error}") from None
         except OSError as error:
             message = f"{str(plot)!r} cannot be written: {error.strerror}"
             raise click.BadParameter(message, param_hint="--plot") from None
@@ -124,7 +125,7 @@ def whatif(
         click.echo(json.dumps(answer))
         return
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    whatif_show.show(answer, console)
+    show(answer, console)
 
 
 def _answered(
@@ -138,16 +139,14 @@ def _answered(
     recorded_on: tuple[float, float | None] | None,
 ) -> dict[str, Any]:
     try:
-        from gravac_controller.cli.whatif import answer as whatif_answer
+        from gravac_controller.cli.whatif.answer import Question, Unanswerable, answer
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise click.ClickException(
-            "sizes of payloads are computed with torch, which is not installed"
-        ) from None
+        raise click.ClickException("predictions need torch, which is not installed") from None
     if compressor is not None:
         _check_codec(compressor)
-    question: Question = whatif_answer.Question(
+    question = Question(
         bandwidths=bandwidths,
         latency_seconds=latency,
         ranks=counts,
@@ -158,10 +157,10 @@ def _answered(
     )
     try:
         lines = read_trace(trace / ACTIVE if trace.is_dir() else trace)
-        return whatif_answer.answer(lines, str(trace), question)
+        return answer(lines, str(trace), question)
     except TraceError as error:
         raise Unusable(printable(str(error))) from None
-    except whatif_answer.Unanswerable as error:
+    except Unanswerable as error:
         raise Unusable(printable(f"{trace}: {error}")) from None
 
 
@@ -174,7 +173,7 @@ def _check_codec(text: str) -> None:
         raise click.BadParameter(str(error), param_hint="--compressor") from None
     if known is None:
         raise click.BadParameter(
-            f"{text!r} sends what follows from the shapes of the parameters, which no trace holds; choose a codec that "
-            "`gravac codecs` lists as a compressor",
+            f"the payload of {text!r} depends on the shapes of the parameters, which traces do not have; choose a "
+            "compressor from `gravac codecs`",
             param_hint="--compressor",
         )

@@ -1,104 +1,139 @@
 """The plot of ``gravac whatif``: T_comp by CF for one scenario; for a sweep, dense and the best CF."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gravac_controller.cli.whatif import svg
+from gravac.wording import printable
 from gravac_controller.cli.whatif.show import rate
-from gravac_controller.cli.whatif.svg import Series
 from gravac_controller.cli.wording import factor
+from gravac_controller.report.figure import COLORS, GRID, add_legend, new_figure, save
 
-SPEED = "samples a second"
+SPEED = "samples per second"
+MOST_TICKS = 12
+"""Values of x that are labeled; of more of them every second, third, …"""
 
 
-def draw(answer: dict[str, Any]) -> str:
-    """The SVG document."""
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """``points``: (x, y), x ascending, all above 0. ``band``: (low, high) for each point, or empty."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float]] = ()
+    color: int = 0
+    dashed: bool = False
+
+
+def draw(answer: dict[str, Any], path: Path) -> None:
+    """Write the plot as SVG.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        OSError: ``path`` cannot be written.
+    """
     scenarios: list[dict[str, Any]] = answer["scenarios"]
     if len(scenarios) == 1:
-        return _by_factor(scenarios[0])
+        _by_factor(scenarios[0], path)
+        return
     rates = {each["bandwidth_bits_per_second"] for each in scenarios}
     counts = {each["ranks"] for each in scenarios}
     if len(rates) >= len(counts):
-        return _sweep(
-            scenarios, "bandwidth_bits_per_second", rate, "bandwidth of a link", "ranks", "{} ranks".format
-        )
-    return _sweep(scenarios, "ranks", "{:g}".format, "ranks", "bandwidth_bits_per_second", rate)
+        series = _sweep(scenarios, "bandwidth_bits_per_second", "ranks", "{} ranks".format)
+        x_label, x_text = "bandwidth of a link", rate
+    else:
+        series = _sweep(scenarios, "ranks", "bandwidth_bits_per_second", rate)
+        x_label, x_text = "ranks", "{:g}".format
+    chart("T_comp: samples per second times the gain", x_label, series, x_text, path)
 
 
-def _by_factor(scenario: dict[str, Any]) -> str:
+def chart(
+    title: str, x_label: str, series: Sequence[Series], x_text: Callable[[float], str], path: Path
+) -> None:
+    """Write lines on logarithmic axes, with a tick at the values of x, as SVG.
+
+    Raises:
+        ValueError: there is no point, or one that is not above 0.
+        MissingExtra: matplotlib is not installed.
+        OSError: ``path`` cannot be written.
+    """
+    xs = sorted({x for one in series for x, _ in one.points})
+    if not xs or min(value for one in series for point in one.points for value in point) <= 0:
+        raise ValueError("nothing to draw: no values above 0")
+    columns = 3
+    figure = new_figure(7.6, 4.4 + 0.2 * math.ceil(len(series) / columns))
+    axes = figure.subplots()
+    handles = []
+    for one in series:
+        color = COLORS[one.color % len(COLORS)]
+        at, values = zip(*one.points, strict=True)
+        handles += axes.plot(at, values, "--" if one.dashed else "-", color=color, marker="o", markersize=4)
+        if one.band:
+            low, high = zip(*one.band, strict=True)
+            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=SPEED)
+    axes.set_title(printable(title), fontsize=11, loc="left", parse_math=False)
+    ticks = xs[:: math.ceil(len(xs) / MOST_TICKS)]
+    axes.set_xticks(ticks, [x_text(x) for x in ticks])
+    axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(color=GRID)
+    add_legend(figure, handles, [one.name for one in series], columns)
+    save(figure, path, "svg")
+
+
+def _by_factor(scenario: dict[str, Any], path: Path) -> None:
+    """T_sys and T_comp of one scenario by CF, each with its prediction interval."""
     rows = scenario["factors"]
-    series = [_speeds("T_sys: all", scenario, rows, 0)]
+    series = [
+        Series(
+            name="T_sys: all samples",
+            points=[(row["cf"], row["samples_per_second"]) for row in rows],
+            band=[_interval(row, row["samples_per_second"]) for row in rows],
+        )
+    ]
     known = [row for row in rows if row["useful_samples_per_second"]]
     if known:
+        bands = [_interval(row, row["useful_samples_per_second"]) for row in known]
         series.append(
             Series(
-                name="T_comp: × gain",
+                name="T_comp: samples × gain",
                 points=[(row["cf"], row["useful_samples_per_second"]) for row in known],
                 band=[
-                    (
-                        row["useful_samples_per_second"]
-                        * row["step_seconds"]
-                        / row["high_seconds"]
-                        * _low(row),
-                        row["useful_samples_per_second"]
-                        * row["step_seconds"]
-                        / row["low_seconds"]
-                        * _high(row),
-                    )
-                    for row in known
+                    (low * row["gain_low"] / row["gain"], high * row["gain_high"] / row["gain"])
+                    for row, (low, high) in zip(known, bands, strict=True)
                 ],
-                colour=1,
+                color=1,
             )
         )
     title = f"{scenario['ranks']} ranks on {rate(scenario['bandwidth_bits_per_second'])}, {scenario['compressor']}"
-    return svg.chart(title, "compression factor", SPEED, series, factor)
+    chart(title, "compression factor", series, factor, path)
 
 
-def _low(row: dict[str, Any]) -> float:
-    return float(row["gain_low"] / row["gain"])
-
-
-def _high(row: dict[str, Any]) -> float:
-    return float(row["gain_high"] / row["gain"])
-
-
-def _speeds(name: str, scenario: dict[str, Any], rows: Sequence[dict[str, Any]], colour: int) -> Series:
-    return Series(
-        name=name,
-        points=[(row["cf"], row["samples_per_second"]) for row in rows],
-        band=[
-            (
-                row["samples_per_second"] * row["step_seconds"] / row["high_seconds"],
-                row["samples_per_second"] * row["step_seconds"] / row["low_seconds"],
-            )
-            for row in rows
-        ],
-        colour=colour,
-    )
+def _interval(row: dict[str, Any], speed: float) -> tuple[float, float]:
+    """The slowest and fastest speed that the prediction interval of the step time allows."""
+    return speed * row["step_seconds"] / row["high_seconds"], speed * row["step_seconds"] / row["low_seconds"]
 
 
 def _sweep(
-    scenarios: Sequence[dict[str, Any]],
-    along: str,
-    x_text: Callable[[float], str],
-    x_label: str,
-    apart: str,
-    name: Callable[[Any], str],
-) -> str:
-    """A line of dense and one of the best CF for each value of ``apart``."""
+    scenarios: Sequence[dict[str, Any]], along: str, group_by: str, name: Callable[[Any], str]
+) -> list[Series]:
+    """For each value of ``group_by``: a line of dense and one of the best CF, over ``along``."""
     series: list[Series] = []
-    for number, value in enumerate(dict.fromkeys(each[apart] for each in scenarios)):
-        some = sorted(
-            (each for each in scenarios if each[apart] == value), key=lambda each: float(each[along])
+    for number, value in enumerate(dict.fromkeys(each[group_by] for each in scenarios)):
+        group = sorted(
+            (each for each in scenarios if each[group_by] == value), key=lambda each: float(each[along])
         )
-        dense = [(each[along], each["factors"][0]["samples_per_second"]) for each in some]
-        series.append(Series(name=f"{name(value)}, dense", points=dense, colour=number, dashed=True))
+        dense = [(each[along], each["factors"][0]["samples_per_second"]) for each in group]
+        series.append(Series(name=f"{name(value)}, dense", points=dense, color=number, dashed=True))
         best = [
             (each[along], row["useful_samples_per_second"])
-            for each in some
+            for each in group
             for row in each["factors"]
             if row["cf"] == each["best_cf"]
         ]
         if best:
-            series.append(Series(name=f"{name(value)}, best CF", points=best, colour=number))
-    return svg.chart("T_comp: samples a second, times the gain", x_label, SPEED, series, x_text)
+            series.append(Series(name=f"{name(value)}, best CF", points=best, color=number))
+    return series

@@ -1,4 +1,4 @@
-"""Options that are quantities with units, or several of them: bandwidths, latencies, numbers of ranks, CFs."""
+"""Options with units, or lists of them: bandwidths, latencies, numbers of ranks, CFs."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _LEAST_RATE = 1e3
 
 
 def bandwidth(text: str) -> float:
-    """``1Gbit``, ``100M``, ``2.5gbit/s`` to bits a second. Raises ValueError saying what to write."""
+    """``1Gbit``, ``100M``, ``2.5gbit/s`` to bits a second. Raises ValueError that shows the expected form."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit)?(?:/s)?", text.strip().lower())
     bits = float(match[1]) * _RATES[match[2]] if match else 0.0
     if not _LEAST_RATE <= bits <= 1e15:
@@ -27,7 +27,7 @@ def bandwidth(text: str) -> float:
 
 
 def latency(text: str) -> float:
-    """``50us``, ``0.2ms``, ``1s`` to seconds. Raises ValueError saying what to write."""
+    """``50us``, ``0.2ms``, ``1s`` to seconds. Raises ValueError that shows the expected form."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|ms|us|µs|ns)", text.strip().lower())
     seconds = float(match[1]) * _TIMES[match[2]] if match else -1.0
     if not 0.0 <= seconds <= 10.0:
@@ -36,12 +36,14 @@ def latency(text: str) -> float:
 
 
 def ranks(text: str) -> list[int]:
-    """``64``, or ``2..1024``: doubled from the first up to the last. Raises ValueError saying what to write."""
+    """``64``, or ``2..1024``: doubled from the first up to the last. Raises ValueError that shows the expected form."""
     match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text.strip())
     first = int(match[1]) if match else 0
     last = int(match[2] or first) if match else 0
     if not 1 <= first <= last <= MOST_RANKS:
-        raise ValueError(f"{text!r} is not from 1 to {MOST_RANKS} ranks; write for example 64 or 2..1024")
+        raise ValueError(
+            f"{text!r} is not a number of ranks from 1 to {MOST_RANKS}; write for example 64 or 2..1024"
+        )
     found = [first]
     while 2 * found[-1] <= last:
         found.append(2 * found[-1])
@@ -49,7 +51,7 @@ def ranks(text: str) -> list[int]:
 
 
 def factor(text: str) -> float:
-    """A compression factor; ``dense`` is 1. Raises ValueError saying what to write."""
+    """A compression factor; ``dense`` is 1. Raises ValueError that shows the expected form."""
     try:
         cf = 1.0 if text.strip() == "dense" else float(text)
     except ValueError:
@@ -74,7 +76,7 @@ def listed(
             value = _read(read, part)
             found += [one for one in (value if isinstance(value, list) else [value]) if one not in found]
         if len(found) > MOST_VALUES:
-            raise click.BadParameter(f"{text!r} gives {len(found)} values; give at most {MOST_VALUES}")
+            raise click.BadParameter(f"{text!r} has {len(found)} values; give at most {MOST_VALUES}")
         return found
 
     return parse
@@ -86,7 +88,7 @@ def single(read: Callable[[str], T]) -> Callable[[click.Context, click.Parameter
 
 
 def network(text: str) -> tuple[float, float | None]:
-    """``200Mbit`` or ``200Mbit,50us``: bits a second, seconds or None. Raises ValueError saying what to write."""
+    """``200Mbit`` or ``200Mbit,50us``: bit/s, and seconds or None. Raises ValueError that shows the expected form."""
     rate, comma, delay = text.partition(",")
     return bandwidth(rate), latency(delay) if comma else None
 

@@ -1,17 +1,16 @@
-"""Answers of ``gravac whatif`` on a terminal: a table of CFs for one scenario, a line a scenario for a sweep."""
+"""Predictions of ``gravac whatif`` on a terminal: a table of CFs for one scenario, a row per scenario for a sweep."""
 
 from typing import Any
 
 from rich.console import Console
 
 from gravac.wording import printable
-from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import factor, number, size
+from gravac_controller.cli.wording import factor, number, size, table_of
 from gravac_controller.cli.wording import seconds as brief
 
 
 def show(answer: dict[str, Any], console: Console) -> None:
-    """All of it."""
+    """Print the whole answer."""
     _recorded(answer, console)
     scenarios = answer["scenarios"]
     if len(scenarios) == 1:
@@ -19,10 +18,10 @@ def show(answer: dict[str, Any], console: Console) -> None:
         _path(answer, scenarios[0], console)
     else:
         _sweep(scenarios, console)
-    unsaid = list(dict.fromkeys(line for each in scenarios for line in each["cannot_know"]))
-    if unsaid:
-        console.print("What this trace cannot tell, and what was taken for it:", style="bold")
-        for line in unsaid:
+    unknown = list(dict.fromkeys(line for each in scenarios for line in each["cannot_know"]))
+    if unknown:
+        console.print("Not determined by this trace, with the assumption made:", style="bold")
+        for line in unknown:
             console.print(f"- {printable(line)}")
     for note in answer["notes"]:
         console.print(f"note: {printable(note)}")
@@ -49,12 +48,12 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
         f"on {rate(was['bandwidth_bits_per_second'])}"
     )
     console.print(
-        f"A step: {brief(model['compute_seconds'])} computing, {brief(model['compress_seconds'])} + "
+        f"A step: {brief(model['compute_seconds'])} compute, {brief(model['compress_seconds'])} + "
         f"{model['compress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{model['coding_power']:g} encoding n elements, "
         f"{model['decompress_seconds_per_coded'] * 1e9:.2g} ns · n / CF^{model['coding_power']:g} decoding, "
         f"{brief(model['waiting_seconds'])} waiting; "
-        f"of a transfer up to {brief(model['hidden_seconds'])} hide. Steps are {model['spread']:.1%} off it; told to "
-        f"±{2 * model['error']:.0%}."
+        f"up to {brief(model['hidden_seconds'])} of a transfer hidden behind backward. "
+        f"Fit error {model['spread']:.1%}, prediction interval ±{2 * model['error']:.0%}."
     )
     console.print()
 
@@ -68,8 +67,8 @@ def _factors(scenario: dict[str, Any], console: Console) -> None:
         f"On {_where(scenario)}, {scenario['ranks']} ranks, {printable(scenario['compressor'])}:",
         style="bold",
     )
-    heads = ("Step", "Likely", "Computing", "Coding", "Network", "Payload", "Samples/s", "Gain", "T_comp")
-    table = table_of(("CF", "Meet by"), heads)
+    heads = ("Step", "Interval", "Compute", "Coding", "Network", "Payload", "Samples/s", "Gain", "T_comp")
+    table = table_of(("CF", "Collective"), heads)
     for row in scenario["factors"]:
         table.add_row(
             factor(row["cf"]) + (" *" if row["cf"] == scenario["best_cf"] else ""),
@@ -85,7 +84,9 @@ def _factors(scenario: dict[str, Any], console: Console) -> None:
             number(row["useful_samples_per_second"]),
         )
     console.print(table)
-    console.print("* the highest T_comp (samples/s · gain) that keeps the policy's epsilon", style="dim")
+    console.print(
+        "* the highest T_comp (samples/s · gain) with a gain of at least the policy's epsilon", style="dim"
+    )
     console.print()
 
 
@@ -93,7 +94,7 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
     path = scenario["path"]
     console.print(f"Policy {answer['policy']['name']}:", style="bold")
     if path is None:
-        console.print(f"cannot be told: {printable(scenario['path_unknown'])}.")
+        console.print(f"cannot be predicted: {printable(scenario['path_unknown'])}.")
         console.print()
         return
     table = table_of(("Window", "CF", "Phase", "Rule"), ())
@@ -105,8 +106,8 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
     console.print(table)
     was = answer["recorded"]
     console.print(
-        f"As much as the trace delivered ({number(was['useful_samples'])} samples · gain) after "
-        f"{_long(path['seconds_to_useful_samples'])} and {size(path['payload_bytes'])} of payload a rank; as many "
+        f"It reaches the samples · gain of the trace ({number(was['useful_samples'])}) after "
+        f"{_long(path['seconds_to_useful_samples'])} and {size(path['payload_bytes'])} of payload per rank, and its "
         f"samples ({was['samples']:,}) after {_long(path['seconds_to_samples'])}. Recorded: {_long(was['seconds'])}."
     )
     console.print()
@@ -118,11 +119,11 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
         "Dense",
         "Best CF",
         "Step",
-        "Likely",
+        "Interval",
         "T_comp",
-        "Of dense",
-        "Policy ends at",
-        "Delivered after",
+        "vs dense",
+        "Final CF",
+        "Time to target",
     )
     table = table_of(("Network",), heads)
     for each in scenarios:
@@ -144,15 +145,15 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "Best CF: the highest T_comp (samples/s · gain); of dense: T_comp over the samples/s of dense. Delivered: as "
-        "many samples · gain as the trace.",
+        "Best CF: the highest T_comp (samples/s · gain). vs dense: T_comp over the samples/s of dense. Final CF: where "
+        "the policy ends. Time to target: until the samples · gain of the trace are reached.",
         style="dim",
     )
     console.print()
 
 
 def _long(value: float) -> str:
-    """Seconds as people say them: 42 s, 3.2 min, 5.1 h."""
+    """A long duration: 42 s, 3.2 min, 5.1 h."""
     for scale, unit in ((3600.0, "h"), (60.0, "min")):
         if value >= 2 * scale:
             return f"{value / scale:.1f} {unit}"

@@ -1,4 +1,6 @@
-// Reading the controller's REST answers, and its clock.
+// The controller's REST answers, its clock, and the windows older than the snapshot's.
+
+import { rowOf } from "./rows.js";
 
 const TIMEOUT_MS = 8000;
 const SKEW_LIMIT_SECONDS = 2;  // a Date header is whole seconds; less than this is noise
@@ -26,7 +28,7 @@ export async function getJson(path, timeout = TIMEOUT_MS) {
   return answer.json();
 }
 
-/** {tag}: what an order has to name, so that nobody overrides what they have not seen. Raises what getJson raises. */
+/** {tag}: the ETag of the override, which an order must name. Raises what getJson raises. */
 export async function orderState(job) {
   const answer = await fetch(jobPath(job, "/override"), { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
   if (!answer.ok) throw await refusal(answer);
@@ -62,4 +64,35 @@ export async function listJobs() {
     path = body.next === null ? null : `/v1/jobs?after=${encodeURIComponent(body.next)}`;
   }
   return { jobs, unreadable };
+}
+
+const MOST_WINDOWS = 20_000, LARGEST_PAGE = 500;
+const RANK_ROWS_A_PAGE = 50_000;  // the controller has to read them, though they are not sent: smaller pages of wide jobs
+
+/**
+ * Windows and decisions before window `before`, for `state`, unless the view has moved on; of a very long job the newest
+ * only. Raises what getJson raises.
+ */
+export async function readHistory(state, spec, before, stillWanted) {
+  const start = Math.max(-1, before - MOST_WINDOWS - 1);
+  const rows = [], decisions = [], limit = Math.max(10, Math.min(LARGEST_PAGE, Math.floor(RANK_ROWS_A_PAGE / spec.world_size)));
+  for await (const views of pages(jobPath(spec.job, "/windows?ranks=false&"), limit, start, before)) {
+    if (!stillWanted()) break;
+    for (const view of views) if (view.report.window < before) rows.push(rowOf(view));
+  }
+  for await (const views of pages(jobPath(spec.job, "/decisions?"), LARGEST_PAGE, start, before)) {
+    if (!stillWanted()) break;
+    for (const view of views) if (view.decision.window < before) decisions.push(view);
+  }
+  if (stillWanted()) state.prepend(rows, decisions);
+}
+
+async function* pages(path, limit, start, before) {
+  let query = start < 0 ? "" : `&after=${start}`;
+  for (;;) {
+    const { items, next } = await getJson(`${path}limit=${limit}${query}`);
+    yield items;
+    if (next === null || Number.parseInt(next, 10) >= before) return;
+    query = `&after=${encodeURIComponent(next)}`;
+  }
 }

@@ -1,9 +1,9 @@
-// A window that was picked: what was decided on it, why, and on what evidence.
+// A window in detail: the line about the one under the cursor, and the card of the one that was picked.
 
-import { $, Facts, el, setHidden, setText } from "./dom.js";
-import { cf, clock, count, digits, fine, known, seconds, times } from "./format.js";
 import { now } from "./api.js";
-import { PHASE, RULE, say } from "./words.js";
+import { $, el, Facts, setHidden, setText } from "./dom.js";
+import { cf, clock, count, digits, fine, known, seconds, times } from "./format.js";
+import { PHASE, RULE, nameOf } from "./words.js";
 
 export class Card {
   /** onPick(window or null); onCopy(): copy a link to this view. */
@@ -16,7 +16,7 @@ export class Card {
     this.facts = new Facts(list);
     this.before = button("‹ Earlier change", "key: [", () => onPick(this.earlier));
     this.after = button("Later change ›", "key: ]", () => onPick(this.later));
-    const copy = button("Copy a link", "A link that opens this page here", onCopy);
+    const copy = button("Copy link", "A link to this view", onCopy);
     const close = button("Close", "key: Esc", () => onPick(null));
     this.box.append(el("div", { class: "title-row" }, this.title, el("p", { class: "card-buttons" }, this.before, this.after, copy, close)),
       this.meta, this.reason, list);
@@ -35,7 +35,7 @@ export class Card {
     this.after.disabled = this.later === null;
     setText(this.title, titleOf(view, window));
     setText(this.meta, metaOf(view, row, window));
-    setText(this.reason, view === null ? "The decision on this window is not in what this page holds; the trace has it." : view.reason);
+    setText(this.reason, view === null ? "This page does not have the decision on this window; the trace does." : view.reason);
     this.facts.set(evidence(view, row, state.job.baseline_step_seconds));
   }
 }
@@ -57,20 +57,20 @@ function metaOf(view, row, window) {
   if (row !== undefined) parts.push(`step ${count(row.last)}`);
   const time = view?.time ?? row?.time ?? null;
   if (known(time)) parts.push(clock(time, now()));
-  if (view !== null) parts.push(`epoch ${count(view.epoch)}`, say(PHASE, view.phase).toLowerCase(), `rule: ${say(RULE, view.rule)}`);
+  if (view !== null) parts.push(`epoch ${count(view.epoch)}`, nameOf(PHASE, view.phase).toLowerCase(), `rule: ${nameOf(RULE, view.rule)}`);
   return parts.join(" · ");
 }
 
-/** What was known when it was decided: the window itself, and the dense step it is compared with. */
+/** The evidence for the decision: the window, and the dense step that it is compared with. */
 function evidence(view, row, base) {
   const unknown = row === undefined;
   const against = (value) => (view === null || value === null ? "" : value >= view.epsilon ? `≥ ε ${digits(view.epsilon)}` : `below ε ${digits(view.epsilon)}`);
   const faults = unknown ? 0 : row.nonfinite + row.failed;
   return [
-    ["sent", "Sent", unknown ? null : cf(row.cf), unknown ? "" : say(PHASE, row.phase).toLowerCase()],
+    ["sent", "Sent", unknown ? null : cf(row.cf), unknown ? "" : nameOf(PHASE, row.phase).toLowerCase()],
     ["gain", "Gain", unknown ? null : digits(row.gain), unknown ? "" : against(row.gain)],
     ["candidate", "Candidate's gain", unknown || row.gainCandidate === null ? null : digits(row.gainCandidate), unknown ? "" : against(row.gainCandidate)],
-    ["owed", "Owed steps τ", unknown ? null : digits(row.owed), unknown ? "" : `residual ratio ${digits(row.residual)}`],
+    ["backlog", "Backlog τ", unknown ? null : digits(row.backlog), unknown ? "" : `residual ratio ${digits(row.residual)}`],
     ["step", "Step", unknown ? null : seconds(row.seconds / (row.last - row.first + 1)), known(base) ? `dense: ${seconds(base)}` : ""],
     ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !known(row.useful) ? "" : `T_comp ${digits(row.useful)} samples/s`],
     ["wire", "On the wire", unknown ? null : times(row.wire), ""],
@@ -78,4 +78,19 @@ function evidence(view, row, base) {
     ["faults", "Faults", faults > 0 ? count(faults) : null, faults > 0 ? `${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : ""],
     ["limits", "Limits", view === null ? null : `ε ${digits(view.epsilon)}`, view === null ? "" : `minimum ${cf(view.minimum)}, candidate ${cf(view.cf)}`],
   ];
+}
+
+/** index: entry under the cursor; null: nothing is pointed at. */
+export function showReadout(state, index) {
+  const row = index === null ? undefined : state.rows[index];
+  if (row === undefined) {
+    const first = state.rows[0];
+    setText($("readout"), state.trimmed && first ? `Windows before ${count(first.window)} are in the trace only.` : "");
+    return;
+  }
+  const decided = state.log(false).find((view) => view.window === row.window);
+  const faults = row.nonfinite + row.failed > 0 ? ` · ${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : "";
+  const then = decided ? ` · then: ${decided.reason}` : "";
+  setText($("readout"), `Window ${count(row.window)} · step ${count(row.last)} · ${clock(row.time, now())} · `
+    + `${cf(row.cf)} · ${nameOf(PHASE, row.phase).toLowerCase()} · epoch ${count(row.epoch)}${faults}${then}`);
 }

@@ -3,12 +3,10 @@
 import { el, setHidden, setText } from "./dom.js";
 import { known, NONE } from "./format.js";
 import { bind, gestures } from "./gestures.js";
-import { stackOrder, swatch } from "./legend.js";
-import { FONT, LEFT_AXIS, axisLabels } from "./look.js";
 import { drawMarks } from "./marks.js";
-import { areaFill, softFill } from "./paint.js";
+import { stackOrder, swatch, FONT, LEFT_AXIS, axisLabels, areaFill, softFill } from "./style.js";
+import { cssColor } from "./theme.js";
 import { nearest, thin } from "./thin.js";
-import { colour } from "./theme.js";
 
 const HEIGHT = 190, WIDE_HEIGHT = 220;
 
@@ -49,10 +47,10 @@ export class Chart {
     });
   }
 
-  /** Read from the page what drawing needs: its width and colours. */
+  /** Read from the page what drawing needs: its width and colors. */
   measure() {
     this.width = this.plot.clientWidth;
-    for (const { color } of this.spec.series) colour(color);
+    for (const { color } of this.spec.series) cssColor(color);
   }
 
   /** Draw the columns between two places. */
@@ -60,7 +58,7 @@ export class Chart {
     if (this.box.hidden) return;
     if (this.u === null) this.u = new window.uPlot(this.options(), this.data(columns, span), this.plot);
     else this.u.setData(this.data(columns, span));
-    if (!(this.u.cursor.left >= 0)) this.say(null);
+    if (!(this.u.cursor.left >= 0)) this.showValues(null);
   }
 
   /** Forget the canvas: the axis or the theme has changed. */
@@ -79,14 +77,14 @@ export class Chart {
   }
 
   /** Put the cursor on entry `at` of the columns. */
-  point(at) {
+  moveCursor(at) {
     const { u } = this;
     if (u === null) return;
     u.setCursor({ left: u.valToPos(this.group.x[at], "x"), top: u.bbox.height / 2 / devicePixelRatio }, true, false);
   }
 
   /** Legend values of entry `at`, or of the newest one (null). */
-  say(at) {
+  showValues(at) {
     const { columns } = this.group;
     const here = at ?? columns.length - 1;
     this.spec.series.forEach((series, i) => {
@@ -99,8 +97,8 @@ export class Chart {
 
   options() {
     const { spec, group } = this;
-    const grid = { stroke: () => colour("--grid"), width: 1 };
-    const axis = { stroke: () => colour("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
+    const grid = { stroke: () => cssColor("--grid"), width: 1 };
+    const axis = { stroke: () => cssColor("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
     return {
       width: this.width || 300, height: this.height, padding: [10, 20, 0, 0], legend: { show: false },
       cursor: {
@@ -121,7 +119,7 @@ export class Chart {
       hooks: {
         setCursor: [(u) => {
           const at = u.cursor.left >= 0 ? nearest(group.x, u.posToVal(u.cursor.left, "x")) : null;
-          this.say(at);
+          this.showValues(at);
           group.onAt(at);
         }],
         setSelect: [(u) => group.selected(u)],
@@ -135,7 +133,7 @@ export class Chart {
 function seriesOptions(series) {
   const { stepped } = window.uPlot.paths;
   return {
-    label: series.label, stroke: () => colour(series.color), width: series.width, dash: series.dash, points: { show: showPoints },
+    label: series.label, stroke: () => cssColor(series.color), width: series.width, dash: series.dash, points: { show: showPoints },
     fill: series.hatch !== undefined ? areaFill(series.color, series.hatch) : series.area ? softFill(series.color) : undefined,
     paths: series.stepped ? stepped({ align: -1, extend: true }) : undefined,
   };

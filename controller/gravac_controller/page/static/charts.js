@@ -6,7 +6,6 @@ import { chartKey } from "./keys.js";
 import { Pin } from "./pin.js";
 import { SPECS } from "./specs.js";
 import { inside, nearest } from "./thin.js";
-import { along, closer, translate } from "./zoom.js";
 
 export class Charts {
   /** grid: where they go. onAt(index or null): the cursor is on that window. onView(): axis or zoom changed. onPick(window or null). */
@@ -61,7 +60,7 @@ export class Charts {
     this.show(this.state);  // as many points as there are pixels now
   }
 
-  /** Draw all anew: the theme has changed. */
+  /** Redraw everything: the theme has changed. */
   rebuild() {
     this.drop();
     if (this.state !== null) this.show(this.state);
@@ -69,7 +68,7 @@ export class Charts {
 
   setAxis(axis) {
     if (axis === this.axis) return;
-    if (this.zoomed && this.state !== null) this.range = translate(this.x, this.columns[axis], this.range);
+    if (this.zoomed && this.state !== null) this.range = translated(this.x, this.columns[axis], this.range);
     this.axis = axis;
     this.rebuild();
     this.onView();
@@ -88,14 +87,14 @@ export class Charts {
   }
 
   /** Zoom in (factor below 1) or out around a value of the axis. */
-  closer(factor, middle) {
-    const range = closer(this.all, this.range, factor, middle);
+  zoomAround(factor, middle) {
+    const range = rangeAround(this.all, this.range, factor, middle);
     if (range !== this.range) this.zoom(range);
   }
 
   /** Move along by a share of what is in view, to the right when positive. */
   pan(share) {
-    if (this.zoomed) this.zoom(along(this.all, this.range, share));
+    if (this.zoomed) this.zoom(shifted(this.all, this.range, share));
   }
 
   /** The person dragged over a part of a chart. */
@@ -127,4 +126,25 @@ export class Charts {
   onKey(event) {
     if (this.state !== null && this.columns.length > 0) chartKey(event, this);
   }
+}
+
+/** In (factor below 1) or out around a value. The same range when it cannot come any closer. */
+function rangeAround(all, range, factor, middle) {
+  const [from, to] = range ?? all;
+  const found = [Math.max(all[0], middle - (middle - from) * factor), Math.min(all[1], middle + (to - middle) * factor)];
+  if (found[0] <= all[0] && found[1] >= all[1]) return null;
+  return found[1] - found[0] > 1e-6 * (all[1] - all[0]) ? found : range;
+}
+
+/** Along by a share of the range's width, to the right when positive, as far as there is something. */
+function shifted(all, [from, to], share) {
+  const width = to - from;
+  const start = Math.max(all[0], Math.min(all[1] - width, from + share * width));
+  return [start, start + width];
+}
+
+/** The same windows on another axis: values `a` of the old one, `b` of the new; null when fewer than two are in it. */
+function translated(a, b, [from, to]) {
+  const first = a.findIndex((value) => value >= from), last = a.findLastIndex((value) => value <= to);
+  return first >= 0 && last > first ? [b[first], b[last]] : null;
 }

@@ -5,11 +5,11 @@ import { $, el, setHidden } from "./dom.js";
 import { bytes, cf, count, digits, duration, fine, known, percent, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
 import { SPECS } from "./specs.js";
 
-const COLOURS = ["--blue", "--orange", "--green", "--purple", "--red", "--ink"], DASHES = [undefined, [7, 5], [2, 4]];
+const COLORS = ["--blue", "--orange", "--green", "--purple", "--red", "--ink"], DASHES = [undefined, [7, 5], [2, 4]];
 const FIGURES = [
   ["Loss, last logged", "loss", fine], ["Step, median of windows", "step_seconds_median", seconds],
-  ["Useful samples a second", "useful_samples_per_second", digits], ["Sent", "payload_bytes", bytes],
-  ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in them", "seconds", duration],
+  ["Useful samples per second", "useful_samples_per_second", digits], ["Sent", "payload_bytes", bytes],
+  ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in windows", "seconds", duration],
 ];
 const LINES = [
   { id: "cf", title: "Compression factor", of: (row) => row.cf, format: cf, axis: cf, stepped: true },
@@ -83,7 +83,7 @@ function columns(jobs, place) {
 function spec({ id, title, format, axis, stepped }, jobs) {
   const { log, range, splits } = SPECS.find((one) => one.id === id);
   const series = jobs.map(({ label }, i) => ({
-    label, column: `${id}${i}`, color: COLOURS[i % COLOURS.length], dash: DASHES[Math.floor(i / COLOURS.length) % DASHES.length],
+    label, column: `${id}${i}`, color: COLORS[i % COLORS.length], dash: DASHES[Math.floor(i / COLORS.length) % DASHES.length],
     width: 2, stepped, format, value: (found, at) => lastKnown(found[`${id}${i}`], at),
   }));
   return { id: `compare-${id}`, title, note: "", log, range, splits, axis, series };

@@ -3,9 +3,8 @@
 import { $, el, setHidden, setText } from "./dom.js";
 import { NONE, cf, count, digits, known, tickPercent } from "./format.js";
 import { dots, level } from "./marks.js";
-import { FONT, LEFT_AXIS } from "./look.js";
-import { softFill } from "./paint.js";
-import { colour } from "./theme.js";
+import { FONT, LEFT_AXIS, softFill } from "./style.js";
+import { cssColor } from "./theme.js";
 
 const HEIGHT = 250;
 const CFS = Array.from({ length: 61 }, (_, i) => 10 ** (i / 20));  // as gravac.protocol.GainCurve has it
@@ -27,9 +26,9 @@ export class Curve {
     this.plot = el("div", { class: "plot", id: "curve-plot", role: "img" });
     this.note = el("p", { class: "muted small" });
     const item = (mark, text) => el("li", {}, el("span", { class: `swatch ${mark}`, "aria-hidden": "true" }), text);
-    this.would = el("li", {}, el("span", { class: "swatch line blue", "aria-hidden": "true" }), "would keep", this.value);
+    this.would = el("li", {}, el("span", { class: "swatch line blue", "aria-hidden": "true" }), "predicted gain", this.value);
     box.append(el("ul", { class: "legend" }, this.would, item("dotted red", "ε"), item("ring blue", "in force"),
-      item("disc orange", "measured"), item("cross red", "keeps too little")), this.plot, this.note);
+      item("disc orange", "measured"), item("cross red", "too little gain")), this.plot, this.note);
     this.u = null;
     this.seen = null;
     new ResizeObserver(() => this.resize()).observe(this.plot);
@@ -48,7 +47,7 @@ export class Curve {
     const data = [CFS, this.gains];
     if (this.u === null) this.u = new window.uPlot(this.options(), data, this.plot);
     else this.u.setData(data);
-    this.say(null);
+    this.showValue(null);
   }
 
   rebuild() {
@@ -64,7 +63,7 @@ export class Curve {
     if (this.u !== null && width > 0 && width !== this.u.width) this.u.setSize({ width, height: HEIGHT });
   }
 
-  say(at) {
+  showValue(at) {
     setText(this.value, at === null ? "" : `${digits(this.gains[at])} at ${cf(CFS[at])}`);
   }
 
@@ -73,8 +72,8 @@ export class Curve {
   }
 
   options() {
-    const grid = { stroke: () => colour("--grid"), width: 1 };
-    const axis = { stroke: () => colour("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
+    const grid = { stroke: () => cssColor("--grid"), width: 1 };
+    const axis = { stroke: () => cssColor("--muted"), font: FONT, grid, ticks: { show: false }, gap: 6 };
     return {
       width: this.plot.clientWidth || 300, height: HEIGHT, padding: [14, 16, 0, 0], legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
@@ -87,9 +86,9 @@ export class Curve {
           filter: (u, all) => all, values: (u, all) => all.map(cf) },
         { ...axis, size: LEFT_AXIS, space: 40, values: (u, all) => all.map(tickPercent) },
       ],
-      series: [{}, { label: "would keep", stroke: () => colour("--blue"), width: 2, fill: softFill("--blue"), points: { show: false } }],
+      series: [{}, { label: "predicted gain", stroke: () => cssColor("--blue"), width: 2, fill: softFill("--blue"), points: { show: false } }],
       hooks: {
-        setCursor: [(u) => this.say(u.cursor.left >= 0 ? u.cursor.idx : null)],
+        setCursor: [(u) => this.showValue(u.cursor.left >= 0 ? u.cursor.idx : null)],
         draw: [(u) => this.draw(u)],
       },
     };
@@ -111,14 +110,14 @@ export class Curve {
 function sentence({ epsilon, candidates }, surveyed) {
   if (surveyed === null) {
     return candidates.some((row) => known(row.gain))
-      ? "No curve: only codecs that choose by magnitude are surveyed. The dots are what was measured."
-      : "No curve yet: windows of codecs that choose by magnitude bring one.";
+      ? "No curve: it can be measured only for codecs that select by magnitude. Dots are measured gains."
+      : "No curve yet. Codecs that select by magnitude measure one in each window.";
   }
-  const whose = surveyed.curve.own ? "" : " It is Top-k's: this codec keeps less.";
+  const whose = surveyed.curve.own ? "" : " It is the curve of Top-k: this codec keeps less.";
   const most = crossing(surveyed.curve.gains, epsilon);
   const reach = most === null ? "" : ` ε = ${digits(epsilon)} is met up to about ${cf(most)}.`;
   return `Measured in window ${count(surveyed.window)}, over ${count(surveyed.curve.steps)} steps and all ranks.${reach}${whose} `
-    + "It holds for what was owed then: a stronger factor owes more, and its curve lies lower.";
+    + "It is valid for the residual at that time: a stronger factor leaves a larger residual, and its curve is lower.";
 }
 
 /** The curve and its headline, for the decision that is looked at. */

@@ -1,4 +1,4 @@
-// The few ways this page touches the document. Text goes in by textContent only: nothing from the wire is markup.
+// Access to the document. Text is set with textContent only, so that data from the server is never markup.
 
 export const $ = (id) => document.getElementById(id);
 

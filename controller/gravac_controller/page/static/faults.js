@@ -1,22 +1,22 @@
-// What went wrong: how often, first and last, and the events as they came.
+// Faults (how often, first and last) and the events in order.
 
+import { now } from "./api.js";
 import { $, el } from "./dom.js";
 import { clock, count } from "./format.js";
-import { now } from "./api.js";
-import { EVENT, FAULTS, say } from "./words.js";
+import { EVENT, FAULTS, nameOf } from "./words.js";
 
 /** [what, how often, first, last] of everything that happened at least once. */
 function lines({ job, rows }) {
   const found = [
-    ["steps with a gradient that is not finite", job.totals.nonfinite_steps, ...ends(rows, (row) => row.nonfinite > 0)],
+    ["steps with a non-finite gradient", job.totals.nonfinite_steps, ...ends(rows, (row) => row.nonfinite > 0)],
     ["failed steps", job.totals.failed_steps, ...ends(rows, (row) => row.failed > 0)],
-    ["windows that never arrived", job.missing_windows, "", ""],
+    ["windows never received", job.missing_windows, "", ""],
   ];
   for (const [kind, times] of Object.entries(job.event_counts)) {
     if (!FAULTS.has(kind) || kind === "nonfinite" || kind === "failed" || kind === "gap") continue;
     const seen = job.events.filter(({ event }) => event.kind === kind);
     const all = seen.length === times;  // the list holds the newest 100
-    found.push([say(EVENT, kind), times, all ? clock(seen[0].time, now()) : "earlier", seen.length ? clock(seen.at(-1).time, now()) : "earlier"]);
+    found.push([nameOf(EVENT, kind), times, all ? clock(seen[0].time, now()) : "earlier", seen.length ? clock(seen.at(-1).time, now()) : "earlier"]);
   }
   return found.filter(([, times]) => times > 0);
 }
@@ -48,14 +48,14 @@ export function showEvents(job, unreadable) {
   for (const { job: name, reason } of unreadable) {
     items.unshift(item("", { kind: "failed", window: null, message: `The journal of “${name}” cannot be read: ${reason}` }));
   }
-  list.replaceChildren(...(items.length ? items : [el("li", { class: "muted" }, "Nothing so far.")]));
+  list.replaceChildren(...(items.length ? items : [el("li", { class: "muted" }, "No events so far.")]));
 }
 
 function item(time, { kind, window, message }) {
   const fault = FAULTS.has(kind);
   return el("li", { class: fault ? "is-fault" : null },
     el("span", { class: "muted num" }, time), " ",
-    el("span", { class: "kind" }, `${fault ? "▲ " : ""}${say(EVENT, kind)}`),
+    el("span", { class: "kind" }, `${fault ? "▲ " : ""}${nameOf(EVENT, kind)}`),
     window === null ? null : el("span", { class: "muted" }, ` window ${count(window)}`), " ",
     el("span", { class: "message" }, message));
 }

@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Unknown (null) is "–", never 0.
+// Formatting of numbers and times. Unknown (null) is "–", never 0.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 export const NONE = "–";

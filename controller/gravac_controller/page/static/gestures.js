@@ -1,10 +1,10 @@
-// Mouse, wheel and fingers on a chart: pick a window, move along, come closer.
+// Mouse, wheel and touch on a chart: pick a window, pan, zoom.
 
 const NEAR_PX = 8;
 const DOUBLE_MS = 250;  // while zoomed, a click may be the first half of the double-click that shows all
 const WHEEL_STEP = 1.0015;
 
-/** uPlot's own drag zooms; with shift it is ours, and moves along. */
+/** Dragging zooms (by uPlot); with shift it pans (here). */
 export const bind = {
   mousedown: (u, target, begin) => (event) => {
     if (!event.shiftKey) begin(event);
@@ -12,7 +12,7 @@ export const bind = {
   },
 };
 
-/** group: {pickNear(value, tolerance), pan(share), closer(factor, value), zoomed}. Values in units of the axis. */
+/** group: {pickNear(value, tolerance), pan(share), zoomAround(factor, value), zoomed}. Values in units of the axis. */
 export function gestures(u, group) {
   const { over } = u, width = () => over.clientWidth;
   const valueAt = (event) => u.posToVal(event.clientX - over.getBoundingClientRect().left, "x");
@@ -25,7 +25,7 @@ export function gestures(u, group) {
   });
   over.addEventListener("wheel", (event) => {
     const along = Math.abs(event.deltaX) > Math.abs(event.deltaY) ? event.deltaX : event.shiftKey ? event.deltaY : 0;
-    if (event.ctrlKey || event.metaKey) group.closer(WHEEL_STEP ** event.deltaY, valueAt(event));
+    if (event.ctrlKey || event.metaKey) group.zoomAround(WHEEL_STEP ** event.deltaY, valueAt(event));
     else if (along !== 0 && group.zoomed) group.pan(along / width());
     else return;  // the page scrolls
     event.preventDefault();
@@ -51,6 +51,6 @@ export function gestures(u, group) {
   function pinch(event, before) {
     const [other] = [...held].filter(([id]) => id !== event.pointerId).map(([, x]) => x);
     const [was, is] = [Math.abs(before - other), Math.abs(event.clientX - other)];
-    if (was > 10 && is > 10) group.closer(was / is, valueAt({ clientX: (event.clientX + other) / 2 }));
+    if (was > 10 && is > 10) group.zoomAround(was / is, valueAt({ clientX: (event.clientX + other) / 2 }));
   }
 }

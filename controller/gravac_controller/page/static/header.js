@@ -1,9 +1,9 @@
 // The top of the page: which job, how it is, how old the numbers are.
 
+import { now } from "./api.js";
 import { $, Facts, el, setHidden, setText } from "./dom.js";
 import { bitrate, cf, clock, count, duration, large } from "./format.js";
-import { now } from "./api.js";
-import { PHASE, say } from "./words.js";
+import { PHASE, nameOf } from "./words.js";
 
 const facts = new Facts($("facts"));
 let announced = "";
@@ -14,7 +14,7 @@ export function showStatus(job, status, paused) {
   document.body.classList.toggle("grey", status.grey);
   document.body.classList.toggle("paused", paused !== null);
   setText($("chip-word"), status.word);
-  const frozen = paused === null ? "" : `Paused: everything below is frozen as of ${clock(paused)}. The job goes on.`;
+  const frozen = paused === null ? "" : `Paused at ${clock(paused)}: the numbers below are frozen. The job continues.`;
   const text = [frozen, status.text].filter(Boolean).join(" ");
   setHidden($("banner"), text === "");
   setText($("banner"), text);
@@ -33,7 +33,7 @@ export function showHeader(job) {
   if (spec.link !== null) {
     const delay = spec.link.latency_seconds > 0 ? `, ${Number((spec.link.latency_seconds * 1e3).toPrecision(3))} ms` : "";
     setText($("link-badge"), `emulated link ${bitrate(spec.link.bits_per_second)}${delay}`);
-    $("link-badge").title = "The network is slowed down on purpose; it is not the real one.";
+    $("link-badge").title = "The network is slowed down on purpose: this is not the speed of the real one.";
   }
   const agents = report === null ? null : `${count(report.ranks.length)} of ${count(spec.world_size)}`;
   facts.set([
@@ -47,21 +47,4 @@ export function showHeader(job) {
     ["device", "Device", spec.environment.device, spec.environment.backend],
     ["started", "Started", clock(job.started_time, now())],
   ]);
-}
-
-/** The job list: hidden while there is one job, and the address names it or nothing. */
-export function showJobs(jobs, unreadable, current, missing) {
-  const pick = $("job-pick"), select = $("job-select");
-  setHidden(pick, jobs.length + unreadable.length < 2 && missing === null);
-  $("job-name").classList.toggle("sr", !pick.hidden);  // the list names it, too
-  const entries = jobs.map((job) => [job.job, `${job.job} · ${job.state} · ${say(PHASE, job.phase).toLowerCase()} · ${cf(job.cf)}`, false]);
-  for (const { job } of unreadable) entries.push([job, `${job} · journal cannot be read`, true]);
-  if (missing !== null) entries.unshift([missing, `${missing} · not on this controller`, true]);
-  const key = JSON.stringify(entries);
-  if (select.dataset.key !== key) {
-    select.dataset.key = key;
-    select.replaceChildren(...entries.map(([value, text, disabled]) => el("option", { value, disabled }, text)));
-  }
-  const wanted = missing ?? current ?? "";
-  if (select.value !== wanted) select.value = wanted;
 }

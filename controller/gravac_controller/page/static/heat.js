@@ -1,9 +1,9 @@
-// Ranks against windows as a heat map: who did its own work slower than the others, and when.
+// Ranks against windows as a heat map: which rank did its own work slower than the others, and when.
 
 import { getJson, jobPath } from "./api.js";
 import { $, el, setHidden, setText } from "./dom.js";
 import { count } from "./format.js";
-import { paintHeat } from "./heatpaint.js";
+import { cssColor } from "./theme.js";
 
 const AGAIN_MS = 5000;
 const SMALLEST_ROW = 3, LARGEST_ROW = 18, HEIGHT = 320;  // CSS pixels
@@ -24,15 +24,15 @@ export class Heat {
       if (this.seen) this.read();
     }, { rootMargin: "200px" }).observe($("heat-box"));
     new ResizeObserver(() => this.paint()).observe($("heat"));
-    this.canvas.addEventListener("mousemove", (event) => this.say(this.cellAt(event)));
-    this.canvas.addEventListener("mouseleave", () => this.say(null));
+    this.canvas.addEventListener("mousemove", (event) => this.describe(this.cellAt(event)));
+    this.canvas.addEventListener("mouseleave", () => this.describe(null));
     this.canvas.addEventListener("click", (event) => {
       const cell = this.cellAt(event);
       if (cell !== null) onPick(cell.column.last_window);
     });
   }
 
-  /** The job as it is now, and the last window to show: a page that looks back shows no later ones. */
+  /** The job as it is now, and the last window to show: a page that shows a trace at a window shows no later ones. */
   show({ job, spec, totals, latest }) {
     if (job !== this.job) this.data = null;
     const windows = totals.windows, limit = latest?.report.window ?? -1;
@@ -75,7 +75,7 @@ export class Heat {
     const height = Math.max(SMALLEST_ROW, Math.min(LARGEST_ROW, Math.floor(HEIGHT / rows))) * rows;
     this.rows = rows;
     paintHeat(this.canvas, columns, rows, $("heat").clientWidth, height);
-    this.say(null);
+    this.describe(null);
   }
 
   cellAt(event) {
@@ -87,7 +87,7 @@ export class Heat {
   }
 
   /** What a cell is; of none, the slowest in sight. */
-  say(cell) {
+  describe(cell) {
     const text = cell === null ? `Slowest: ${this.worst()}` : this.cell(cell);
     setText($("heat-note"), text);
     this.canvas.setAttribute("aria-label", `Own time of each rank by window. ${text}`);
@@ -110,4 +110,37 @@ export class Heat {
     }
     return found === null ? "not known." : this.cell(found);
   }
+}
+
+const STEPS = 16;
+const FULL = 200;  // per cent of the median rank's own time that has the strongest color
+
+/** Strength of a cell, 0 to 1: small differences are spread, as most ranks are alike. */
+const strength = (percent) => Math.min(1, Math.max(0, (percent - 100) / (FULL - 100))) ** 0.6;
+
+/** Draw columns of {percent} into a canvas of that size in CSS pixels. Unknown cells stay empty. */
+function paintHeat(canvas, columns, rows, width, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d"), palette = ramp(cssColor("--heat-low"), cssColor("--heat-high"));
+  const gap = canvas.height / rows > 8 ? ratio : 0;
+  columns.forEach(({ percent }, at) => {
+    const left = Math.round((at * canvas.width) / columns.length), right = Math.round(((at + 1) * canvas.width) / columns.length);
+    percent.forEach((value, row) => {
+      if (value === null) return;
+      const top = Math.round((row * canvas.height) / rows), bottom = Math.round(((row + 1) * canvas.height) / rows);
+      context.fillStyle = palette[Math.round(strength(value) * STEPS)];
+      context.fillRect(left, top, right - left, bottom - top - gap);
+    });
+  });
+}
+
+function ramp(low, high) {
+  const [from, to] = [low, high].map((text) => text.match(/[\d.]+/g).slice(0, 3).map(Number));
+  return Array.from({ length: STEPS + 1 }, (_, i) => {
+    const parts = from.map((value, part) => Math.round(value + ((to[part] - value) * i) / STEPS));
+    return `rgb(${parts.join(" ")})`;
+  });
 }

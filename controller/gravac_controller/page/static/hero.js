@@ -1,10 +1,9 @@
-// Which compression factor, and why: the big number and the sentence.
+// Which compression factor, why, and the accuracy risk: the big number, the sentence, the tiles.
 
-import { boundTile } from "./bound.js";
-import { $, Facts, setHidden, setText } from "./dom.js";
-import { bytes, cf, clock, count, digits, fine, known, percent, seconds, times } from "./format.js";
 import { now } from "./api.js";
-import { PHASE, PHASE_LONG, say } from "./words.js";
+import { $, el, Facts, setHidden, setText } from "./dom.js";
+import { bytes, cf, clock, count, digits, fine, known, large, NONE, percent, seconds, times } from "./format.js";
+import { PHASE, PHASE_LONG, nameOf } from "./words.js";
 
 const tiles = new Facts($("tiles"));
 
@@ -19,8 +18,8 @@ export function showHero(state) {
   setHidden($("cf-next"), !next);
   setText($("cf-next"), `next: ${cf(decision.cf_candidate)}`);
   $("phase").dataset.phase = job.phase;
-  setText($("phase"), say(PHASE, job.phase));
-  setText($("epoch"), `${say(PHASE_LONG, job.phase)} · epoch ${count(job.epoch)}`);
+  setText($("phase"), nameOf(PHASE, job.phase));
+  setText($("epoch"), `${nameOf(PHASE_LONG, job.phase)} · epoch ${count(job.epoch)}`);
   setText($("reason"), decision.reason);
   showBeginning(state);
   const gate = gateSentence(decision, report);
@@ -46,9 +45,9 @@ function showBeginning(state) {
 function gateSentence(decision, report) {
   if (report === null || report.phase === "fallback" || report.epoch !== decision.epoch) return "";
   if (report.cf === decision.cf_candidate) return "";
-  const why = report.cf === decision.cf_minimum ? "the minimum" : "everything";
-  return `Wanted ${cf(decision.cf_candidate)}, sent ${cf(report.cf)}: at the last step the gain of the candidate was `
-    + `below ε = ${digits(decision.epsilon)}, so the ranks sent ${why}.`;
+  const why = report.cf === decision.cf_minimum ? "the minimum" : "uncompressed gradients";
+  return `Chosen ${cf(decision.cf_candidate)}, sent ${cf(report.cf)}: at the last step, the gain of the chosen CF was below `
+    + `ε = ${digits(decision.epsilon)}, so the ranks sent ${why}.`;
 }
 
 function tilesOf({ job }) {
@@ -59,10 +58,10 @@ function tilesOf({ job }) {
   const against = faster === null ? "" : job.phase === "warmup" ? "measuring the baseline"
     : faster >= 1 ? `${times(faster)} as fast as dense` : `${percent(step / base - 1)} slower than dense`;
   return [
-    ["gain", "Gain", digits(view.gain), `share of the gradient's energy sent; ε ${digits(job.decision.epsilon)}`],
-    ["owed", "Owed steps τ", digits(view.backlog), "steps of progress held back"],
+    ["gain", "Gain", digits(view.gain), `share of the gradient's energy that was sent; ε ${digits(job.decision.epsilon)}`],
+    ["backlog", "Backlog τ", digits(view.backlog), "steps of progress that wait in the error memory"],
     ["step", "Step time", seconds(step), against],
-    ["wire", "On the wire", view.wire_cf === 1 ? "1×" : times(view.wire_cf), `${bytes(perStep(view.report))} a step, all ranks`],
+    ["wire", "On the wire", view.wire_cf === 1 ? "1×" : times(view.wire_cf), `${bytes(perStep(view.report))} per step, all ranks`],
     boundTile(job),
     ["loss", "Loss", known(view.report.loss) ? fine(view.report.loss) : null, "as the trainer logged it"],
   ];
@@ -77,3 +76,39 @@ export function showTitle(job, status) {
   if (document.title !== text) document.title = text;
 }
 
+const HELP = "Up to B_S samples per step, each sample contributes about as much as it would alone. Beyond it, larger batches stop "
+  + "paying off. While your global batch is far below B_S, add workers. Near or above it, make steps cheaper: stronger "
+  + "compression, fewer bytes. A rough estimate, from how much the ranks' gradients differ in one window of uncompressed gradients.";
+
+/** An entry of the tiles: key, label, value, note, explanation. */
+function boundTile({ spec, latest, gradient_diversity: diversity, batch_bound_samples: bound }) {
+  const batch = latest?.global_batch_samples ?? null;
+  const [value, note] = known(bound)
+    ? [`≈ ${rough(bound.value)}`, `samples (your global batch: ${count(batch)}), measured in window ${count(bound.window)}`]
+    : [NONE, whyUnknown(spec, batch, diversity)];
+  return ["bound", "Batch bound B_S", value, note, HELP];
+}
+
+/** Two digits: windows of the same job differ in the first. */
+const rough = (value) => large(Number(value.toPrecision(2)));
+
+function whyUnknown(spec, batch, diversity) {
+  if (spec.world_size < 2) return "needs at least two ranks";
+  if (!known(batch)) return "the trainer's batch size is unknown; pass it to agent.log(samples=…)";
+  if (!known(diversity)) return "not measured: only windows of uncompressed gradients show it (warm-up, fallback)";
+  return `too noisy to measure: probably far above your global batch (${count(batch)})`;
+}
+
+const WORD = { none: "no risk", low: "low", raised: "raised", high: "high", unknown: "unknown" };
+
+export function showRisk({ risk }) {
+  setHidden($("risk"), risk === null);
+  if (risk === null) return;
+  $("risk").dataset.level = risk.level;
+  setText($("risk-word"), nameOf(WORD, risk.level));
+  setText($("risk-rule"), risk.rule);
+  const list = $("risk-because"), key = JSON.stringify(risk.because);
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...risk.because.map((sentence) => el("li", {}, sentence)));
+}

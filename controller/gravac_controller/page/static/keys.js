@@ -1,17 +1,17 @@
-// What keys do, on a chart and anywhere, and the list of them that `?` shows.
+// Keyboard shortcuts, on a chart and anywhere, and the list that `?` shows.
 
 import { $, el } from "./dom.js";
 
 export const KEYS = [
   ["On a chart", [
-    ["← →", "one window back or on"], ["Page Up, Page Down", "ten windows"], ["Home, End", "the first window, the last"],
-    ["+ −", "come closer, go back"], ["Shift ← →", "move along while zoomed"], ["Esc", "let go of the window, show all"],
-    ["drag", "zoom to a part; double-click shows all"], ["Shift drag", "move along"], ["Ctrl wheel, pinch", "come closer"],
+    ["← →", "previous or next window"], ["Page Up, Page Down", "ten windows back or forward"], ["Home, End", "first or last window"],
+    ["+ −", "zoom in, zoom out"], ["Shift ← →", "pan while zoomed"], ["Esc", "deselect the window, show all"],
+    ["drag", "zoom to a range; double-click shows all"], ["Shift drag", "pan"], ["Ctrl wheel, pinch", "zoom"],
     ["click", "open the window, or the decision marked ▼"],
   ]],
   ["Anywhere", [
-    ["[ ]", "the decision before, the one after"], ["p", "pause, resume; play a trace, stop"], [", .", "in a trace: one window back, one on"], ["x", "steps or time below the charts"],
-    ["t", "colours: system, dark, light"], ["Esc", "close what was opened"], ["?", "this list"],
+    ["[ ]", "previous or next decision"], ["p", "pause, resume; play a trace, stop"], [", .", "in a trace: previous or next window"], ["x", "steps or time on the horizontal axis"],
+    ["t", "colors: system, dark, light"], ["Esc", "close the open window or list"], ["?", "this list"],
   ]],
 ];
 
@@ -25,8 +25,8 @@ export function chartKey(event, group) {
   const step = (by) => (event.shiftKey ? group.pan(by / 5) : go(here + by));
   const actions = {
     ArrowLeft: () => step(-1), ArrowRight: () => step(1), PageUp: () => go(here - 10), PageDown: () => go(here + 10),
-    Home: () => go(0), End: () => go(last), "+": () => group.closer(0.5, middle()), "=": () => group.closer(0.5, middle()),
-    "-": () => group.closer(2, middle()), Escape: () => { group.onPick(null); group.zoom(null); },
+    Home: () => go(0), End: () => go(last), "+": () => group.zoomAround(0.5, middle()), "=": () => group.zoomAround(0.5, middle()),
+    "-": () => group.zoomAround(2, middle()), Escape: () => { group.onPick(null); group.zoom(null); },
   };
   if (!(event.key in actions)) return;
   event.preventDefault();

@@ -1,16 +1,8 @@
-// Whether the controller answers, what jobs it has, and which one to show: one poll every few seconds.
+// Polls the controller every few seconds: whether it answers, and its jobs.
 
 import { HttpError, listJobs } from "./api.js";
 
 const EVERY_MS = 5000, SOON_MS = 1500;  // soon: while there is nothing to show
-
-/** The job to show: the one asked for, else one that runs, else the one that reported last. */
-export function chooseJob(jobs, wanted) {
-  if (wanted !== null) return jobs.find((job) => job.job === wanted)?.job ?? null;
-  const age = (job) => job.last_report_time ?? job.started_time;
-  const rank = (job) => (job.state === "running" ? 1e12 : 0) + age(job);
-  return [...jobs].sort((a, b) => rank(b) - rank(a))[0]?.job ?? null;
-}
 
 export class Link {
   /** onJobs(jobs, unreadable) after each answer; onChange() when reachability changes. */

@@ -1,8 +1,9 @@
 // Following a job while it runs: the job list and the event stream feed the state, drawn at most twice a second.
 
+import { readHistory } from "./api.js";
 import { $ } from "./dom.js";
-import { readHistory } from "./history.js";
-import { Link, chooseJob } from "./link.js";
+import { chooseJob } from "./jobs.js";
+import { Link } from "./link.js";
 import { showClock, showLists } from "./screen.js";
 import { statusOf } from "./status.js";
 import { Stream } from "./stream.js";
@@ -11,9 +12,9 @@ const DRAW_EVERY_MS = 500;
 const HISTORY_AGAIN_MS = 5000;  // after a page of it did not come
 
 export class Live {
-  /** state, screen, take: the parts it feeds. */
-  constructor(state, screen, take) {
-    Object.assign(this, { state, screen, take });
+  /** state, screen, share: the parts that it updates. */
+  constructor(state, screen, share) {
+    Object.assign(this, { state, screen, share });
     this.current = null;  // name of the job on show
     this.wanted = null;  // what the address asks for; null: any
     this.missing = null;
@@ -21,7 +22,7 @@ export class Live {
     this.unreadable = [];
     this.streamLost = null;  // seconds, this machine's clock
     this.paused = null;  // since when, seconds
-    this.heard = null;  // the job as last heard of; the same as state.job unless paused
+    this.latestJob = null;  // the newest view of the job; the same as state.job unless paused
     this.drawTimer = 0;
     this.drawnAt = -Infinity;
     this.stream = new Stream((kind, data) => this.message(kind, data), () => this.connected());
@@ -51,14 +52,14 @@ export class Live {
 
   message(kind, data) {
     this.streamLost = null;
-    if (data.job) this.heard = data.job;
-    if (this.paused !== null) return;  // read anew on resuming
+    if (data.job) this.latestJob = data.job;
+    if (this.paused !== null) return;  // read again on resuming
     if (kind === "snapshot") {
       this.state.snapshot(data);
       this.readHistory(data.job.spec);
     } else if (kind === "window") {
       this.state.window(data);
-      // Messages that are sent together all carry the job as of the last of them: draw when that one is here.
+      // Messages that are sent together all have the newest job: draw at the last one.
       if (data.window.report.window < data.job.latest.report.window) return;
     } else if (data.job) this.state.setJob(data.job);
     this.later();
@@ -91,13 +92,13 @@ export class Live {
   show(job) {
     if (job === this.current) return;
     this.current = job;
-    this.streamLost = this.heard = null;
+    this.streamLost = this.latestJob = null;
     this.state.clear();
     this.screen.clear();
     this.stream.close();
     if (job === null) return;
     this.stream.open(job);
-    this.take.show(job);
+    this.share.show(job);
   }
 
   /** Draw soon, but not more often than twice a second, and not while the tab is hidden or the page is paused. */
@@ -120,8 +121,8 @@ export class Live {
     const losses = [link.lostSince, this.streamLost].filter((since) => since !== null);
     const lostSince = losses.length ? Math.min(...losses) : null;
     const retryAt = stream.retryAt === null ? null : stream.retryAt / 1000;
-    const status = statusOf(this.heard, { up: link.up, opening: current !== null, lostSince, retryAt, missing });
-    showClock(this.heard, status, this.paused);
+    const status = statusOf(this.latestJob, { up: link.up, opening: current !== null, lostSince, retryAt, missing });
+    showClock(this.latestJob, status, this.paused);
     showLists(this.state.job !== null, this);
   }
 

@@ -1,9 +1,9 @@
 // The decision log, newest first.
 
+import { now } from "./api.js";
 import { $, el } from "./dom.js";
 import { cf, clock, count } from "./format.js";
-import { now } from "./api.js";
-import { RULE, say } from "./words.js";
+import { RULE, nameOf } from "./words.js";
 
 const MOST_ROWS = 300;
 
@@ -69,8 +69,8 @@ function decisionRow(view, state) {
   const open = el("button", { type: "button", class: "link", title: "Show this window on the charts" },
     view.window < 0 ? "start" : count(view.window));
   const change = view.before === null || view.before === view.cf ? cf(view.cf) : `${cf(view.before)} → ${cf(view.cf)}`;
-  return el("tr", { "data-window": String(view.window), class: view.changed ? null : "kept" },
+  return el("tr", { "data-window": String(view.window), class: view.changed ? null : "unchanged" },
     el("td", {}, clock(view.time, now())), el("td", { class: "num" }, step), el("td", { class: "num" }, open),
     el("td", { class: "num" }, count(view.epoch)), el("td", { class: "change" }, change),
-    el("td", {}, say(RULE, view.rule)), el("td", { class: "why" }, view.reason));
+    el("td", {}, nameOf(RULE, view.rule)), el("td", { class: "why" }, view.reason));
 }

@@ -1,6 +1,6 @@
-// Marks that uPlot does not draw by itself, told apart by shape as well as by colour.
+// Marks that uPlot does not draw by itself, distinguished by shape as well as by color.
 
-import { colour } from "./theme.js";
+import { cssColor } from "./theme.js";
 
 /** Draw inside the plot only, in device pixels. */
 function within(u, draw) {
@@ -18,8 +18,8 @@ function within(u, draw) {
 export function drawMarks(u, values, heads) {
   within(u, (ctx, ratio, bbox) => {
     ctx.lineWidth = ratio;
-    ctx.strokeStyle = colour("--mark");
-    ctx.fillStyle = colour("--muted");
+    ctx.strokeStyle = cssColor("--mark");
+    ctx.fillStyle = cssColor("--muted");
     const { min, max } = u.scales.x;
     for (const value of values) {
       if (value < min || value > max) continue;
@@ -46,7 +46,7 @@ function triangle(ctx, x, y, size) {
 export function level(u, value, color) {
   within(u, (ctx, ratio, bbox) => {
     const y = Math.round(u.valToPos(value, "y", true)) + 0.5;
-    ctx.strokeStyle = colour(color);
+    ctx.strokeStyle = cssColor(color);
     ctx.lineWidth = 1.5 * ratio;
     ctx.setLineDash([2 * ratio, 4 * ratio]);
     ctx.beginPath();
@@ -56,13 +56,13 @@ export function level(u, value, color) {
   });
 }
 
-/** Points [{x, y, kind}]: `chosen` a ring around a disc, `cross` what keeps too little, `disc` the rest. */
+/** Points [{x, y, kind}]: `chosen` a ring around a disc, `cross` too little gain, `disc` the rest. */
 export function dots(u, points) {
   within(u, (ctx, ratio) => {
     for (const { x, y, kind } of points) {
       const [left, top] = [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
       if (kind === "cross") cross(ctx, left, top, 4.5 * ratio, 2.5 * ratio);
-      else disc(ctx, left, top, 4 * ratio, colour(kind === "chosen" ? "--blue" : "--orange"));
+      else disc(ctx, left, top, 4 * ratio, cssColor(kind === "chosen" ? "--blue" : "--orange"));
       if (kind === "chosen") ring(ctx, left, top, 8 * ratio, 2.5 * ratio);
     }
   });
@@ -76,7 +76,7 @@ function disc(ctx, x, y, size, fill) {
 }
 
 function ring(ctx, x, y, size, width) {
-  ctx.strokeStyle = colour("--blue");
+  ctx.strokeStyle = cssColor("--blue");
   ctx.lineWidth = width;
   ctx.beginPath();
   ctx.arc(x, y, size, 0, 2 * Math.PI);
@@ -84,7 +84,7 @@ function ring(ctx, x, y, size, width) {
 }
 
 function cross(ctx, x, y, size, width) {
-  ctx.strokeStyle = colour("--red");
+  ctx.strokeStyle = cssColor("--red");
   ctx.lineWidth = width;
   ctx.beginPath();
   ctx.moveTo(x - size, y - size);

@@ -1,10 +1,10 @@
-// The window that the cursor returns to, on all charts, whenever the mouse leaves them.
+// The picked window, to which the cursor of all charts returns when the mouse leaves them.
 
 export class Pin {
   constructor(charts) {
     this.charts = charts;
     this.window = null;  // its number, or null
-    this.taken = false;  // a mouse or a finger has moved over a chart since, and is still there
+    this.pointerOver = false;  // a mouse or a finger has moved over a chart since, and is still there
   }
 
   /** Its place in rows and columns, or -1: there is none, or it is not known (yet). */
@@ -16,7 +16,7 @@ export class Pin {
   set(window) {
     const { charts } = this;
     this.window = window;
-    this.taken = false;
+    this.pointerOver = false;
     if (charts.state === null) return;
     const { at } = this;
     if (at < 0) {
@@ -31,23 +31,23 @@ export class Pin {
 
   /** Put the cursor on entry `at`, once uPlot has taken in new data and scales (it does so in a microtask). */
   place(at) {
-    queueMicrotask(() => this.charts.list.forEach((chart) => chart.point(at)));
+    queueMicrotask(() => this.charts.list.forEach((chart) => chart.moveCursor(at)));
   }
 
   /** Put the cursor back, unless a mouse has it. One that only rests where a chart has come to lie has not. */
   restore() {
     const { at } = this;
-    if (at >= 0 && !this.taken) this.place(at);
+    if (at >= 0 && !this.pointerOver) this.place(at);
   }
 
   /** The mouse has moved over a chart. */
   moved() {
-    this.taken = true;
+    this.pointerOver = true;
   }
 
   /** The mouse has left a chart, or the chart has moved away from under it. */
   left() {
-    this.taken = false;
+    this.pointerOver = false;
     setTimeout(() => this.restore());
   }
 }

@@ -1,4 +1,4 @@
-// Looking back at a trace: the same page, as it was after any window. The server is `gravac ui`.
+// Showing a trace: the same page, as it was after any window. The server is `gravac ui`.
 
 import { getJson, jobPath } from "./api.js";
 import { $, setHidden } from "./dom.js";
@@ -6,15 +6,15 @@ import { Link } from "./link.js";
 import { rowsOf, viewsOf } from "./rows.js";
 import { showClock, showLists } from "./screen.js";
 import { Scrubber } from "./scrubber.js";
-import { backAt } from "./status.js";
+import { replayStatus } from "./status.js";
 
 const LOOK_AGAIN_MS = 400;  // while its server reads on
 const LONG_MS = 60_000;  // a long trace is some 20 MB, from this machine to itself
 
 export class Replay {
-  constructor(state, screen, take) {
-    Object.assign(this, { state, screen, take });
-    this.job = this.shown = null;  // the name; the job as of the window on show
+  constructor(state, screen, share) {
+    Object.assign(this, { state, screen, share });
+    this.job = this.shown = null;  // the name; the job at the window that is shown
     this.all = { rows: [], decisions: [] };
     this.problem = "";  // why the trace ends where it does
     this.wanted = null;  // a window; null: the last
@@ -46,7 +46,7 @@ export class Replay {
   async found(job) {
     if (this.job !== null) return;
     this.job = job;
-    this.take.show(job);
+    this.share.show(job);
     try {
       await this.read();
     } catch {
@@ -57,22 +57,22 @@ export class Replay {
   /** Show what the server has read of the trace, and again when there is much more of it, until that is all. */
   async read() {
     for (let known = 0, done = false; !done;) {
-      const told = await getJson(jobPath(this.job, `/history?known=${known}`), LONG_MS);
-      ({ done, problem: this.problem } = told);
-      if (told.history !== undefined) {
-        known = told.windows;
-        this.all = { rows: rowsOf(told.history), decisions: viewsOf(told.history) };
+      const answer = await getJson(jobPath(this.job, `/history?known=${known}`), LONG_MS);
+      ({ done, problem: this.problem } = answer);
+      if (answer.history !== undefined) {
+        known = answer.windows;
+        this.all = { rows: rowsOf(answer.history), decisions: viewsOf(answer.history) };
         this.scrubber.show(this.all.rows, known);
         await this.look();
       }
-      this.scrubber.reading(done ? null : told.share);
+      this.scrubber.reading(done ? null : answer.share);
       setHidden($("trace"), !done);
       if (!done) await new Promise((resolve) => { setTimeout(resolve, LOOK_AGAIN_MS); });
     }
     this.tick();
   }
 
-  /** Show the window that is wanted; while one is asked for, others wait, and only the newest of them is asked. */
+  /** Show the requested window. While a request runs, later ones wait, and only the newest of them is sent. */
   async look() {
     if (this.asking) return;
     this.asking = true;
@@ -104,7 +104,7 @@ export class Replay {
 
   /** What changes with the clock alone. */
   tick() {
-    showClock(this.shown, backAt(this.shown, this.link.lostSince, this.problem), null);
+    showClock(this.shown, replayStatus(this.shown, this.link.lostSince, this.problem), null);
     showLists(this.shown !== null, { jobs: [], unreadable: [], current: this.job, missing: null });
   }
 

@@ -1,4 +1,4 @@
-// A report: the same page as a file of its own, on traces that are inside it. There is no server to ask.
+// A report: the same page as one file that contains its traces. There is no server.
 
 import { Comparison } from "./compare.js";
 import { $, el, setHidden, setText } from "./dom.js";
@@ -8,8 +8,8 @@ import { showClock, showLists } from "./screen.js";
 const STATUS = { key: "replay", word: "report", text: "", grey: false };
 
 export class Report {
-  constructor(state, screen, take) {
-    Object.assign(this, { state, screen, take });
+  constructor(state, screen, share) {
+    Object.assign(this, { state, screen, share });
     const { jobs, made_by: by } = JSON.parse($("report-data").textContent);
     this.jobs = jobs.map((one) => ({ ...one, rows: rowsOf(one), views: viewsOf(one) }));
     this.shown = this.wanted = null;  // the job on show; the label that the address asks for
@@ -29,14 +29,14 @@ export class Report {
     return { job: this.wanted };
   }
 
-  /** Show the job that is wanted, else the first. */
+  /** Show the requested job, else the first. */
   go({ job }) {
     this.wanted = job;
     const found = this.jobs.find((one) => one.label === job) ?? this.jobs[0];
     if (found === this.shown) return;
     if (this.shown !== null) this.screen.clear();
     this.shown = found;
-    this.take.job = found.label;
+    this.share.job = found.label;
     showNotes(found, this.jobs.length);
     this.tick();
     this.state.replay(found.rows, found.views, found.job);
@@ -51,13 +51,13 @@ export class Report {
   /** Nothing plays in a report. */
   toggle() {}
 
-  /** Draw anew: the theme has changed. */
+  /** Redraw: the theme has changed. */
   rebuild() {
     this.comparison?.charts.rebuild();
   }
 }
 
 function showNotes({ path, job, notes }, jobs) {
-  const about = `${jobs > 1 ? `${job.job}, as it was at the end of` : "As of the end of"} the trace ${path}.`;
+  const about = `${jobs > 1 ? `${job.job}: the state` : "State"} at the end of the trace ${path}.`;
   $("report-notes").replaceChildren(...[about, ...notes].map((note) => el("li", {}, note)));
 }

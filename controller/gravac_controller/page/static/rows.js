@@ -6,7 +6,7 @@ export const PHASES = ["compute", "data_wait", "compress", "communicate", "decom
 export const COLUMNS = [
   ["window", "window"], ["first_step", "first"], ["last_step", "last"], ["time", "time"], ["seconds", "seconds"],
   ["epoch", "epoch"], ["phase", "phase"], ["cf", "cf"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
-  ["backlog", "owed"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
+  ["backlog", "backlog"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
   ["useful_samples_per_second", "useful"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
 ];
 
@@ -20,7 +20,7 @@ export function rowOf(view) {
     seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,
     gain: view.gain, speed: view.samples_per_second, useful: view.useful_samples_per_second, curve: report.curve ?? null,
     gainCandidate: report.phase === "explore" ? view.gain_candidate : null,
-    owed: view.backlog, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
+    backlog: view.backlog, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
     phases: PHASES.map((phase) => report.phases[phase] / steps),
     nonfinite: report.nonfinite_steps, failed: report.failed_steps,
     denseStep: dense?.step_seconds_median ?? null, denseExposed: dense?.exposed_seconds_median ?? null,
@@ -48,7 +48,7 @@ export function viewsOf({ decisions, candidates }) {
   }));
 }
 
-const NAMES = ["step", "time", "cf", "wanted", "gain", "gainCandidate", "epsilon", "owed", "residual", "loss",
+const NAMES = ["step", "time", "cf", "chosen", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
   "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
 
 /** Columns of equal length, one entry a window. Steps and times never go back, as uPlot needs. */
@@ -78,11 +78,11 @@ export class Columns {
     this.step.push(last < 0 ? row.last : Math.max(row.last, this.step[last] + 1e-3));
     this.time.push(last < 0 ? row.time : Math.max(row.time, this.time[last] + 1e-3));
     this.cf.push(row.cf);
-    this.wanted.push(decision ? decision.cf_candidate : null);
+    this.chosen.push(decision ? decision.cf_candidate : null);
     this.epsilon.push(decision ? decision.epsilon : null);
     this.gain.push(row.gain);
     this.gainCandidate.push(row.gainCandidate);
-    this.owed.push(row.owed);
+    this.backlog.push(row.backlog);
     this.residual.push(row.residual);
     this.loss.push(row.loss);
     this.baseline.push(baseline);

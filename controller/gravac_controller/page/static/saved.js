@@ -1,4 +1,4 @@
-// What compression saved: bytes, which are counted, and time, which can only be estimated.
+// What compression saved: bytes (exact) and time (an estimate).
 
 import { $, bar, el } from "./dom.js";
 import { NONE, bytes, count, duration, known, percent, seconds, times } from "./format.js";
@@ -8,7 +8,7 @@ const box = $("saved");
 export function showSaved(state) {
   const { totals, baseline_step_seconds: base } = state.job;
   if (totals.windows === 0) {
-    box.replaceChildren(el("p", { class: "muted" }, "Nothing to count before the first window."));
+    box.replaceChildren(el("p", { class: "muted" }, "No data before the first window."));
     return;
   }
   box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, denseSteps(state.rows)), ...headroomPart(headroomOf(state.rows), state.job));
@@ -20,7 +20,7 @@ function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
     el("p", { class: "big-line" }, el("strong", {}, bytes(saved)), " ", el("span", { class: "muted" }, "not sent (exact)")),
     compare("if dense", dense, 1), compare("sent", payload, dense > 0 ? payload / dense : 0),
     el("p", { class: "muted small" }, payload > 0
-      ? `Whole run, all ranks, with indices and headers: ${times(dense / payload)} on the wire.`
+      ? `Whole run, all ranks, including indices and headers: ${times(dense / payload)} on the wire.`
       : "Whole run, all ranks."),
   ];
 }
@@ -32,7 +32,7 @@ function timePart({ steps, seconds: spent }, base, measured) {
   if (!known(base)) {
     return [
       el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
-      el("p", { class: "muted small" }, "It can be estimated once a warm-up has measured the dense step."),
+      el("p", { class: "muted small" }, "An estimate needs the dense step time, which the warm-up measures."),
     ];
   }
   const saved = base * steps - spent;
@@ -40,7 +40,7 @@ function timePart({ steps, seconds: spent }, base, measured) {
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
     el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (median in warm-up) would take `
-      + `${duration(base * steps)}; they took ${duration(spent)}, exploring included.${spread(measured, steps, spent)}`),
+      + `${duration(base * steps)}; they took ${duration(spent)}, including exploration.${spread(measured, steps, spent)}`),
   ];
 }
 
@@ -48,9 +48,9 @@ const signed = (value) => (value < 0 ? `−${duration(-value)}` : duration(value
 
 /** How far the estimate moves when another window of the warm-up is taken for the baseline. */
 function spread(measured, steps, spent) {
-  if (measured.length < 2) return " Only one window measured the dense step: nothing says how sure that is.";
+  if (measured.length < 2) return " Only one window measured the dense step, so the uncertainty is unknown.";
   const ends = [Math.min(...measured), Math.max(...measured)].map((base) => signed(base * steps - spent));
-  return ` By the slowest and the fastest of ${count(measured.length)} dense windows: ${ends[0]} to ${ends[1]}.`;
+  return ` Range from the slowest and the fastest of ${count(measured.length)} dense windows: ${ends[0]} to ${ends[1]}.`;
 }
 
 /** The dense step in seconds as each window of the warm-up measured it. */
@@ -69,12 +69,12 @@ function headroomPart(headroom, job) {
   const share = percent(headroom.exposed / headroom.step);
   if (rest <= 0) return [];
   const now = headroom.step / job.latest.step_seconds;
-  return [el("p", { class: "muted small" }, `Headroom: a dense step waits ${share} of its time for the network, so `
-    + `${times(headroom.step / rest)} as fast is the most there is. Last window: ${times(now)}, ${reached(headroom, job.latest.step_seconds)}.`)];
+  return [el("p", { class: "muted small" }, `Headroom: a dense step spends ${share} of its time waiting for the network, so `
+    + `${times(headroom.step / rest)} as fast is the limit. Last window: ${times(now)}, ${reached(headroom, job.latest.step_seconds)}.`)];
 }
 
 /** The share of what there is to gain, in time per step. */
 function reached({ step, exposed }, took) {
   const share = (step - took) / exposed;
-  return share < 0 ? "slower than dense" : `${percent(Math.min(1, share))} of that wait is gone`;
+  return share < 0 ? "slower than dense" : `${percent(Math.min(1, share))} of that wait is saved`;
 }

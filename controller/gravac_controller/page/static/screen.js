@@ -1,21 +1,19 @@
 // The parts of the page, each shown from what is known, and the window that the reader picked.
 
-import { Card } from "./card.js";
+import { Card, showReadout } from "./card.js";
 import { Charts } from "./charts.js";
 import { Curve, showCurve } from "./curve.js";
 import { $, setHidden, setText } from "./dom.js";
 import { showEvents, showFaults } from "./faults.js";
 import { count } from "./format.js";
-import { showHeader, showJobs, showStatus } from "./header.js";
-import { showHero, showTitle } from "./hero.js";
+import { showHeader, showStatus } from "./header.js";
 import { Heat } from "./heat.js";
+import { showHero, showTitle, showRisk } from "./hero.js";
+import { showJobs, showWaiting } from "./jobs.js";
 import { DecisionLog } from "./log.js";
-import { showReadout } from "./readout.js";
-import { showRisk } from "./risk.js";
 import { showSaved } from "./saved.js";
 import { Steer } from "./steer.js";
 import { showCandidates, showRanks } from "./tables.js";
-import { showWaiting } from "./waiting.js";
 
 export class Screen {
   /** onView(): axis, zoom or the picked window changed. onCopy(): the reader wants a link to this view. */
@@ -49,7 +47,7 @@ export class Screen {
     this.onView();
   }
 
-  /** Take over what an address says. */
+  /** Apply the view of an address. */
   set({ axis, range, window }) {
     this.charts.range = null;  // it is in units of the new axis
     this.charts.setAxis(axis);
@@ -66,7 +64,7 @@ export class Screen {
   }
 
   /** The decision that changed something before or after the picked window. */
-  turn(by) {
+  pickChange(by) {
     const changes = this.state.log(false), here = this.picked ?? Infinity;
     const next = by < 0 ? changes.findLast(({ window }) => window < here) : changes.find(({ window }) => window > here);
     if (next !== undefined) this.pick(next.window);
@@ -109,7 +107,7 @@ export class Screen {
     const then = picked === null ? null : state.decisionOn(picked);
     const decision = then ?? state.inForce;
     setHidden($("exploration-then"), then === null);
-    setText($("exploration-when"), then === null ? "" : picked < 0 ? "As of the start." : `As of window ${count(picked)}.`);
+    setText($("exploration-when"), then === null ? "" : picked < 0 ? "At the start." : `After window ${count(picked)}.`);
     showCandidates(decision);
     showCurve(this.curve, decision, state.surveyed(then === null ? Infinity : state.indexOf(picked)));
   }
@@ -121,7 +119,7 @@ export function showClock(job, status, paused) {
   showTitle(job, status);
 }
 
-/** The job list, and the page in place of a job while there is none to show. */
+/** The job list, and the page for the case that there is no job to show. */
 export function showLists(shown, { jobs, unreadable, current, missing }) {
   showJobs(jobs, unreadable, current, missing);
   setHidden($("content"), !shown);

@@ -1,8 +1,8 @@
-// The bar below a trace: which window everything is shown as of, and playing it.
+// The bar below a trace: selects the window that is shown, and plays the trace.
 
+import { now } from "./api.js";
 import { $, setText } from "./dom.js";
 import { cf, clock, count } from "./format.js";
-import { now } from "./api.js";
 
 const LONGEST_MS = 30_000, WINDOW_MS = 500;  // playing takes half a second a window, but not more than so much in all
 const FRAME_MS = 100;
@@ -28,13 +28,13 @@ export class Scrubber {
 
   /** share: how much of the trace has been read, 0 to 1; null: all. */
   reading(share) {
-    this.rest = share === null ? "" : ` · reading on: ${Math.floor(100 * share)} %`;
-    this.say();
+    this.rest = share === null ? "" : ` · reading: ${Math.floor(100 * share)} %`;
+    this.showText();
   }
 
   /** These windows have been read; `all`: how many, with those that are not drawn. */
   show(rows, all) {
-    this.left = rows.length < all ? ` · ${count(rows.length)} of ${count(all)} windows are drawn, those that stand out` : "";
+    this.left = rows.length < all ? ` · ${count(rows.length)} of ${count(all)} windows are drawn: the notable ones` : "";
     this.windows = [-1, ...rows.map((row) => row.window)];
     this.range.max = String(this.last);
     for (const id of ["scrub", "scrub-play", "scrub-back", "scrub-on"]) $(id).disabled = this.last === 0;
@@ -47,12 +47,12 @@ export class Scrubber {
   /** What is on show now: a window, and its row when there is one. */
   at(window, row) {
     if (this.timer === 0) this.set(Math.max(0, this.windows.findLastIndex((one) => one <= window)));
-    this.where = row === null ? "As of the start" : `As of window ${count(row.window)} of ${count(this.windows.at(-1))} · `
+    this.where = row === null ? "At the start" : `Window ${count(row.window)} of ${count(this.windows.at(-1))} · `
       + `step ${count(row.last)} · ${clock(row.time, now())} · ${cf(row.cf)}`;
-    this.say();
+    this.showText();
   }
 
-  say() {
+  showText() {
     setText($("scrub-text"), `${this.where}${this.left}${this.rest}`);
     this.range.setAttribute("aria-valuetext", this.where);
   }

@@ -32,15 +32,15 @@ const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5
 export const SPECS = [
   {
     id: "cf", title: "Compression factor", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
-    note: "What the ranks sent and what the policy wanted. ▼ marks a decision that changed something.",
+    note: "What the policy chose, and what the ranks sent. ▼ marks a decision that changed something.",
     series: [
-      line("Wanted", "wanted", "--orange", cf, { dash: DASH, stepped: true }),
+      line("Chosen", "chosen", "--orange", cf, { dash: DASH, stepped: true }),
       line("Sent", "cf", "--blue", cf, { stepped: true, area: true, width: 2.5 }),
     ],
   },
   {
     id: "gain", title: "Gain", range: () => [0, 1.03], axis: tickPercent,
-    note: "Share of the gradient's energy that was sent. Below ε the ranks send more.",
+    note: "Share of the gradient's energy that was sent. Below ε, the ranks send more.",
     series: [
       line("Sent", "gain", "--blue", digits),
       line("Candidate", "gainCandidate", "--orange", digits, { dash: DASH, optional: "hasCandidate" }),
@@ -48,16 +48,16 @@ export const SPECS = [
     ],
   },
   {
-    id: "owed", title: "Owed steps", range: fromZero, axis: tick,
-    note: "τ: steps of progress held back. Residual ratio: what is owed per size of one gradient.",
+    id: "backlog", title: "Backlog", range: fromZero, axis: tick,
+    note: "τ: steps of progress in the error memory. Residual ratio: residual norm per gradient norm.",
     series: [
-      line("Owed steps τ", "owed", "--purple", digits),
+      line("Backlog τ", "backlog", "--purple", digits),
       line("Residual ratio", "residual", "--green", digits, { dash: DASH }),
     ],
   },
   {
     id: "steps", title: "Step time", range: fromZero, axis: tickSeconds, stacked: true,
-    note: "Where a step's time goes, stacked. Network: what the step waited for.",
+    note: "Time of a step by phase, stacked. Network: the part that was not hidden.",
     series: [part(4), part(3), part(2), part(1), part(0),
       line("Dense step", "baseline", "--ink", seconds, { dash: DOT, width: 1.5 })],
   },

@@ -58,7 +58,7 @@ export class State {
     this.rebuild();
   }
 
-  /** All anew, from another source than the stream: rows, decision views, and the job they belong to. */
+  /** Replace everything, from another source than the stream: rows, decision views, and their job. */
   replay(rows, decisions, job) {
     this.clear();
     this.rows = rows;

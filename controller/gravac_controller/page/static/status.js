@@ -1,13 +1,11 @@
-// How fresh the page is, as one key, one word and one sentence. Old numbers are never shown as current.
+// How current the page is: a key, a word and a sentence. Old numbers are never shown as current.
 
-import { clock, count, duration } from "./format.js";
 import { now } from "./api.js";
-
-const STALE_SECONDS = 30, STALE_WINDOWS = 5;  // the controller's own rule (views.State)
+import { clock, count, duration } from "./format.js";
 
 /**
  * {key, word, text, grey}. `link`: {up, opening, lostSince, retryAt, missing}; times in seconds, lostSince and
- * retryAt by this machine's clock. `grey`: the numbers are old and must look it.
+ * retryAt by this machine's clock. `grey`: the numbers are old and are shown in grey.
  */
 export function statusOf(job, link) {
   if (link.lostSince !== null) return lost(job, link);
@@ -23,31 +21,30 @@ export function statusOf(job, link) {
     return { key: "ended", word: "ended", grey: false, text: `The trainer closed its agent. These are the final numbers${at(job)}.` };
   }
   const quiet = now() - (job.last_report_time ?? job.started_time);
-  const limit = Math.max(STALE_SECONDS, STALE_WINDOWS * (job.latest?.report.seconds ?? 0));
-  if (quiet > limit) {
+  if (quiet > job.stale_seconds) {
     const text = `No report for ${duration(quiet)}; ${below(job)}.`;
     return { key: "stale", word: "stale", text, grey: true };
   }
   return job.latest === null
-    ? { key: "starting", word: "starting", text: "Registered; the first window has not been reported yet.", grey: false }
+    ? { key: "starting", word: "starting", text: "Registered. The first window has not been reported yet.", grey: false }
     : { key: "running", word: "running", text: "", grey: false };
 }
 
-/** The status of a page that looks back at a trace. Nothing is old there, unless its server has gone. */
-export function backAt(job, lostSince, problem) {
+/** The status of a page that shows a trace. Its numbers are never old; its server may be gone. */
+export function replayStatus(job, lostSince, problem) {
   if (lostSince !== null) {
-    const text = `\`gravac ui\` does not answer since ${clock(lostSince)}. Start it again to look at other windows.`;
+    const text = `\`gravac ui\` has not answered since ${clock(lostSince)}. Start it again to see other windows.`;
     return { key: "lost", word: "server gone", text, grey: false };
   }
-  if (problem !== "") return { key: "replay", word: "replay", text: `The trace cannot be read to its end. ${problem}. What is before that is shown.`, grey: false };
+  if (problem !== "") return { key: "replay", word: "replay", text: `The trace cannot be read to its end: ${problem}. The windows before that are shown.`, grey: false };
   return job === null ? { key: "connecting", word: "reading", text: "", grey: false } : { key: "replay", word: "replay", text: "", grey: false };
 }
 
 function lost(job, { lostSince, retryAt }) {
   const since = `Controller unreachable since ${clock(lostSince)} (${duration(Date.now() / 1000 - lostSince)}).`;
   const wait = retryAt === null ? 0 : retryAt - Date.now() / 1000;
-  const again = wait < 1 ? "Trying again." : `Trying again in ${duration(wait)}.`;
-  const trains = job?.state === "ended" ? "" : " Training does not depend on it.";
+  const again = wait < 1 ? "Retrying." : `Retrying in ${duration(wait)}.`;
+  const trains = job?.state === "ended" ? "" : " Training continues without it.";
   const text = job === null ? `${since} ${again}` : `${since} ${again} ${capital(below(job))}.${trains}`;
   return { key: "lost", word: "connection lost", text, grey: true };
 }

@@ -1,11 +1,11 @@
-// Steering: pin a CF, send everything, pause exploring, give the decision back. Only where the controller allows it.
+// Steering: pin a CF, send uncompressed gradients, pause exploration, resume the policy. Only where the controller allows it.
 //
-// The token is typed by the person and lives in this module's memory alone: never in the address, a cookie or storage.
+// The user types the token. It stays in the memory of this module: never in the address, a cookie or storage.
 
 import { HttpError, order, orderState } from "./api.js";
 import { $, setHidden, setText } from "./dom.js";
 import { cf, count, known } from "./format.js";
-import { PHASE, say } from "./words.js";
+import { PHASE, nameOf } from "./words.js";
 
 const ACTOR = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$/;  // as gravac.protocol has it
 let token = "";
@@ -13,17 +13,17 @@ let token = "";
 export class Steer {
   constructor() {
     this.job = null;
-    this.asked = null;  // what the open dialog asks to confirm: {body, tag}
+    this.pending = null;  // what the open dialog asks to confirm: {body, tag}
     for (const action of ["pin", "dense", "pause", "resume"]) $(`steer-${action}`).addEventListener("click", () => this.ask(action));
-    $("steer-token").addEventListener("change", (event) => this.keep(event.target));
+    $("steer-token").addEventListener("change", (event) => this.readToken(event.target));
     $("steer-forget").addEventListener("click", () => this.forget());
-    $("steer-yes").addEventListener("click", () => this.give());
+    $("steer-yes").addEventListener("click", () => this.send());
     $("steer-no").addEventListener("click", () => $("steer-dialog").close());
   }
 
   /** The job as it is now. */
   show(job) {
-    if (job.job !== this.job?.job) setText($("steer-said"), "");
+    if (job.job !== this.job?.job) setText($("steer-result"), "");
     this.job = job;
     setHidden($("steer"), !job.control_enabled);
     setHidden($("steered"), job.override === null && job.override_waiting === null);
@@ -37,83 +37,83 @@ export class Steer {
     $("steer-ladder").replaceChildren(...ladder.map((value) => new Option("", String(value))));
   }
 
-  /** The person typed the token: take it out of the document at once. */
-  keep(input) {
+  /** Read the token that was typed and remove it from the document at once. */
+  readToken(input) {
     token = input.value.trim();
     input.value = "";
-    this.held();
+    this.showToken();
   }
 
   forget() {
     token = "";
-    this.held();
+    this.showToken();
   }
 
-  held() {
-    setText($("steer-held"), token === "" ? "No token is held." : "A token is held in this page's memory until it is closed.");
+  showToken() {
+    setText($("steer-token-state"), token === "" ? "No token entered." : "A token is in this page's memory until the page is closed.");
     setHidden($("steer-forget"), token === "");
   }
 
-  /** Show what is about to be ordered, and what holds now; nothing is sent yet. */
+  /** Ask for confirmation: what is about to be ordered, and what is in force. Nothing is sent yet. */
   async ask(action) {
     const actor = $("steer-actor").value.trim(), note = $("steer-note").value.trim(), wanted = Number($("steer-cf").value);
-    this.keepTyped();
-    const wrong = token === "" ? ["Type the control token first.", "steer-token"]
-      : !ACTOR.test(actor) ? ["Say who you are: letters, digits and . _ @ + - (it is journaled with the order).", "steer-actor"]
-        : action === "pin" && !(wanted >= 1 && wanted <= 1e9) ? ["A compression factor is a number from 1 (dense) up.", "steer-cf"] : null;
+    this.readTypedToken();
+    const wrong = token === "" ? ["Enter the control token first.", "steer-token"]
+      : !ACTOR.test(actor) ? ["Enter your name: letters, digits and . _ @ + - (it is journaled with the order).", "steer-actor"]
+        : action === "pin" && !(wanted >= 1 && wanted <= 1e9) ? ["The compression factor must be at least 1 (dense).", "steer-cf"] : null;
     if (wrong !== null) {
-      setText($("steer-said"), wrong[0]);
+      setText($("steer-result"), wrong[0]);
       $(wrong[1]).focus();
       return;
     }
     try {
       const { tag } = await orderState(this.job.job);
       const body = { action, actor, note, ...(action === "pin" ? { cf: wanted } : {}) };
-      this.asked = { job: this.job.job, body, tag };
+      this.pending = { job: this.job.job, body, tag };
     } catch (error) {
-      setText($("steer-said"), `Could not ask the controller: ${error.message}`);
+      setText($("steer-result"), `The controller did not answer: ${error.message}`);
       return;
     }
-    setText($("steer-said"), "");
+    setText($("steer-result"), "");
     setText($("steer-question"), question(action, wanted, this.job));
     $("steer-dialog").showModal();
   }
 
-  keepTyped() {
-    if ($("steer-token").value !== "") this.keep($("steer-token"));
+  readTypedToken() {
+    if ($("steer-token").value !== "") this.readToken($("steer-token"));
   }
 
-  async give() {
-    const { job, body, tag } = this.asked;
+  async send() {
+    const { job, body, tag } = this.pending;
     $("steer-dialog").close();
     try {
       await order(job, body, tag, token);
-      setText($("steer-said"), "Taken. The decision on the next window obeys, on all ranks at once.");
+      setText($("steer-result"), "Accepted. It takes effect on all ranks with the decision on the next window.");
     } catch (error) {
-      setText($("steer-said"), error.status === 412
-        ? "Not taken: the job has moved on since you were asked. Look again, then order anew."
-        : refused(error) ? `Not taken: ${error.message}`
-          : `No answer from the controller (${error.message}). The order may have been taken: check above who decides before you order again.`);
+      setText($("steer-result"), error.status === 412
+        ? "Rejected: the job has a newer decision. Check it, then repeat the order."
+        : refused(error) ? `Rejected: ${error.message}`
+          : `No answer from the controller (${error.message}). The order may have been accepted: check above which one is in force before you repeat it.`);
     }
   }
 }
 
-/** Whether the controller itself refused. With no answer, or a proxy's 502 or 504, it may have taken the order. */
+/** Whether the controller itself refused. Without an answer, or with a proxy's 502 or 504, it may have accepted the order. */
 const refused = (error) => error instanceof HttpError && error.status !== 502 && error.status !== 504;
 
 const WHAT = {
-  pin: (wanted) => `Pin ${cf(wanted)}, whatever its gain`, dense: () => "Send everything", pause: () => "Pause exploring",
-  resume: () => "Give the decision back to the policy",
+  pin: (wanted) => `Pin ${cf(wanted)} regardless of its gain`, dense: () => "Send uncompressed gradients", pause: () => "Pause exploration",
+  resume: () => "Return control to the policy",
 };
 
 function question(action, wanted, job) {
-  return `${WHAT[action](wanted)} for “${job.job}”? Now: ${cf(job.cf)}, ${say(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
-    + "All ranks follow after the next window; the order is journaled under your name.";
+  return `${WHAT[action](wanted)} for “${job.job}”? Now: ${cf(job.cf)}, ${nameOf(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
+    + "All ranks switch after the next window. The order is journaled with your name.";
 }
 
 function inForce({ override, override_waiting: waiting }) {
-  const told = ({ action, cf: pinned, actor, note }) =>
+  const phrase = ({ action, cf: pinned, actor, note }) =>
     `${actor}: ${action === "pin" ? `pin ${cf(pinned)}` : action}${note ? ` (“${note}”)` : ""}`;
-  const now = known(override) ? `In force: ${told(override)}.` : "The policy decides.";
-  return known(waiting) ? `${now} Waiting for the next window: ${told(waiting)}.` : now;
+  const now = known(override) ? `In force: ${phrase(override)}.` : "The policy decides.";
+  return known(waiting) ? `${now} Waiting for the next window: ${phrase(waiting)}.` : now;
 }

@@ -1,4 +1,4 @@
-// The event stream of one job: connect, hand on, and come back after a loss with growing pauses.
+// The event stream of one job: connects, passes messages on, and reconnects with growing pauses.
 
 import { jobPath } from "./api.js";
 
@@ -35,7 +35,7 @@ export class Stream {
     this.retryAt = null;
   }
 
-  /** Try now, whatever the pause (the person asked, or the controller answered elsewhere). */
+  /** Retry now, without waiting for the pause: the controller answered elsewhere. */
   retry() {
     if (this.job === null || this.source !== null) return;
     clearTimeout(this.timer);
@@ -74,7 +74,7 @@ export class Stream {
     source.close();
     this.source = null;
     this.up = false;
-    const pause = this.wait * (0.75 + Math.random() / 2);  // so that many pages do not come back at once
+    const pause = this.wait * (0.75 + Math.random() / 2);  // so that many pages do not reconnect at the same time
     this.wait = Math.min(LONGEST_WAIT_MS, this.wait * 2);
     this.retryAt = Date.now() + pause;
     this.timer = setTimeout(() => this.connect(), pause);

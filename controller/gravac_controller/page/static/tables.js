@@ -2,7 +2,7 @@
 
 import { $, bar, el, setText } from "./dom.js";
 import { bytes, cf, count, digits, known, seconds } from "./format.js";
-import { VERDICT, say } from "./words.js";
+import { VERDICT, nameOf } from "./words.js";
 
 const MOST_RANKS = 64;
 const num = (text) => el("td", { class: "num" }, text);
@@ -36,7 +36,7 @@ function candidateRow(row, best, wanted) {
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row" }, cf(row.cf)), num(digits(row.gain)), num(digits(row.samples_per_second)),
     el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null, el("span", {}, digits(useful))),
-    el("td", { class: "verdict" }, say(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
+    el("td", { class: "verdict" }, nameOf(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
 }
 
 /** Mean seconds a rank spent on its own work in a step: all but the network, where ranks wait for each other. */
@@ -57,7 +57,7 @@ export function showRanks(job) {
     return [
       head([["Rank", true], ["Relative speed", true, "fastest rank = 1, from time spent on its own work"], ["Step", true],
         ["Compute", true], ["Data wait", true], ["Compress", true], ["Network", true], ["Decompress", true],
-        ["Non-finite", true, "steps left out because a gradient was not finite"], ["Failed", true],
+        ["Non-finite", true, "steps skipped because a gradient was not finite"], ["Failed", true],
         ["Memory", true, "held by the error memory"]]),
       el("tbody", {}, ...shown.map((rank) => rankRow(rank.row, speed(rank)))),
     ];
@@ -65,9 +65,9 @@ export function showRanks(job) {
 }
 
 function note(report, hidden) {
-  if (report === null) return "Known after the first window.";
+  if (report === null) return "Available after the first window.";
   const order = `Window ${count(report.window)}, means per step, slowest rank first.`;
-  return hidden > 0 ? `${order} ${count(hidden)} faster ranks are not listed.` : order;
+  return hidden > 0 ? `${order} ${count(hidden)} faster ranks are not shown.` : order;
 }
 
 function rankRow(row, speed) {

@@ -1,4 +1,4 @@
-// Dark, light or what the system says. Colours live in app.css; charts ask for them here.
+// Dark, light or what the system says. Colors live in app.css; charts ask for them here.
 
 const KEY = "gravac.theme";
 const ORDER = ["system", "dark", "light"];
@@ -28,22 +28,22 @@ export class Theme {
   }
 
   changed() {
-    colours.clear();
+    colors.clear();
     this.label();
     this.onChange();
   }
 
   label() {
-    this.button.textContent = `Colours: ${this.chosen}`;
+    this.button.textContent = `Colors: ${this.chosen}`;
   }
 }
 
-const colours = new Map();
+const colors = new Map();
 let probe = null;
 
-/** The colour of a CSS variable as the canvas wants it, for the theme in force. */
-export function colour(variable) {
-  let found = colours.get(variable);
+/** The color of a CSS variable as the canvas wants it, for the theme in force. */
+export function cssColor(variable) {
+  let found = colors.get(variable);
   if (found === undefined) {
     if (probe === null) {
       probe = document.createElement("span");
@@ -52,7 +52,7 @@ export function colour(variable) {
     }
     probe.style.color = `var(${variable})`;
     found = getComputedStyle(probe).color;
-    colours.set(variable, found);
+    colors.set(variable, found);
   }
   return found;
 }

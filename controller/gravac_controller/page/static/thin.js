@@ -1,4 +1,4 @@
-// Fewer points than windows: what a pixel cannot tell apart is drawn as its least and its greatest value.
+// Downsampling: where a pixel covers several windows, their minimum and maximum are drawn.
 
 /** First and last place of `x` (ascending) inside a range, one more on either side so that lines go on to the edge. */
 export function inside(x, range) {

@@ -1,24 +1,24 @@
-// The words of the wire, said in plain English.
+// Names of phases, rules, verdicts and events as the page shows them.
 
 export const PHASE = {
   warmup: "Warm-up", explore: "Exploring", hold: "Holding", fallback: "Fallback",
 };
 
 export const PHASE_LONG = {
-  warmup: "sending everything to measure the dense baseline",
+  warmup: "sending uncompressed gradients to measure the dense baseline",
   explore: "measuring stronger factors, one at a time",
-  hold: "settled; watching for drift",
-  fallback: "sending everything because the controller was away or a step failed",
+  hold: "using the chosen factor; watching for drift",
+  fallback: "sending uncompressed gradients because the controller was unreachable or a step failed",
 };
 
 export const RULE = {
-  start: "start", warmup: "warm-up", explore: "explore", climb: "climb", extend: "look longer",
+  start: "start", warmup: "warm-up", explore: "explore", climb: "climb", extend: "measure longer",
   no_headroom: "no headroom", saturated: "saturated", too_strong: "too strong", top: "top of the ladder",
-  hold: "hold", scale_down: "scale down", reexplore: "look again", fixed: "fixed", unusable: "window not usable", pinned: "pinned", paused: "paused", resumed: "resumed",
+  hold: "hold", scale_down: "scale down", reexplore: "explore again", fixed: "fixed", unusable: "window not usable", pinned: "pinned", paused: "paused", resumed: "resumed",
 };
 
 export const VERDICT = {
-  untried: "not tried yet", trying: "being measured", passed: "keeps enough", too_strong: "keeps too little",
+  untried: "not tried yet", trying: "being measured", passed: "enough gain", too_strong: "too little gain",
   chosen: "chosen",
 };
 
@@ -27,7 +27,7 @@ export const EVENT = {
   nonfinite: "non-finite", failed: "failed step", note: "note",
 };
 
-/** Events that are faults, and get a mark besides their colour. */
+/** Events that are faults; they get a mark in addition to their color. */
 export const FAULTS = new Set(["gap", "fallback", "nonfinite", "failed"]);
 
-export const say = (words, key) => words[key] ?? key.replaceAll("_", " ");
+export const nameOf = (words, key) => words[key] ?? key.replaceAll("_", " ");

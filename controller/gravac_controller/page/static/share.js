@@ -1,10 +1,48 @@
-// Taking it away: the trace, a CSV of what the charts show, a curl line, a link to this view.
+// Sharing what the page shows: a link to this view, the trace, a CSV of the charts, a curl command.
 
-import { $, setText } from "./dom.js";
 import { jobPath } from "./api.js";
-import { hashOf } from "./route.js";
+import { $, setText } from "./dom.js";
 import { COLUMNS, PHASES } from "./rows.js";
 
+/**
+ * {job, axis: "step"|"time", range: [from, to] | null, window | null, at | null} of the address. `window` is the one
+ * picked; `at` the one at which a trace is shown. -1 is the start.
+ */
+export function readRoute() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const from = Number(fields.get("from") ?? NaN), to = Number(fields.get("to") ?? NaN);
+  const windowOf = (name) => {
+    const window = Number(fields.get(name) ?? NaN);
+    return Number.isInteger(window) && window >= -1 ? window : null;
+  };
+  return {
+    job: fields.get("job"),
+    axis: fields.get("x") === "time" ? "time" : "step",
+    range: Number.isFinite(from) && Number.isFinite(to) && from < to ? [from, to] : null,
+    window: windowOf("window"),
+    at: windowOf("at"),
+  };
+}
+
+/** The part of an address after # that shows this view; "" for the plain page. */
+export function hashOf({ job, axis, range, window = null, at = null }) {
+  const fields = new URLSearchParams();
+  if (job) fields.set("job", job);
+  if (axis === "time") fields.set("x", axis);
+  if (range) {
+    fields.set("from", String(Math.round(range[0] * 100) / 100));
+    fields.set("to", String(Math.round(range[1] * 100) / 100));
+  }
+  if (window !== null) fields.set("window", String(window));
+  if (at !== null) fields.set("at", String(at));
+  return fields.size ? `#${fields}` : "";
+}
+
+/** Put the view into the address without adding to the browser's history. */
+export function writeRoute(view) {
+  const hash = hashOf(view);
+  if (hash !== location.hash) history.replaceState(null, "", `${location.pathname}${hash}`);
+}
 
 /** The windows the charts show, one line each; phases in seconds per step. */
 function csv(state, { axis, range }) {
@@ -29,12 +67,12 @@ async function copy(text, what) {
     await navigator.clipboard.writeText(text);
     setText($("copied"), `${what} copied.`);
   } catch {
-    setText($("copied"), `The browser does not allow copying here; the text: ${text}`);
+    setText($("copied"), `The browser does not allow copying here. The text: ${text}`);
   }
   setTimeout(() => setText($("copied"), ""), 4000);
 }
 
-export class Take {
+export class Share {
   /** view(): {state, axis, range, window} as shown now. */
   constructor(view) {
     this.job = null;

@@ -1,4 +1,4 @@
-"""Reading server-sent events as typed messages."""
+"""Reads server-sent events as typed messages."""
 
 import http.client
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from gravac_controller.client.errors import NoController, NotAController
+from gravac_controller.client.connection import NoController, NotAController
 from gravac_controller.views.models import EndView, EventDelta, JobDelta, Snapshot, WindowDelta
 
 KINDS: dict[str, type[Snapshot | WindowDelta | EventDelta | EndView | JobDelta]] = {
@@ -21,7 +21,7 @@ MOST_LINE_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class Message:
-    """One message; ``id`` is what to resume after (null for one that carries none)."""
+    """One message. ``id``: where to resume (None where the message has none)."""
 
     kind: str
     id: str | None
@@ -29,7 +29,12 @@ class Message:
 
 
 def messages(response: http.client.HTTPResponse) -> Iterator[Message]:
-    """Until the server ends the stream. Raises NoController when it breaks, NotAController for what is unknown."""
+    """The messages until the server ends the stream.
+
+    Raises:
+        NoController: the connection broke.
+        NotAController: a message is unknown.
+    """
     fields: dict[str, str] = {}
     while True:
         try:
@@ -54,4 +59,4 @@ def _message(fields: dict[str, str]) -> Message:
     try:
         return Message(kind, fields.get("id"), KINDS[kind].model_validate_json(fields["data"]))
     except (KeyError, ValidationError):
-        raise NotAController(f"the event stream told {kind!r}, which this version does not know") from None
+        raise NotAController(f"the event stream sent {kind!r}, which this version does not know") from None

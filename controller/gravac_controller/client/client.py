@@ -10,9 +10,8 @@ from urllib.parse import quote, urlencode
 from pydantic import ValidationError
 
 from gravac.protocol import Order, Phase, Record, Rule
-from gravac_controller.client.errors import NotAController
-from gravac_controller.client.stream import Message, messages
-from gravac_controller.client.wire import Answer, Wire
+from gravac_controller.client.connection import Answer, Connection, NotAController
+from gravac_controller.client.events import Message, messages
 from gravac_controller.views.models import (
     CandidatesView,
     DecisionView,
@@ -33,43 +32,52 @@ R = TypeVar("R", bound=Record)
 V = TypeVar("V", WindowView, DecisionView)
 
 STREAM_SECONDS = 60.0
-"""A stream that tells nothing for so long is dead: the controller sends a sign of life every 15 s."""
+"""Timeout of an event stream. The controller sends a keep-alive every 15 s."""
 REMEMBERED = 256
 PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Who decides, and the tag that says that this was seen."""
+class OverrideState:
+    """Who decides, and the ETag that an order about this state must name."""
 
     view: OverrideView
     tag: str
 
 
 class Client:
-    """Asks the controller at ``url``. ``token``: the agents' to look where that is needed, the operators' to steer.
+    """A client of the controller at ``url``.
 
-    A job, candidates and ranks that have not changed since they were asked for are not sent again (ETags). One thread
-    at a time. Every method raises NoController, NotAController or Refused.
+    Answers that have not changed since the last request are not sent again (ETags). Not thread-safe. Every method
+    raises NoController, NotAController or Refused.
     """
 
     def __init__(self, url: str, token: str | None = None, *, seconds: float = 5.0) -> None:
-        """``seconds``: longest wait for a piece of an answer. Raises ValueError for what is no address."""
-        self._wire = Wire(url, token, seconds)
+        """Open no connection yet.
+
+        Args:
+            url: Address, such as ``http://127.0.0.1:8756``.
+            token: The agents' token to read, where the controller needs it; the control token to steer.
+            seconds: Timeout of each read.
+
+        Raises:
+            ValueError: ``url`` is not an address.
+        """
+        self._connection = Connection(url, token, seconds)
         self._known: dict[str, tuple[str, Record]] = {}
 
     @property
     def url(self) -> str:
         """The address, scheme://host:port."""
-        return self._wire.url
+        return self._connection.url
 
     @property
     def shows_token(self) -> bool:
         """Whether its requests carry a token."""
-        return self._wire.token is not None
+        return self._connection.token is not None
 
     def health(self) -> Health:
-        """Whether it is alive, and which start of it: ``/healthz``."""
+        """Whether the controller runs, and its instance: ``/healthz``."""
         return self._get("/healthz", Health)
 
     def jobs(self, state: LiveState | None = None) -> Iterator[JobSummary]:
@@ -83,7 +91,7 @@ class Client:
             after = page.next
 
     def unreadable(self) -> tuple[UnreadableJob, ...]:
-        """Journals that the controller cannot serve."""
+        """Journals that the controller cannot read: ``/v1/jobs``."""
         return self._get(_path("/v1/jobs", limit=1), JobList).unreadable
 
     def job(self, name: str) -> JobView:
@@ -119,7 +127,7 @@ class Client:
         return self._pages(name, "decisions", Page[DecisionView], after, wanted)
 
     def candidates(self, name: str) -> CandidatesView:
-        """What is known of each CF: ``/v1/jobs/{job}/candidates``."""
+        """The measurements of each CF: ``/v1/jobs/{job}/candidates``."""
         return self._get(_job(name, "candidates"), CandidatesView)
 
     def ranks(self, name: str) -> RanksView:
@@ -127,32 +135,35 @@ class Client:
         return self._get(_job(name, "ranks"), RanksView)
 
     def rank_heat(self, name: str) -> RankHeatView:
-        """Which rank was slow when: ``/v1/jobs/{job}/ranks/history``."""
+        """The own time of each rank by window: ``/v1/jobs/{job}/ranks/history``."""
         return self._get(_job(name, "ranks/history"), RankHeatView)
 
     def events(self, name: str, after: str | None = None) -> Iterator[Message]:
-        """What happens, as it happens, from a connection of its own: ``/v1/jobs/{job}/events``.
+        """Stream events on a separate connection: ``/v1/jobs/{job}/events``.
 
-        First a snapshot; or, with the id of the last message seen, what came since. Ends when the server ends it.
+        Begins with a snapshot, or with the messages after the one with id ``after``. Ends when the server ends it.
         """
         headers = {} if after is None else {"Last-Event-ID": after}
-        with self._wire.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
+        with self._connection.open(_job(name, "events"), headers, STREAM_SECONDS) as response:
             yield from messages(response)
 
     def trace(self, name: str, file: Path) -> int:
-        """Save the journal, which ``gravac replay`` reads; returns its bytes: ``/v1/jobs/{job}/trace``.
+        """Save the journal to ``file`` and return its size in bytes: ``/v1/jobs/{job}/trace``.
 
-        Raises OSError when ``file`` cannot be written.
+        ``gravac replay`` reads it. Raises OSError where ``file`` cannot be written.
         """
         written = 0
-        with self._wire.open(_job(name, "trace"), {}, STREAM_SECONDS) as response, file.open("wb") as out:
-            while piece := self._wire.piece(response, PIECE):
+        with (
+            self._connection.open(_job(name, "trace"), {}, STREAM_SECONDS) as response,
+            file.open("wb") as out,
+        ):
+            while piece := self._connection.piece(response, PIECE):
                 written += out.write(piece)
         return written
 
-    def override(self, name: str) -> Seen:
+    def override(self, name: str) -> OverrideState:
         """Who decides, the policy or an operator: ``/v1/jobs/{job}/override``."""
-        return _seen(self._wire.ask("GET", _job(name, "override")), self.url)
+        return _override_state(self._connection.ask("GET", _job(name, "override")), self.url)
 
     def order(
         self,
@@ -160,21 +171,31 @@ class Client:
         action: Literal["pin", "dense", "pause", "resume"],
         *,
         actor: str,
-        seen: Seen,
+        current: OverrideState,
         cf: float | None = None,
         note: str = "",
-    ) -> Seen:
-        """Give an order about what was ``seen``; it is obeyed from the next window on. Needs the operators' token.
+    ) -> OverrideState:
+        """Give an order, which takes effect with the next window. Needs the control token.
 
-        Raises pydantic.ValidationError for what is no order, Refused with status 412 when things have moved on.
+        Args:
+            name: The job.
+            action: What to do.
+            actor: Name of the operator, for the journal.
+            current: The state that the order is based on, from ``override``.
+            cf: The compression factor of ``pin``.
+            note: The reason, for the journal.
+
+        Raises:
+            pydantic.ValidationError: The order is invalid.
+            Refused: With status 412 where the job has a newer decision than ``current``.
         """
         body = Order(action=action, cf=cf, actor=actor, note=note).model_dump_json().encode()
-        headers = {"If-Match": seen.tag}
-        return _seen(self._wire.ask("PUT", _job(name, "override"), body, headers), self.url)
+        headers = {"If-Match": current.tag}
+        return _override_state(self._connection.ask("PUT", _job(name, "override"), body, headers), self.url)
 
     def close(self) -> None:
-        """Give up the connection."""
-        self._wire.close()
+        """Close the connection."""
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -188,7 +209,7 @@ class Client:
         cursor: str | int | None = after
         while True:
             path = _path(_job(name, what), limit=500, after=cursor, **wanted)
-            found = _parse(self._wire.ask("GET", path).body, page, self.url)
+            found = _parse(self._connection.ask("GET", path).body, page, self.url)
             yield from found.items
             if found.next is None:
                 return
@@ -196,7 +217,7 @@ class Client:
 
     def _get(self, path: str, model: type[R]) -> R:
         tag, known = self._known.get(path, (None, None))
-        answer = self._wire.ask("GET", path, None, {} if tag is None else {"If-None-Match": tag})
+        answer = self._connection.ask("GET", path, None, {} if tag is None else {"If-None-Match": tag})
         if answer.status == 304 and isinstance(known, model):
             return known
         record = _parse(answer.body, model, self.url)
@@ -212,11 +233,11 @@ def _parse(body: bytes, model: type[R], url: str) -> R:
     try:
         return model.model_validate_json(body)
     except ValidationError:
-        raise NotAController(f"what answers at {url} is not a gravac controller of this version") from None
+        raise NotAController(f"the server at {url} is not a gravac controller of this version") from None
 
 
-def _seen(answer: Answer, url: str) -> Seen:
-    return Seen(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
+def _override_state(answer: Answer, url: str) -> OverrideState:
+    return OverrideState(_parse(answer.body, OverrideView, url), answer.headers.get("etag", ""))
 
 
 def _job(name: str, what: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What a report tells of one trace: the job as it ended, its windows and decisions, and figures to compare."""
+"""The content of a report about one trace: the final state of the job, its windows and decisions, and its figures."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ MOST_WINDOWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One job in a few numbers, over all of its windows. Unknown is None."""
+    """Figures of one job over all of its windows. None: unknown."""
 
     windows: int
     steps: int
@@ -34,12 +34,12 @@ class Figures:
     dense_bytes: int
     wire_cf: float | None
     loss: float | None
-    """The last one that was logged."""
+    """The last logged loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """One trace."""
+class TraceSummary:
+    """The content of a report about one trace."""
 
     path: str
     view: JobView
@@ -49,20 +49,20 @@ class Told:
     notes: tuple[str, ...]
 
 
-def journal(path: Path) -> Path:
-    """The trace that a path names: a file, or the folder of a job."""
+def journal_path(path: Path) -> Path:
+    """The file of a trace: ``path``, or the journal in the folder ``path``."""
     return path / ACTIVE if path.is_dir() else path
 
 
 def windows_of(
     path: Path, live: ReplayedLive, notes: list[str] | None = None
 ) -> Iterator[tuple[WindowView, DecisionView | None]]:
-    """Each window with what was decided on it (None: the trace ends before that), while ``live`` takes in the trace.
+    """Each window with the decision on it (None: the trace ends before it), while ``live`` follows the trace.
 
     Raises TraceError.
     """
     waiting: WindowView | None = None
-    trace = read_trace(journal(path))
+    trace = read_trace(journal_path(path))
     for line in trace:
         if isinstance(line.record, WindowReport) and waiting is not None:
             yield waiting, None
@@ -81,21 +81,21 @@ def windows_of(
         notes += trace.notes
 
 
-def fresh() -> ReplayedLive:
-    """A job of which nothing is known yet; it keeps no more of the past than it must."""
+def empty_job() -> ReplayedLive:
+    """A job without data, which stores as little history as possible."""
     return ReplayedLive(ControllerSettings.model_construct(history_windows=1))
 
 
-def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
-    """Read a trace once. ``most``: windows that are kept (``thinning.Thinned``). Raises TraceError."""
-    live, history, sums, notes = fresh(), History(most), _Sums(), list[str]()
+def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
+    """Read a trace once. ``most``: maximum number of windows in the report (``Thinned``). Raises TraceError."""
+    live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
     for view, decision in windows_of(path, live, notes):
         history.begin(live.decisions[0])
         sums.add(view)
         history.add(view, decision)
     history.begin(live.decisions[0])
-    live.interrupted = not being_written(journal(path))
-    return Told(
+    live.interrupted = not being_written(journal_path(path))
+    return TraceSummary(
         path=str(path),
         view=job_views.job_view(live),
         heat=job_views.rank_heat(live),
@@ -105,10 +105,10 @@ def tell(path: Path, most: int = MOST_WINDOWS) -> Told:
     )
 
 
-def labels(told: list[Told]) -> list[str]:
-    """A name for each that no other has."""
+def labels(summaries: list[TraceSummary]) -> list[str]:
+    """A unique name for each."""
     given: list[str] = []
-    for one in told:
+    for one in summaries:
         name, number = one.view.job, 2
         while name in given:
             name, number = f"{one.view.job} ({number})", number + 1
@@ -117,7 +117,7 @@ def labels(told: list[Told]) -> list[str]:
 
 
 class _Sums:
-    """What figures need of windows, added up."""
+    """The sums over windows that the figures need."""
 
     def __init__(self) -> None:
         self._steps = array("d")
@@ -148,13 +148,13 @@ class _Sums:
         )
 
 
-def thinning_note(told: Told) -> str:
-    """What was left out, in one sentence; empty where nothing was."""
-    windows = told.history.windows
+def thinning_note(summary: TraceSummary) -> str:
+    """A sentence about the windows that are not shown; empty where all are shown."""
+    windows = summary.history.windows
     if len(windows) == windows.windows:
         return ""
     return (
         f"{len(windows):,} of {windows.windows:,} windows are shown: of each {windows.run} in a row the "
-        "first, those with the least gain, the largest backlog, the longest step and the highest loss, and up to four "
-        "with a change or a fault. Totals and figures count them all; the trace has them all."
+        "first, those with the lowest gain, the largest backlog, the longest step and the highest loss, and up to four "
+        "with a change or a fault. Totals and figures include all windows."
     )

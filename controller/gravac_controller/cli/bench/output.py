@@ -1,16 +1,54 @@
-"""Figures of a benchmark as people read them."""
+"""How the figures of a benchmark are printed: tables for people, or one JSON object."""
 
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 
 from gravac.wording import printable
-from gravac_controller.cli.tables import table_of
-from gravac_controller.cli.wording import size
+from gravac_controller.bench.program import ProgramFailed
+from gravac_controller.bench.ranks import Progress, RanksFailed
+from gravac_controller.cli.wording import size, table_of
+
+Work = Callable[[Path, Progress], dict[str, Any]]
+Show = Callable[[dict[str, Any], Console], None]
+WIDTH = 132
+"""Columns where there is no terminal."""
+
+
+def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
+    """Do ``work``, ``show`` its figures, and print them as JSON with ``as_json``. Progress goes to stderr.
+
+    Exits with code 1 and the error message where measuring failed, and with 130 when interrupted.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
+    try:
+        with tempfile.TemporaryDirectory(prefix="gravac-bench-") as scratch:
+            result = work(Path(scratch), lambda line: click.echo(line, err=True))
+    except KeyboardInterrupt:
+        click.echo("Stopped, with all processes it had started.", err=True)
+        sys.exit(130)
+    except (ProgramFailed, RanksFailed) as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    console = Console(stderr=as_json, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)
+    show(result, console)
+    if as_json:
+        click.echo(json.dumps(result))
+    return result
 
 
 def machine(result: dict[str, Any], console: Console) -> None:
-    """On what it ran, and what its memory lets any pass do."""
+    """Print the machine, and the limits of its memory bandwidth."""
     on = result["machine"]
     versions = ", ".join(f"{name} {on[name]}" for name in ("torch", "numba") if on[name] is not None)
     console.print(
@@ -26,11 +64,9 @@ def machine(result: dict[str, Any], console: Console) -> None:
 
 
 def pairs(result: dict[str, Any], console: Console) -> None:
-    """A line for each comparison."""
+    """Print a row for each comparison."""
     machine(result, console)
-    table = table_of(
-        ("What", "Against"), ("n", "CF", "Time", "Of the other", "Ratio", "Quartiles", "Published")
-    )
+    table = table_of(("Name", "Against"), ("n", "CF", "Time", "Its time", "Ratio", "Quartiles", "Published"))
     for row in result["rows"]:
         low, high = row["quartiles"]
         published = row.get("published")
@@ -50,21 +86,21 @@ def pairs(result: dict[str, Any], console: Console) -> None:
         if "gain_error" in row:
             high = row["above_truth"]
             console.print(
-                f"{row['name']}: gains at worst {row['gain_error']:.1e} too low (at {row['cf']:.3g}x; of one parameter "
+                f"{row['name']}: gains at most {row['gain_error']:.1e} too low (at {row['cf']:.3g}x; of one parameter "
                 f"{row['parameters_gain_error']:.1e}), {'never too high' if high <= 0 else f'{high:.1e} TOO HIGH'}"
             )
     console.print(
-        "Medians, CPU time of one core. Ratio: the other's time over ours, of pairs; above 1, ours is faster.",
+        "Medians, CPU time of one core. Ratio: its time over ours, median over pairs; above 1, ours is faster.",
         style="dim",
     )
 
 
 def steps(result: dict[str, Any], console: Console) -> None:
-    """A line for each way to train."""
+    """Print a row for each method."""
     machine(result, console)
     console.print(f"{result['ranks']} ranks, {result['elements']:,} parameters")
     heads = ("Step", "Plain DDP", "Ratio", "Quartiles", "CPU", "Plain DDP", "Ratio", "Quartiles", "Payload")
-    table = table_of(("What",), heads)
+    table = table_of(("Method",), heads)
     for row in result["rows"]:
         table.add_row(
             row["name"],
@@ -80,17 +116,17 @@ def steps(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "Medians of a step, first by the clock, then CPU time of a rank. Ratio: plain DDP's over this one's, of pairs "
-        "of blocks; below 1, this one is slower.",
+        "Medians of a step: wall time, then CPU time of a rank. Ratio: plain DDP over this method, median over pairs "
+        "of blocks; below 1, this method is slower.",
         style="dim",
     )
 
 
 def bytes_sent(result: dict[str, Any], console: Console) -> None:
-    """A line for each size and CF."""
+    """Print a row for each size and CF."""
     machine(result, console)
     table = table_of(
-        ("What",), ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time")
+        ("Codec",), ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time")
     )
     for row in result["rows"]:
         counted = row["interface_ratio"]
@@ -111,23 +147,23 @@ def bytes_sent(result: dict[str, Any], console: Console) -> None:
     if result["gloo_bytes"] is not None:
         framing = f" and gloo's own messages ({result['gloo_bytes']:.0f} B an exchange)"
     console.print(
-        f"By the interface: bytes that one exchange sent, headers of TCP and Ethernet{framing} taken off. Link time: "
-        f"worked out for {result['link']}.",
+        f"By the interface: bytes sent by one exchange, without headers of TCP and Ethernet{framing}. Link time: "
+        f"computed for {result['link']}.",
         style="dim",
     )
 
 
-def meetings(result: dict[str, Any], console: Console) -> None:
-    """A line for each way to meet."""
+def collectives(result: dict[str, Any], console: Console) -> None:
+    """Print a row for each collective."""
     machine(result, console)
     network = result["network"]
     where = "side by side" if result["link"] == "none" else f"on links of {result['link']}"
     console.print(
-        f"{result['ranks']} ranks {where}, {result['codec']}; the network as measured: "
-        f"{brief(network['latency_seconds'])} a message, {size(network['bytes_per_second'])}/s"
+        f"{result['ranks']} ranks {where}, {result['codec']}; measured network: "
+        f"{brief(network['latency_seconds'])} per message, {size(network['bytes_per_second'])}/s"
     )
     heads = ("n", "CF", "Time", "Predicted", "Dense", "Predicted", "Ratio", "Quartiles", "On the link")
-    table = table_of(("Way", "Chosen"), heads)
+    table = table_of(("Collective", "Chosen"), heads)
     for row in result["rows"]:
         table.add_row(
             row["name"],
@@ -144,8 +180,8 @@ def meetings(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "Medians by the clock, of the slowest rank, from the payload to the mean. Ratio: the dense all-reduce's time "
-        "over this one's, of pairs.",
+        "Medians of wall time of the slowest rank, from the payload to the mean. Ratio: the dense all-reduce over this "
+        "collective, median over pairs.",
         style="dim",
     )
 

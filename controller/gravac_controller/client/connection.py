@@ -1,4 +1,4 @@
-"""Requests to one address: a kept connection, limits on what comes back, errors in our own words."""
+"""HTTP requests to one address: a reused connection, limits on the size of answers, and the client's errors."""
 
 import contextlib
 import http.client
@@ -11,13 +11,36 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from gravac import proof
-from gravac_controller.client.errors import NoController, NotAController, Refused
 from gravac_controller.views.models import Problem, ProofView
 
 MOST_BYTES = 64_000_000
-"""Of one answer, but for streams and traces."""
+"""Limit of an answer, except for streams and traces."""
 MOST_PROOF_BYTES = 4096
-NOT_SENT = "your token was not sent, as what answers there does not prove that it knows it"
+NOT_SENT = "your token was not sent, because the server did not prove that it knows it"
+
+
+class ControllerError(Exception):
+    """Base class of the client's errors. The text is for people."""
+
+
+class NoController(ControllerError):
+    """No controller answers at the address, or the connection broke before the answer was complete."""
+
+
+class NotAController(ControllerError):
+    """The answer cannot be read: another service, or a controller of another version."""
+
+
+class Refused(ControllerError):
+    """The controller answered with status 400 or above.
+
+    ``status`` is the HTTP status; ``problem`` says why.
+    """
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        errors = "; ".join(f"{one.field}: {one.message}" for one in problem.errors[1:])
+        super().__init__(f"{status} {problem.title}: {problem.detail}{f' ({errors})' if errors else ''}")
+        self.status, self.problem = status, problem
 
 
 @dataclass(frozen=True)
@@ -30,50 +53,50 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Connected:
-    """A connection, and whether the other side has proved on it that it knows the token."""
+class _Channel:
+    """A connection, and whether the server has proved on it that it knows the token."""
 
     http: http.client.HTTPConnection
     proved: bool
 
 
-class Wire:
-    """Not for several threads at once. ``seconds``: longest wait for any piece of an answer.
+class Connection:
+    """Requests to one address. Not thread-safe. ``seconds``: timeout of each read.
 
-    A token is sent only on a connection on which the other side has proved that it knows it (``gravac.proof``);
-    to anything else requests go without it.
+    The token is sent only on a connection on which the server has proved that it knows it (``gravac.proof``). Other
+    requests go without it.
     """
 
     def __init__(self, url: str, token: str | None, seconds: float) -> None:
-        """Raises ValueError for what is not an http or https address."""
-        self.url, self._seconds = base_of(url), seconds
+        """Raises ValueError where ``url`` is not an http or https address."""
+        self.url, self._seconds = base_url(url), seconds
         self.token = token
-        self._kept: Connected | None = None
+        self._channel: _Channel | None = None
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request and its whole answer. Raises NoController, NotAController, Refused."""
-        again = self._kept is not None  # the server may have closed a kept connection in the meantime
+        """Send a request and return its answer. Raises NoController, NotAController, Refused."""
+        again = self._channel is not None  # the server may have closed a reused connection in the meantime
         try:
-            connected = self._connection()
-            response = self._send(connected, method, path, body, headers or {})
+            channel = self._reuse()
+            response = self._send(channel, method, path, body, headers or {})
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not again or isinstance(error, TimeoutError):
-                raise self._nobody(error) from None
+                raise self._no_controller(error) from None
             return self.ask(method, path, body, headers)
         try:
             data = response.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise self._nobody(error) from None
+            raise self._no_controller(error) from None
         if len(data) > MOST_BYTES:
             self.close()
             raise NotAController(f"{self.url}{path} answered more than {MOST_BYTES} bytes")
         if response.will_close:
             self.close()
-        self.check(response, data, connected.proved)
+        self.check(response, data, channel.proved)
         found = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, found, data)
 
@@ -81,27 +104,28 @@ class Wire:
     def open(
         self, path: str, headers: Mapping[str, str], seconds: float
     ) -> Generator[http.client.HTTPResponse, None, None]:
-        """An answer to be read piece by piece, on a connection of its own. Raises as ``ask``."""
+        """Open an answer to be read in pieces, on a separate connection. Raises as ``ask``."""
         with contextlib.ExitStack() as stack:
             try:
-                connected = self._connect(seconds)
-                stack.callback(connected.http.close)
-                response = stack.enter_context(self._send(connected, "GET", path, None, headers))
+                channel = self._connect(seconds)
+                stack.callback(channel.http.close)
+                response = stack.enter_context(self._send(channel, "GET", path, None, headers))
                 if response.status >= 400:
-                    self.check(response, response.read(MOST_BYTES), connected.proved)
+                    self.check(response, response.read(MOST_BYTES), channel.proved)
             except (OSError, http.client.HTTPException) as error:
-                raise self._nobody(error) from None
+                raise self._no_controller(error) from None
             yield response
 
     def piece(self, response: http.client.HTTPResponse, size: int) -> bytes:
-        """The next bytes of an answer that ``open`` gave; empty at its end. Raises NoController when it breaks off."""
+        """The next bytes of an answer of ``open``; empty at its end. Raises NoController where the connection
+        breaks."""
         try:
             return response.read(size)
         except (OSError, http.client.HTTPException) as error:
-            raise self._nobody(error) from None
+            raise self._no_controller(error) from None
 
     def check(self, response: http.client.HTTPResponse, body: bytes, proved: bool) -> None:
-        """Raises Refused or NotAController for an answer of 400 or more."""
+        """Raise Refused or NotAController for a status of 400 or above."""
         if response.status < 400:
             return
         try:
@@ -114,10 +138,10 @@ class Wire:
             raise NotAController(f"{self.url} answered {response.status}: {text}") from None
 
     def close(self) -> None:
-        """Give the connection up; the next request makes another."""
-        if self._kept is not None:
-            self._kept.http.close()
-            self._kept = None
+        """Close the connection; the next request opens another."""
+        if self._channel is not None:
+            self._channel.http.close()
+            self._channel = None
 
     def __enter__(self) -> Self:
         return self
@@ -125,19 +149,19 @@ class Wire:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def _connection(self) -> Connected:
-        if self._kept is None:
-            self._kept = self._connect(self._seconds)
-        return self._kept
+    def _reuse(self) -> _Channel:
+        if self._channel is None:
+            self._channel = self._connect(self._seconds)
+        return self._channel
 
-    def _connect(self, seconds: float) -> Connected:
-        """Open a connection and, where there is a token to send, ask for the proof that it is known there."""
+    def _connect(self, seconds: float) -> _Channel:
+        """Open a connection. Where there is a token to send, ask for the proof that the server knows it."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=seconds)
         try:
             connection.connect()
-            connection.auto_open = 0  # what answers on another connection has proved nothing
+            connection.auto_open = 0  # the proof is valid for this connection only
             proved = self.token is not None and _proves(connection, self.token)
             if connection.sock is None:  # closed after that answer
                 connection.connect()
@@ -145,30 +169,30 @@ class Wire:
         except BaseException:
             connection.close()
             raise
-        return Connected(connection, proved)
+        return _Channel(connection, proved)
 
     def _send(
         self,
-        connected: Connected,
+        channel: _Channel,
         method: str,
         path: str,
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
         given = dict(headers)
-        if self.token is not None and connected.proved:
+        if self.token is not None and channel.proved:
             given["Authorization"] = f"Bearer {self.token}"
         if body is not None:
             given["Content-Type"] = "application/json"
-        connected.http.request(method, path, body, given)
-        return connected.http.getresponse()
+        channel.http.request(method, path, body, given)
+        return channel.http.getresponse()
 
-    def _nobody(self, error: Exception) -> NoController:
+    def _no_controller(self, error: Exception) -> NoController:
         return NoController(f"no controller answers at {self.url} ({error or type(error).__name__})")
 
 
 def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
-    """Raises OSError or HTTPException when there is no whole answer."""
+    """Whether the server knows the token. Raises OSError or HTTPException where the answer is incomplete."""
     challenge = proof.new_challenge()
     connection.request("GET", f"{proof.PATH}?challenge={challenge}")
     with connection.getresponse() as response:
@@ -181,10 +205,10 @@ def _proves(connection: http.client.HTTPConnection, token: str) -> bool:
         return False
 
 
-def base_of(text: str) -> str:
-    """An address as scheme://host:port, whatever path came with it; http where no scheme was given.
+def base_url(text: str) -> str:
+    """An address as scheme://host:port, without its path; http where there is no scheme.
 
-    Raises ValueError naming the text and the form expected.
+    Raises ValueError that shows the text and the expected form.
     """
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")

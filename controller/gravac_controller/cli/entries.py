@@ -1,0 +1,180 @@
+"""The entries of the catalogue as text, for ``gravac codecs`` and docs/catalogue.md."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from gravac.catalogue import RANKS, Cost, Entry, Kind
+from gravac_controller.cli.wording import size
+
+
+class KindWords(NamedTuple):
+    """The title of a kind, what it does, and how to choose an entry of it (``{}``: its name)."""
+
+    title: str
+    does: str
+    use: str
+
+
+KINDS: dict[Kind, KindWords] = {
+    "compressor": KindWords(
+        "Compressors", "which part of a gradient is sent", 'Agent(model, optimizer, compressor="{}")'
+    ),
+    "aggregator": KindWords(
+        "Aggregators",
+        "compression in which the ranks cooperate",
+        'Agent(model, optimizer, compressor="{}")',
+    ),
+    "memory": KindWords("Error memories", "what happens to the rest", 'Agent(model, optimizer, memory="{}")'),
+    "collective": KindWords(
+        "Collectives", "how payloads are combined", 'Agent(model, optimizer, collective="{}")'
+    ),
+    "policy": KindWords(
+        "Policies", "rules that choose the compression factor", 'Agent(model, optimizer, policy="{}")'
+    ),
+    "estimator": KindWords(
+        "Estimators", "which samples a gradient is computed from", 'gravac.estimators.ESTIMATORS["{}"]'
+    ),
+}
+LINK = f"Link of {RANKS} ranks"
+NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
+
+
+def numeric(column: str) -> bool:
+    """Whether a column of ``costs`` or of ``sends`` is aligned right."""
+    return column.partition(",")[0] in NUMERIC
+
+
+def use(entry: Entry) -> str:
+    """Code that chooses the entry."""
+    return KINDS[entry.kind].use.format(entry.name)
+
+
+def traits(entry: Entry, held: bool = True) -> str:
+    """The traits it has (or, with ``held=False``, does not have), separated by commas."""
+    return ", ".join(name.replace("_", " ") for name, value in entry.traits.items() if value is held)
+
+
+def what(entry: Entry, entries: Sequence[Entry]) -> str:
+    """A unique line about the entry: variants share the summary of the first one, and describe how they differ."""
+    first = next(other for other in entries if other.summary == entry.summary)
+    return prose(entry.summary if first.name == entry.name else entry.details.split("\n\n")[0])
+
+
+def prose(text: str) -> str:
+    """Text of a docstring with code in single backticks, for a terminal and for Markdown."""
+    return text.replace("``", "`")
+
+
+def bound(cost: Cost) -> str:
+    """The proven bound of ``E‖C(x)−x‖²``; empty where there is none."""
+    terms: list[str] = []
+    if cost.delta is not None and (cost.omega is None or 1.0 - cost.delta <= cost.omega):
+        terms = ["0"] if cost.delta == 1.0 else [f"(1−{cost.delta:.3g})·‖x‖²"]
+    elif cost.omega is not None:
+        terms = [f"{cost.omega:.3g}·‖x‖²"]
+    if cost.absolute:
+        terms.append(f"{cost.absolute:.3g}")
+    return " + ".join(terms)
+
+
+def settings(entry: Entry) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of settings; no rows where there are none."""
+    rows = [
+        [one.name, "required" if one.default is None else one.default, prose(one.meaning or "see above")]
+        for one in entry.settings
+    ]
+    return ["Setting", "Default", "Meaning"], rows
+
+
+def costs(entry: Entry) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of sizes; only columns with a value."""
+    columns = {
+        "Elements": [str(cost.numel) for cost in entry.costs],
+        "CF asked": [_factor(cost.cf) for cost in entry.costs],
+        "CF reached": [_factor(cost.reached_cf) for cost in entry.costs],
+        "Payload": [_size(cost.payload_bytes) for cost in entry.costs],
+        LINK: [_size(cost.link_bytes) for cost in entry.costs],
+        "Held": [_size(cost.held_bytes) for cost in entry.costs],
+        "Proven error at most": [bound(cost) for cost in entry.costs],
+    }
+    filled = {head: cells for head, cells in columns.items() if any(cells)}
+    return list(filled), [list(row) for row in zip(*filled.values(), strict=True)]
+
+
+def sends(entry: Entry) -> str:
+    """Bytes at the largest size and strongest CF of the catalogue; empty where there are none."""
+    if not entry.costs:
+        return ""
+    last = entry.costs[-1]
+    found = (last.payload_bytes if last.link_bytes is None else last.link_bytes, last.held_bytes)
+    return next((size(value) for value in found if value is not None), "")
+
+
+def sends_of(kind: Kind, entries: Sequence[Entry]) -> str:
+    """The head of the column of ``sends`` for a kind."""
+    cost = next((entry.costs[-1] for entry in entries if entry.kind == kind and entry.costs), None)
+    if cost is None:
+        return ""
+    million = f"{cost.numel:,} elements"
+    if cost.held_bytes is not None:
+        return f"Held, {million}"
+    if cost.link_bytes is not None:
+        return f"{LINK}, {million}, CF {cost.cf:g}"
+    return f"Payload, {million}, CF {cost.cf:g}"
+
+
+def overview(console: Console, entries: Sequence[Entry]) -> None:
+    """Print every kind with its entries, one line each where there is room."""
+    for kind, words in KINDS.items():
+        head, _, of = sends_of(kind, entries).partition(", ")
+        sent = f"; {head.lower()}: {of}" if head else ""
+        console.print(f"{words.title}: {words.does}{sent}", style="bold")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("Name", no_wrap=True)
+        if head:
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("What")
+        for entry in entries:
+            if entry.kind == kind:
+                table.add_row(entry.name, *([sends(entry)] if head else []), what(entry, entries))
+        console.print(table)
+        console.print()
+
+
+def in_full(console: Console, entry: Entry) -> None:
+    """Print everything about one entry."""
+    console.print(f"{entry.name} ({entry.kind})", style="bold")
+    for paragraph in (entry.summary, *entry.details.split("\n\n")):
+        console.print(prose(paragraph))
+    console.print()
+    facts = {"source": entry.source, "use": use(entry)}
+    facts |= {"is": traits(entry), "is not": traits(entry, held=False)}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for key, value in facts.items():
+        if value:
+            table.add_row(key, value)
+    console.print(table)
+    for head, rows in (settings(entry), costs(entry)):
+        if not rows:
+            continue
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for column in head:
+            table.add_column(column, justify="right" if numeric(column) else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print()
+        console.print(table)
+    console.print()
+
+
+def _factor(cf: float | None) -> str:
+    return "" if cf is None else f"{cf:.4g}"
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else size(count)
