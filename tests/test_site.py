@@ -47,6 +47,10 @@ def build(
     )
 
 
+def text_of(page: Path) -> str:
+    return re.sub(r"<[^>]*>", "", page.read_text())
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = build(ROOT, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,8 +58,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "docs/index.html" in (site / "index.html").read_text()
     python = (site / "docs/python.html").read_text()
     assert {name for name in gravac.__all__ if f'id="gravac.{name}"' not in python} == set()
-    assert "gravac whatif" in (site / "docs/commands.html").read_text()
-    assert "PUT /v1/jobs/{job}/override" in (site / "docs/routes.html").read_text()
+    assert "gravac whatif" in text_of(site / "docs/commands.html")
+    assert "PUT /v1/jobs/{job}/override" in text_of(site / "docs/routes.html")
     for page in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="(https?:[^"]*)"', page.read_text())
         loaded += re.findall(r'<link[^>]* href="(https?:[^"]*)"', page.read_text())
