@@ -1,8 +1,10 @@
-"""An ordinary DDP training, with one line added. Run it on one machine:
+"""An ordinary DDP training with one line added. The model learns Python source text; each rank uses one core.
+
+Run it on one machine:
 
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 
-and on several: docs/multi-host.md. Each rank computes on one core; the model learns Python source text.
+On several machines: docs/multi-host.md.
 """
 
 import argparse
@@ -17,11 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from gravac_agent import Agent
+from gravac import Agent
 
 
 class Text(Dataset[tuple[Tensor, Tensor]]):
-    """Stretches of the standard library's source text, and the same one byte further."""
+    """Pieces of the standard library's source text, each with the same piece shifted by one byte as target."""
 
     def __init__(self, length: int) -> None:
         files = sorted(Path(os.__file__).parent.glob("*.py"))[:60]
@@ -59,7 +61,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=16, help="sequences per rank")
     parser.add_argument("--length", type=int, default=64, help="bytes in a sequence")
-    parser.add_argument("--width", type=int, default=256, help="of the model")
+    parser.add_argument("--width", type=int, default=256, help="hidden units of the model")
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
@@ -78,12 +80,12 @@ def main() -> None:
             for inputs, targets in loader:
                 loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
                 loss.backward()
-                # As in plain DDP: clips the mean that was exchanged. What it cuts off a compressed mean is lost, not
-                # kept in the error memory (docs/memories.md, "Clipping").
+                # As in plain DDP, this clips the exchanged mean. The part clipped off a compressed mean is lost: it
+                # does not return to the error memory (docs/memories.md, "Clipping").
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-                agent.log(loss=loss)  # optional: the page draws it beside the compression
+                agent.log(loss=loss)  # optional: the page draws it beside the compression factor
                 step += 1
                 if dist.get_rank() == 0 and step % 50 == 0:
                     print(f"step {step}  loss {loss.item():.3f}  page {agent.url}", flush=True)
