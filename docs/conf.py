@@ -18,7 +18,6 @@ version = release = __version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "tools.site.extension",
 ]
 root_doc = "docs/index"
@@ -31,22 +30,8 @@ suppress_warnings = ["myst.header"]  # a page may begin below the first level
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
-napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
-# Types of other projects: a build without a network cannot look them up. Our own must be found.
-nitpick_ignore_regex = [
-    ("py:.*", rf"(.*\.)?{name}")
-    for name in (
-        r"torch\..*",
-        r"collections\.abc\..*",
-        r"pathlib\..*",
-        r"types\..*",
-        r"pydantic(_settings|_core)?\..*",
-        r"http\..*",
-    )
-]
-
 html_theme = "furo"  # brings its fonts, styles and scripts; nothing is fetched from elsewhere
 html_title = f"gravac {version}"
 html_baseurl = ""

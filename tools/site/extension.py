@@ -9,8 +9,13 @@ Markers are HTML comments on a line of their own, which GitHub does not show:
 
 import re
 from collections.abc import Callable
+from typing import Any
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util import logging
 
 from tools.site import commands, public_api, routes
@@ -40,7 +45,28 @@ def fill_markers(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = MARKER.sub(generated, source[0])
 
 
+def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Turn "Args:", "Returns:" and "Raises:" into fields. Handles autodoc's ``autodoc-process-docstring``.
+
+    Napoleon itself takes the text before a colon in a property's first line for a type.
+    """
+    kind = "method" if what in ("attribute", "data", "property") else what
+    lines[:] = GoogleDocstring(list(lines), Config(), app, kind, name, thing, options).lines()
+
+
+def leave_types_plain(
+    app: Sphinx, environment: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+) -> nodes.TextElement | None:
+    """Do not link types in signatures that are not on the site: torch's, or records of ours that the trace page
+    describes. Roles that somebody wrote, and exceptions after "Raises:", must be found. Handles ``missing-reference``.
+    """
+    is_written = "refwarn" in node or node.get("reftype") == "exc"
+    return None if is_written or node.get("refdomain") != "py" else text
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("source-read", fill_markers)
+    app.connect("autodoc-process-docstring", read_sections)
+    app.connect("missing-reference", leave_types_plain)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -44,26 +44,20 @@ def page(package: str) -> str:
 
 
 def undocumented(package: str) -> Iterator[str]:
-    """Public names without a docstring: those in ``__all__``, the methods and properties of classes among them, and
-    the same of modules among them."""
+    """Public names without a docstring: those in ``__all__``, the methods and properties of the classes among them, and
+    what the modules among them export."""
     module = import_module(package)
     for name in module.__all__:
         thing = getattr(module, name)
-        path = f"{package}.{name}"
+        if not _doc(module, name):
+            yield f"{package}.{name}"
         if inspect.ismodule(thing):
-            if not inspect.getdoc(thing):
-                yield path
             yield from (
-                f"{path}.{inner}" for inner in _inner(module, thing) if not _summary(getattr(thing, inner))
+                f"{package}.{name}.{inner}" for inner in _inner(module, thing) if not _doc(thing, inner)
             )
         elif inspect.isclass(thing):
-            if not _own_doc(thing):
-                yield path
-            for member in _members(thing):
-                if not inspect.getdoc(getattr(thing, member)):
-                    yield f"{path}.{member}"
-        elif callable(thing) and not _summary(thing):
-            yield path
+            missing = (member for member in _members(thing) if not inspect.getdoc(getattr(thing, member)))
+            yield from (f"{package}.{name}.{member}" for member in missing)
 
 
 def _group(thing: Any, package: str) -> str:
@@ -75,22 +69,33 @@ def _group(thing: Any, package: str) -> str:
 
 
 def _overview(module: ModuleType, names: list[str]) -> str:
-    rows = [f"| {{py:obj}}`{module.__name__}.{name}` | {_summary(getattr(module, name))} |" for name in names]
+    rows = [f"| {{py:obj}}`{module.__name__}.{name}` | {_summary(module, name)} |" for name in names]
     return "\n".join(("| Name | What it is |", "|---|---|", *rows))
 
 
 def _entry(module: ModuleType, name: str) -> str:
     thing, path = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.ismodule(thing):
-        inner = [_entry(thing, one) for one in _inner(module, thing)]
-        return "\n".join([_directive(f".. automodule:: {path}"), *inner])
+        return _directive(f".. automodule:: {path}") + _exports(thing, _inner(module, thing))
     if inspect.isclass(thing):
-        members = _members(thing)
-        options = [f":members: {', '.join(members)}"] if members else []
+        fields = _fields(thing)
+        options = [f":members: {', '.join(_members(thing))}"] if _members(thing) else []
         if issubclass(thing, BaseException | Enum):
             options.append(":show-inheritance:")
-        return _directive(f".. autoclass:: {path}", *options) + _fields(thing)
-    return _directive(f".. {'autofunction' if inspect.isroutine(thing) else 'autodata'}:: {path}")
+        # The signature of a record repeats its fields, without what they mean.
+        return _directive(f".. autoclass:: {path}{'()' if fields else ''}", *options) + fields
+    if inspect.isroutine(thing):
+        return _directive(f".. autofunction:: {path}")
+    return _directive(f".. py:data:: {path}", "", _doc(module, name).replace("\n", "\n   "))
+
+
+def _exports(module: ModuleType, names: list[str]) -> str:
+    """What a public module exports: a table of all, then the functions in full."""
+    if not names:
+        return ""
+    rows = [f"| `{module.__name__}.{name}` | {_summary(module, name)} |" for name in names]
+    functions = [_entry(module, name) for name in names if inspect.isroutine(getattr(module, name))]
+    return "\n" + "\n".join(("| Name | What it is |", "|---|---|", *rows, "", *functions)) + "\n"
 
 
 def _directive(first: str, *options: str) -> str:
@@ -98,10 +103,16 @@ def _directive(first: str, *options: str) -> str:
 
 
 def _inner(module: ModuleType, inner: ModuleType) -> list[str]:
-    """What a public module exports by its ``__all__``, without what the package itself exports."""
+    """What a public module exports by its ``__all__``, except what the package itself exports and constants that the
+    module does not describe, such as aliases of types."""
     outer = [getattr(module, name) for name in module.__all__]
-    names = getattr(inner, "__all__", ())
-    return [name for name in names if not any(getattr(inner, name) is thing for thing in outer)]
+    found = []
+    for name in getattr(inner, "__all__", ()):
+        thing = getattr(inner, name)
+        described = inspect.isclass(thing) or inspect.isroutine(thing) or _doc(inner, name)
+        if described and not any(thing is one for one in outer):
+            found.append(name)
+    return found
 
 
 def _fields(thing: type) -> str:
@@ -127,10 +138,18 @@ def _fields(thing: type) -> str:
                 meaning = str(following.value.value)
             field = thing.model_fields.get(name) if issubclass(thing, BaseModel) else None
             meaning = (field.description if field else None) or meaning
-            rows[name] = f"| `{name}` | `{_cell(ast.unparse(node.annotation))}` | {_prose(meaning)} |"
+            rows[name] = f"| `{name}` | `{_cell(_type(node.annotation))}` | {_prose(meaning)} |"
     if not rows:
         return ""
     return "\n" + "\n".join(("| Field | Type | Meaning |", "|---|---|---|", *rows.values())) + "\n"
+
+
+def _type(annotation: ast.expr) -> str:
+    """An annotation as text; of ``Annotated[…]`` the type alone."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        assert isinstance(annotation.slice, ast.Tuple)
+        return ast.unparse(annotation.slice.elts[0])
+    return ast.unparse(annotation)
 
 
 def _cell(text: str) -> str:
@@ -138,6 +157,7 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str) -> str:
+    """Prose of a docstring as Markdown in a table."""
     return _cell(text).replace("``", "`").replace("*", "\\*")
 
 
@@ -159,20 +179,41 @@ def _is_behavior(member: Any) -> bool:
     return inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
 
 
-def _own_doc(thing: type) -> str | None:
+def _doc(module: ModuleType, name: str) -> str:
+    """The docstring of a name in a module; of a constant, the string below its definition."""
+    thing = getattr(module, name)
+    if name == "__version__":
+        return f"The version of the package: ``{thing}``."
+    if inspect.isclass(thing):
+        return _own_doc(thing)
+    if inspect.ismodule(thing) or inspect.isroutine(thing):
+        return inspect.getdoc(thing) or ""
+    return _data_doc(module.__name__, name)
+
+
+def _own_doc(thing: type) -> str:
     """The docstring written for this class: not inherited, and not the signature that a dataclass gets."""
-    doc = vars(thing).get("__doc__")
-    if doc is None or (dataclasses.is_dataclass(thing) and doc.startswith(f"{thing.__name__}(")):
-        return None
+    doc = vars(thing).get("__doc__") or ""
+    if dataclasses.is_dataclass(thing) and doc.startswith(f"{thing.__name__}("):
+        return ""
     if issubclass(thing, BaseModel) and doc == BaseModel.__doc__:
-        return None
-    return str(doc)
+        return ""
+    return inspect.cleandoc(doc)
 
 
-def _summary(thing: Any) -> str:
+def _data_doc(module: str, name: str) -> str:
+    """The string below the definition of a constant, in the module that defines it."""
+    body = ast.parse(inspect.getsource(import_module(module))).body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.ImportFrom) and node.module and name in {one.name for one in node.names}:
+            return _data_doc(node.module, name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            text = following.value if isinstance(following, ast.Expr) else None
+            return inspect.cleandoc(str(text.value)) if isinstance(text, ast.Constant) else ""
+    return ""
+
+
+def _summary(module: ModuleType, name: str) -> str:
     """The first paragraph of its docstring, on one line."""
-    if isinstance(thing, str | int | float):
-        return f"`{thing!r}`"
-    doc = _own_doc(thing) if inspect.isclass(thing) else inspect.getdoc(thing)
-    first = inspect.cleandoc(doc or "").partition("\n\n")[0]
-    return _prose(first)
+    return _prose(_doc(module, name).partition("\n\n")[0])
