@@ -54,19 +54,27 @@ def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, l
     lines[:] = GoogleDocstring(list(lines), Config(), app, kind, name, thing, options).lines()
 
 
-def leave_types_plain(
+def resolve(
     app: Sphinx, environment: BuildEnvironment, node: pending_xref, text: nodes.TextElement
-) -> nodes.TextElement | None:
-    """Do not link types in signatures that are not on the site: torch's, or records of ours that the trace page
-    describes. Roles that somebody wrote, and exceptions after "Raises:", must be found. Handles ``missing-reference``.
+) -> nodes.Element | None:
+    """Link a reference by another path of a public object, such as ``gravac.policies.Policy``, to its public name, and
+    leave the other types in signatures without a link: torch's, or records of ours that the trace page describes.
+
+    Roles that somebody wrote, and exceptions after "Raises:", must be found. Handles ``missing-reference``.
     """
+    if node.get("refdomain") != "py":
+        return None
+    public = public_api.public_name(node["reftarget"])
+    if public is not None:
+        python, docname = environment.domains.python_domain, node.get("refdoc", environment.docname)
+        return python.resolve_xref(environment, docname, app.builder, "obj", public, node, text)
     is_written = "refwarn" in node or node.get("reftype") == "exc"
-    return None if is_written or node.get("refdomain") != "py" else text
+    return None if is_written else text
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
     app.connect("source-read", fill_markers)
     app.connect("autodoc-process-docstring", read_sections)
-    app.connect("missing-reference", leave_types_plain)
+    app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -60,6 +60,20 @@ def undocumented(package: str) -> Iterator[str]:
             yield from (f"{package}.{name}.{member}" for member in missing)
 
 
+def public_name(path: str, package: str = "gravac") -> str | None:
+    """The name in ``__all__`` of an object of ours that has another path too; None for any other path."""
+    module, _, name = path.rpartition(".")
+    if not module.startswith(package):
+        return None
+    try:
+        thing = getattr(import_module(module), name)
+    except (ImportError, AttributeError):
+        return None
+    public = import_module(package)
+    found = (one for one in public.__all__ if getattr(public, one) is thing)
+    return next((f"{package}.{one}" for one in found if f"{package}.{one}" != path), None)
+
+
 def _group(thing: Any, package: str) -> str:
     home = thing.__name__ if inspect.ismodule(thing) else getattr(thing, "__module__", None) or package
     for title, prefixes in GROUPS:
