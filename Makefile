@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint clean new-codec new-policy
+.PHONY: demo test lint docs clean new-codec new-policy
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
@@ -23,6 +23,11 @@ new-codec: $(READY)
 new-policy: $(READY)
 	$(BIN)/python -m tools.new policy $(NAME)
 
+# Strict and without a network: a broken link or reference and a missing docstring fail. -E: nothing from an earlier build.
+docs: $(READY)
+	$(BIN)/python -m sphinx -E -W -n --keep-going -q -b html -c docs -d build/doctrees . build/site
+	@echo "The site: build/site/index.html"
+
 # Where the surroundings forbid byte code, every process would compile all of torch that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -37,4 +42,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
