@@ -119,14 +119,14 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
     ("wrong", "message"),
     [
         ({"window": 0}, "window=0: Input should be greater than or equal to 1"),
-        ({"collective": "ring"}, "collective='ring' is unknown; choose one of auto, gather, all-reduce"),
+        ({"collective": "ring"}, "collective='ring' is unknown; choose one of all-reduce, auto, gather"),
         (
             {"compressor": "dgc", "collective": "shared"},
             "compressor='dgc' is not: choose gather, all-reduce or auto",
         ),
         ({"compressor": "zip"}, "compressor='zip' is unknown"),
         ({"memory": "ram"}, "memory='ram' is unknown"),
-        ({"policy": "best"}, "no policy named 'best'"),
+        ({"policy": "best"}, "policy='best' is unknown"),
         ({"policy": "static:cf=0.5"}, "cf"),
         ({"link": "fast"}, "link='fast' is not a rate"),
         ({"controller": "ftp://x"}, "must be auto, none, or an address"),
