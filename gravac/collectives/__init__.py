@@ -1,4 +1,4 @@
-"""Collectives: how payloads meet, one a file. To add one, name it in ``choice.COLLECTIVES``."""
+"""Collectives, one per file: they exchange payloads. To add one, name it in ``choice.COLLECTIVES``."""
 
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Exchange, Transfer, Workload

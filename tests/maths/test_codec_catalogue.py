@@ -54,7 +54,7 @@ def test_each_family_of_the_literature_has_its_member(name: str) -> None:
 def test_every_entry_is_complete(kind: str, name: str) -> None:
     (entry,) = (entry for entry in entries() if (entry.kind, entry.name) == (kind, name))
     assert len(entry.summary) > 10
-    assert entry.details
+    assert entry.summary.endswith("."), "the first paragraph of the docstring is a sentence"
     assert entry.source
     for cost in entry.costs:
         assert any((cost.payload_bytes, cost.link_bytes)) or cost.held_bytes is not None

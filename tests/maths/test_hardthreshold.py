@@ -129,7 +129,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     again = WarmedThreshold(steps=3)
     again.load_state_dict(state)
     assert torch.equal(again.compress(x, 20.0, KEY, torch.float32).values, sent)
-    # Another CF is learned anew; until a step is known, a bucket sends its share.
+    # Another CF is learned again; until a step is known, a bucket sends its share.
     assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100
     learn(codec, vector("gauss", 30_000, 1), 10.0, 20.0)
     assert codec.compress(
@@ -145,7 +145,7 @@ def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.Lo
         ):
             codec.load_state_dict(state)
     codec.load_state_dict({"0/1000/10.0": torch.ones(2)})
-    assert "bucket 0/1000/10.0 is of an older version and is learned anew" in caplog.text
+    assert "bucket 0/1000/10.0 is of an older version and is learned again" in caplog.text
     assert codec.state_dict() == {}
 
 

@@ -32,7 +32,7 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
 def in_full(console: Console, entry: Entry) -> None:
     """All that is known of one member."""
     console.print(f"{entry.name} ({entry.kind})", style="bold")
-    for paragraph in (entry.summary, *entry.details.split("\n\n")):
+    for paragraph in filter(None, (entry.summary, *entry.details.split("\n\n"))):
         console.print(members.prose(paragraph))
     console.print()
     facts = {"source": entry.source, "use": members.use(entry)}
