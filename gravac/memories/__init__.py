@@ -1,4 +1,4 @@
-"""Error memories: one a file. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
+"""Error memories. To add one, write its file and name it in ``_MEMBERS``; the property suite finds it."""
 
 from gravac.memories.base import LARGEST, Bucket, Memory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
