@@ -1,8 +1,8 @@
 """EC-SGD: n workers in one process, each with its data, estimator and error memory (arXiv 2203.02383, order kept).
 
-    u_i = e_i/γ + g_i;  v_i = γ C(u_i);  x <- x - mean(v_i);  e_i <- e_i + γ g_i - v_i;  then the coins of L-SVRG
+u_i = e_i/γ + g_i;  v_i = γ C(u_i);  x <- x - mean(v_i);  e_i <- e_i + γ g_i - v_i;  then the coins of L-SVRG
 
-Memories keep ``e_i / γ`` (learning rate outside), so a codec sees gradient units, which a threshold needs.
+Memories hold ``e_i / γ`` (learning rate outside), so a codec sees gradient units, which a threshold needs.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gravac.memories import Bucket, Memory
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One rank as the loop sees it; nothing here is shared with another worker."""
+    """One rank of the loop; nothing here is shared with another worker."""
 
     problem: FiniteSum
     estimator: Estimator
@@ -83,7 +83,7 @@ class ECSGD:
 
     @property
     def step_size(self) -> float:
-        """γ. Setting it rescales what is owed, so that a change of γ loses nothing."""
+        """γ. Setting it rescales the residuals, so that a change of γ loses nothing."""
         return self._step_size
 
     @step_size.setter
@@ -93,7 +93,7 @@ class ECSGD:
         self._step_size = value
 
     def step(self) -> Step:
-        """One step of all workers."""
+        """Runs one step of all workers."""
         x_old = self.x
         mean = torch.zeros_like(x_old)
         payload_bytes, values, error_sq, gradient_sq = 0, 0, 0.0, 0.0

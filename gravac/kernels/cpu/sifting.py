@@ -1,4 +1,4 @@
-"""One pass over a gradient when it is roughly known how large an element must be to go: add, measure, pick those."""
+"""One pass over a gradient with a known threshold: add the residual, measure, pick the elements above it."""
 
 from functools import partial
 from typing import Any
@@ -71,7 +71,7 @@ def _owing(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, 
 
 
 def _fresh(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """The same where nothing is owed: ``p = g``, and p·p alone."""
+    """The same without a residual: ``p = g``, and p·p alone."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, False)
 

@@ -1,4 +1,4 @@
-"""What several kernels do to a block of elements or bits."""
+"""Operations on a block of elements or bits that several kernels share."""
 
 import torch
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""How the kernels are made and started."""
+"""How the GPU kernels are compiled and launched."""
 
 import inspect
 from collections.abc import Callable
