@@ -106,7 +106,8 @@ def _entry(
     paragraphs = (inspect.getdoc(owner) or "").split("\n\n")
     if kind == "policy":  # a module of several classes, so the module says what it is
         paragraphs.insert(0, (inspect.getdoc(inspect.getmodule(owner)) or "").split("\n\n")[0])
-    summary, *details = (" ".join(paragraph.split()) for paragraph in paragraphs)
+    prose = (text for text in paragraphs if not text.startswith(("Args:", "Raises:")))
+    summary, *details = (" ".join(text.split()) for text in prose)
     return Entry(
         kind=kind,
         name=member.name,

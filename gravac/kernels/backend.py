@@ -127,7 +127,7 @@ def _load(name: Literal["cpu", "cuda"]) -> bool:
             raise ImportError(
                 f"GRAVAC_KERNELS={name!r} needs a working {compiler}: pip install 'gravac[{name}]' ({error})"
             ) from error
-        # Each rank comes by here: the agent's rank 0 tells it, with the cure.
+        # Every rank runs this; the agent's rank 0 reports it, with the fix.
         log.info(
             "compiled kernels (%s) not available, using plain torch, which is several times slower: %s",
             compiler,

@@ -154,8 +154,8 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
     nothing = np.empty(0, np.float32)
     # Counted where it lies: no need to write it.
     given = nothing if e is None and not sums and g.data_ptr() == p.data_ptr() else g.numpy()
-    owed = nothing if e is None else e.numpy()
-    compiled(given, owed, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
+    added = nothing if e is None else e.numpy()
+    compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
     return table, lanes.sum(1)
 
 

@@ -20,7 +20,7 @@ would lie above ln(n/k) times their mean; a threshold lower by this share lets (
 STEADY = 0.5
 """Share of the last error that the next threshold corrects: steps differ by chance, too."""
 LEAST_CF = 8.0
-"""Below it so many elements would be candidates that counting costs little more."""
+"""Below it most elements would be candidates, and counting costs little more."""
 
 
 @dataclass(frozen=True, slots=True)

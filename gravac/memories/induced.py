@@ -27,7 +27,7 @@ class Induced(Compressor):
 
     Args:
         first: Compresses y; gets the CF.
-        second: Compresses the rest; its payloads must have a fixed size, so that both can be told apart.
+        second: Compresses the rest; its payloads must have a fixed size, so that both can be separated.
         second_cf: The CF that the second codec is asked for.
 
     Raises:

@@ -80,7 +80,7 @@ class SketchMemory(Memory):
         return float(1.0 - self.settings.beta)
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
-        return None  # the linear form has a condition of its own: beta >= least_beta(size)
+        return None  # the linear form has its own condition: beta >= least_beta(size)
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)

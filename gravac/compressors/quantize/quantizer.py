@@ -20,7 +20,7 @@ ROUNDED = Traits(
     selector=False,
     projection=False,
 )
-"""Traits of a stochastic quantizer with a scale of its own; others state where they differ."""
+"""Traits of a stochastic quantizer that sends its scale; others state where they differ."""
 
 
 class Quantizer(Compressor):

@@ -101,7 +101,7 @@ class BlockRandomK(SharedDraw):
     """Block Random-k: sends one contiguous run of elements of each tensor, at positions that all ranks know.
 
     k = floor(n / CF) elements are copied, not gathered; only values are sent. Runs wrap around the end of their tensor.
-    As in ConEF's code, every tensor has a block of its own, so that no layer waits for many steps and then is sent
+    As in ConEF's code, every tensor has its own block, so that no layer waits for many steps and then is sent
     whole. A tensor of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally
     often. The start is uniform over *all* positions of the tensor. As Random-k, ``E ||x - C(x)||² = (1 - k/n) ||x||²``.
     Not fitted to tensors, it takes the whole as one.

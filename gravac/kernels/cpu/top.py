@@ -80,7 +80,7 @@ def top(
     """The ``indices.size`` largest magnitudes of the floats in ``bits``: places, ascending, and the floats themselves.
 
     ``edge``: lowest magnitude of the bin in which the last of them lies; ``above``: how many lie in higher bins;
-    ``within``: at most so many in this one. ``clear``: put zeros where they were. False, and ``bits`` as it was, if
+    ``within``: at most this many in this one. ``clear``: leave zeros behind. False, and ``bits`` as it was, if
     these numbers are not of this tensor.
     """
     n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << _OPEN)
@@ -173,7 +173,7 @@ def count_above(bits: NDArray[np.int32], edge: int) -> int:
 def take_above(
     bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
-    """Places of these, ascending, and what is there; ``indices`` and ``values`` have room for just so many."""
+    """Writes positions, ascending, and values of these; ``indices`` and ``values`` have exactly that size."""
     count: Any = np.uint64(0)
     whole = bits.size & ~63
     for begin in range(0, whole, 64):

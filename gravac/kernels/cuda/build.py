@@ -39,6 +39,6 @@ def launch(
     if not programs:
         return
     device = arguments[0].device  # type: ignore[union-attr]  # a tensor always comes first
-    # A thread of ours starts with the first GPU as its current one, wherever the model lies.
+    # Our threads start with the first GPU as their current one, wherever the model lies.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]

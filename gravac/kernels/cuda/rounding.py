@@ -14,7 +14,7 @@ BLOCK = 1024
 TILE = 4096
 """Elements of a program that looks for the largest of each block."""
 SIZES = (32, 256)
-"""Blocks of up to so many elements are looked at together; each size is a kernel of its own, so they are few."""
+"""Blocks of up to this many elements are processed together. Each size compiles a kernel, so they are few."""
 
 
 @jit()

@@ -38,7 +38,7 @@ def _count(
     n: tl.int64,
     copies: tl.int32,
     programs: tl.int32,
-    OWED: tl.constexpr,
+    RESIDUAL: tl.constexpr,
     WRITTEN: tl.constexpr,
     SUMS: tl.constexpr,
     SIZE: tl.constexpr,
@@ -49,11 +49,11 @@ def _count(
     if SUMS:
         wide = value.to(tl.float64)
         tl.store(products + tl.program_id(0), tl.sum(wide * wide))
-    if OWED:
-        owed = read(e + begin, at, left, SIZE)
+    if RESIDUAL:
+        residual = read(e + begin, at, left, SIZE)
         if SUMS:
-            tl.store(products + programs + tl.program_id(0), tl.sum(owed.to(tl.float64) * wide))
-        value = value + owed * share
+            tl.store(products + programs + tl.program_id(0), tl.sum(residual.to(tl.float64) * wide))
+        value = value + residual * share
     if WRITTEN:
         write(p + begin, at, value, left, SIZE)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -100,14 +100,14 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
     counts = torch.empty(BINS, dtype=torch.int64, device=device)
     energies = torch.empty(BINS, dtype=torch.float64, device=device)
     products = torch.zeros(2, programs if sums else 0, dtype=torch.float64, device=device)
-    owed = p if e is None else e  # not looked at
+    residual = p if e is None else e  # not read
     written = e is not None or g.data_ptr() != p.data_ptr()
     launch(
         _count,
         programs,
-        *(raw(g), owed, share, p, tables, products, n, copies, programs),
+        *(raw(g), residual, share, p, tables, products, n, copies, programs),
         warps=8,
-        OWED=e is not None,
+        RESIDUAL=e is not None,
         WRITTEN=written,
         SUMS=sums,
         SIZE=BLOCK,
