@@ -90,10 +90,10 @@ def test_numbers() -> None:
     )
     assert [setting.name for setting in by_name["aggregator", "powersgd"].settings] == ["rank", "saving"]
     assert [setting.name for setting in by_name["compressor", "qsgd"].settings] == ["bits", "norm", "block"]
-    told = {
+    costs = {
         name: by_name["collective", name].costs[0] for name in COLLECTIVES
     }  # 1000 elements, CF 10, 8 ranks
-    assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in told.items()} == {
+    assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in costs.items()} == {
         "gather": (474, 7 * 474),  # with 8 bytes of header
         "all-reduce": (4000, 2 * 7 * 4000 // RANKS),
         # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.

@@ -1,4 +1,4 @@
-"""What tells one sparsifier from another: which elements, how many, the same on which ranks."""
+"""How sparsifiers differ: which elements they send, how many, and whether ranks agree."""
 
 import math
 
@@ -172,6 +172,6 @@ def test_finite_elements_too_large_for_the_wire_stay_owed() -> None:
         codec = build(text)
         payload = codec.compress(x, 1.0, KEY, dtype)
         assert codec.decode(payload).tolist() == [65504, 1, -65504]
-        owed = x.clone()
-        codec.remove(payload, owed)
-        assert owed.tolist() == [1e6 - 65504, 0, float(torch.tensor(-1e30) + 65504)]
+        residual = x.clone()
+        codec.remove(payload, residual)
+        assert residual.tolist() == [1e6 - 65504, 0, float(torch.tensor(-1e30) + 65504)]

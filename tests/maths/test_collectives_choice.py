@@ -34,7 +34,7 @@ def test_the_figures_of_ar_topk() -> None:
     network = Network(latency_seconds=1e-3, bytes_per_second=125e6)
     for ratio, gather, ring in ((0.1, 1148, 405), (0.001, 14.4, 21)):
         part = round(102.2e6 * ratio)
-        # They take a tree's latency for the all-gather, 3 messages in place of the ring's 7.
+        # They take a tree's latency for the all-gather, 3 messages instead of the ring's 7.
         assert 1e3 * cost.all_gather(network, 8, 2 * part) - 4 == pytest.approx(gather, rel=0.01)
         shared = cost.broadcast(network, 8, part) + cost.all_reduce(network, 8, part)
         assert 1e3 * shared == pytest.approx(ring, rel=0.01)

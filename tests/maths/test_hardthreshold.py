@@ -137,7 +137,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     ).values.numel() == pytest.approx(3000, rel=0.01)
 
 
-def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_states_are_named_and_older_ones_are_learned_again(caplog: pytest.LogCaptureFixture) -> None:
     codec = WarmedThreshold()
     for state in ({"a": torch.ones(3)}, {"4.0": torch.ones(2)}):
         with pytest.raises(

@@ -124,7 +124,7 @@ SEEDS = st.sampled_from([0, 1, 12345, 2**31 - 1]) | st.integers(0, 2**31 - 1)
     ranks=st.integers(1, 9) | st.just(1000),
     seed=SEEDS,
 )
-def test_there_and_back(places: set[int], ranks: int, seed: int) -> None:
+def test_dealing_and_its_inverse(places: set[int], ranks: int, seed: int) -> None:
     given_ = torch.tensor(sorted(places), dtype=torch.int32)
     order, counts = everywhere(lambda: deal(given_, ranks, seed))
     assert sorted(order.tolist()) == list(range(len(places)))

@@ -38,10 +38,10 @@ def test_the_largest_are_taken_and_zeros_left(
     indices, values, left = everywhere(run)
     assert torch.equal(indices, by_sorting(x, k))
     assert torch.equal(values.view(torch.int32), x[indices.long()].view(torch.int32))
-    owed = x.clone()
+    residual = x.clone()
     if clear:
-        owed[indices.long()] = 0.0
-    assert torch.equal(left.view(torch.int32), owed.view(torch.int32))
+        residual[indices.long()] = 0.0
+    assert torch.equal(left.view(torch.int32), residual.view(torch.int32))
 
 
 @settings(deadline=None, max_examples=60)

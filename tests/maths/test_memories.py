@@ -75,9 +75,9 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
             after = memory.state_dict()
             assert {n for n, t in after.items() if t.any()} == {n for n, t in owed_before.items() if t.any()}
             assert all(torch.equal(after[n], owed_before[n]) for n in after if n in owed_before)
-    owed = memory.state_dict()
+    residual = memory.state_dict()
     for name in SIZES:
-        assert torch.equal(went[name] + owed.get(name, torch.zeros(SIZES[name])), came[name])
+        assert torch.equal(went[name] + residual.get(name, torch.zeros(SIZES[name])), came[name])
 
 
 def test_a_dense_step_sends_what_is_owed_and_then_owes_nothing() -> None:
@@ -194,7 +194,7 @@ def test_a_bucket_that_changes_late_in_a_step_does_not_lose_the_drafts_of_the_ot
     memory.update(bucket(1, "b", "c"), codec, None)
     memory.commit()
     memory.compensate(bucket(0, "a"), torch.ones(30))
-    memory.update(bucket(0, "a"), codec, None)  # all sent: nothing owed
+    memory.update(bucket(0, "a"), codec, None)  # all sent: no residual
     memory.compensate(bucket(1, "c"), torch.ones(120))  # bucket 1 is another one now
     memory.update(bucket(1, "c"), codec, None)
     memory.commit()

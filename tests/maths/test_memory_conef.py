@@ -244,7 +244,7 @@ def test_bytes_saved_are_those_promised(text: str, saved: float) -> None:
 
 @pytest.mark.parametrize("numel", [1, 7, 255, 256, 257, 300, 4096, 5003])
 @pytest.mark.parametrize("size", [0.1, 0.4, 1.0])
-def test_row_sketches_are_linear_balanced_and_settle(size: float, numel: int) -> None:
+def test_row_sketches_are_linear_and_balanced(size: float, numel: int) -> None:
     sketcher = RowSketch(size, 256, 0)
     rows, length, width = sketcher.shape(numel)
     assert 0 <= rows * length - numel < rows or length <= 256

@@ -60,7 +60,7 @@ def test_the_gain_is_never_too_high(values: list[float], cf: float) -> None:
 
 
 def quantiles(name: str, n: int) -> Tensor:
-    """``n`` numbers that lie as the law says, without luck."""
+    """``n`` numbers spread exactly as the law says, not at random."""
     share = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     if name == "gauss":
         return (math.sqrt(2) * torch.erfinv(2 * share - 1)).float()
