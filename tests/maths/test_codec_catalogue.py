@@ -1,4 +1,4 @@
-"""The catalogue names everything there is, and what it says is so."""
+"""The catalogue lists every registered member, and its numbers are right."""
 
 import functools
 import json

@@ -88,7 +88,7 @@ def test_a_bias_is_caught(register: Callable[[type[Compressor]], str]) -> None:
     checks.check_unbiased(compressors.build("qsgd"), LECTURE, 4.0)
 
 
-def test_a_lie_about_bytes_is_caught(register: Callable[[type[Compressor]], str]) -> None:
+def test_wrong_bytes_are_caught(register: Callable[[type[Compressor]], str]) -> None:
     name = register(WrongBytes)
     with pytest.raises(AssertionError):
         checks.check_bytes(compressors.build(name), vector("gauss", 120), 10.0, torch.float32)

@@ -1,4 +1,4 @@
-"""CollectiveChooser that payloads meet: nothing is lost in them."""
+"""Collectives: nothing is lost when payloads are exchanged."""
 
 import dataclasses
 import math
@@ -81,7 +81,7 @@ def test_a_shared_support_is_the_leaders_and_leaves_the_rest_exactly() -> None:
                 assert mean.nonzero().squeeze(1).tolist() == support.tolist()
 
 
-def test_a_reduce_scatter_of_equal_ranks_tells_their_largest_elements() -> None:
+def test_a_reduce_scatter_of_equal_ranks_sends_their_largest_elements() -> None:
     x = vector("heavy", 20_000)
     topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
     for mean, sent in one_step(4, "topk by reduce-scatter", [x] * 4, 20.0):
@@ -91,7 +91,7 @@ def test_a_reduce_scatter_of_equal_ranks_tells_their_largest_elements() -> None:
         assert float(mean.square().sum()) > 0.99 * float(topk.square().sum())
 
 
-def test_the_owner_takes_over_what_it_does_not_tell() -> None:
+def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
     """Two ranks, one element per shard: what the loser sent is in the owner's residual."""
     n, cf = 40, 20.0
     shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
@@ -158,7 +158,7 @@ def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["topk by shared", "topk by reduce-scatter"])
-def test_the_gate_hears_of_what_counts_not_of_what_was_chosen(text: str) -> None:
+def test_the_gate_compares_what_was_sent_not_what_was_chosen(text: str) -> None:
     """On ranks without the leader's places (or with sums that are not sent) gain is less than their own Top-k's."""
     one = bucket(0, (2000,))
 

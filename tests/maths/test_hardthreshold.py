@@ -70,7 +70,7 @@ def test_the_rule_takes_k_from_the_whole_model() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_learnt_threshold_is_one_for_the_model_and_sends_what_was_asked(size: int) -> None:
+def test_the_learned_threshold_is_one_for_the_model_and_sends_what_was_asked(size: int) -> None:
     """Over layers, buckets and ranks that differ in magnitude, d/CF elements a rank."""
     steps, cf = 4, 20.0
 
@@ -110,7 +110,7 @@ def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
     codec.commit()
 
 
-def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
+def test_the_mean_of_the_kth_largest_magnitudes_is_learned_and_stored() -> None:
     codec, levels = WarmedThreshold(steps=3), []
     for step in range(4):
         x = vector("gauss", 30_000, step) * (1.2**step)
@@ -149,7 +149,7 @@ def test_wrong_states_are_named_and_older_ones_are_learned_again(caplog: pytest.
     assert codec.state_dict() == {}
 
 
-def test_a_step_that_does_not_count_teaches_nothing() -> None:
+def test_nothing_is_learned_from_a_rolled_back_step() -> None:
     codec = WarmedThreshold(steps=1)
     codec.observe(vector("gauss", 100), (10.0,))
     codec.learn(codec.figures())

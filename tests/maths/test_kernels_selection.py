@@ -78,7 +78,7 @@ def test_buffers_are_filled_in_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])
-def test_the_tally_of_another_tensor_is_refused_and_nothing_is_lost(name: str) -> None:
+def test_the_tally_of_another_tensor_is_refused_and_changes_nothing(name: str) -> None:
     """Too many candidates would write past the buffers; too few would send rubbish."""
     x, few, many = vector(1000, 1, "normal"), vector(1000, 2, "normal") * 1e6, torch.zeros(1000)
     with on(name):  # type: ignore[arg-type]

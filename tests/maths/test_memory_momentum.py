@@ -144,7 +144,7 @@ def test_clipping_survives_any_finite_gradient(size: float) -> None:
     assert float(p[:30].norm()) == pytest.approx(min(2.0, size * math.sqrt(30)), rel=1e-5)
 
 
-def test_momentum_that_alone_overflows_is_given_up() -> None:
+def test_momentum_that_alone_overflows_is_dropped() -> None:
     """Else the same step would be non-finite for ever: m u + v leaves float32, whatever the gradient."""
     memory = build("momentum:momentum=0.99")
     memory.load_state_dict({"x": torch.full((30,), 9e36), "::velocity/x": torch.full((30,), 3.4e38)})

@@ -69,7 +69,7 @@ def test_a_loss_scale_that_changes_and_overflows_changes_nothing(text: str) -> N
         assert torch.equal(send(scaled, scale * gradient(number), number) / scale, expected)
 
 
-def test_clip_before_adding_what_is_owed() -> None:
+def test_clip_before_adding_the_residual() -> None:
     """The other order loses what it cuts off: then sent + residual is no longer what came in."""
 
     def clip(x: Tensor) -> Tensor:

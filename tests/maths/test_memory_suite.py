@@ -282,7 +282,7 @@ def test_another_world_size_conserves_the_mean(text: str) -> None:
 
 @pytest.mark.parametrize("new", WITH_RESIDUAL)
 @pytest.mark.parametrize("old", WITH_RESIDUAL)
-def test_another_memory_takes_over_what_is_owed(old: str, new: str) -> None:
+def test_another_memory_takes_over_the_residual(old: str, new: str) -> None:
     before = used(old)
     after = convert(before, build(new))
     if (
@@ -301,14 +301,14 @@ def test_another_memory_takes_over_what_is_owed(old: str, new: str) -> None:
         assert equal(offers(after, ONE, whole=True), offers(before, ONE, whole=True))
 
 
-def test_no_memory_refuses_to_take_over_what_is_owed() -> None:
+def test_no_memory_refuses_a_residual() -> None:
     with pytest.raises(ValueError, match="memory='none' cannot hold the residual"):
         convert(used("conef-sketch"), build("none"))
     convert(build("residual"), build("none"))
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_what_is_held_back_is_owed(text: str) -> None:
+def test_what_is_held_back_is_in_the_residual(text: str) -> None:
     """If the step counts, and only then; on top of what the step itself leaves; and it goes out with a dense step."""
     plain, holding, rolled = used(text), used(text), used(text)
     excess = flat(ONE[0], gradients(77))

@@ -180,7 +180,7 @@ def test_wire_bytes_are_the_codecs() -> None:
     assert LADDER[-1] == 1000.0
 
 
-def test_nothing_and_not_a_number() -> None:
+def test_empty_and_non_finite_tensors() -> None:
     for empty in (torch.zeros(10), torch.empty(0)):
         found = spectrum(empty)
         assert found.gain(10.0) is None
