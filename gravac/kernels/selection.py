@@ -68,14 +68,14 @@ def take_top(
 
         counts = hint.counts if hint else count(x)
         if counts.device != x.device:
-            raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
+            raise ValueError(f"hint is on {counts.device}, x on {x.device}: both must be on one device")
         on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
     boundary, above, within = _boundary(hint.counts if hint else count(x), k)
     run = _compiled if fast else _torch
     if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
-        raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")
+        raise ValueError(f"hint is of another tensor: the {k} largest elements are not where it says")
     return indices, values
 
 

@@ -84,11 +84,11 @@ def test_the_tally_of_another_tensor_is_refused_and_changes_nothing(name: str) -
     with on(name):  # type: ignore[arg-type]
         for other in (few, many, x[:800], x * 2):
             left = x.clone()
-            with pytest.raises(ValueError, match="counted is not of this tensor"):
+            with pytest.raises(ValueError, match="hint is of another tensor"):
                 take_top(left, 400, tally(other), clear=True)
             assert torch.equal(left, x)
         empty = Tally(torch.zeros(4096, dtype=torch.int64), torch.zeros(4096, dtype=torch.float64))
-        with pytest.raises(ValueError, match="counted is not of this tensor"):
+        with pytest.raises(ValueError, match="hint is of another tensor"):
             take_top(x.clone(), 4, empty)
 
 

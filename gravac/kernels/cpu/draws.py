@@ -10,7 +10,7 @@ _PIECE = 512
 
 @jit("void(uint32[::1], uint32, uint32, uint32[::1])")
 def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArray[np.uint32]) -> None:
-    """``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
+    """Computes ``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
     for i in range(half.size):
         word = np.uint32(given[i] * np.uint32(0x9E3779B1) + key)
         word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B))

@@ -1,9 +1,9 @@
 """One pass over a gradient: add the residual, count bins, sum their energies.
 
-A program adds its elements to one of many tables, one 64-bit sum for each element: the upper 20 bits count, the lower
-44 add up the squared significand, rounded to 24 bits. So energies are sums of integers, in any order the same, and a
-bin's is off by at most 2^-23 of itself (2^-15 where numbers are below the normal ones). Bin 0, magnitudes below 2^-130
-and zero, of which sparse gradients are full, is counted by the block, and its energy is taken as 0.
+A program adds its elements to one of many tables, one 64-bit sum per element: the upper 20 bits count, the lower 44 add
+up the squared significand, rounded to 24 bits. So energies are sums of integers, equal in any order, and a bin's is off
+by at most 2^-23 of itself (2^-15 below the normal numbers). Bin 0, magnitudes below 2^-130 and the zeros of sparse
+gradients, is counted per block, and its energy is taken as 0.
 """
 
 import torch
@@ -15,7 +15,7 @@ from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.reference import BINS
 
 BLOCK = 4096
-"""Elements of a program."""
+"""Elements per program."""
 BLOCKS_A_TABLE = 128
 """Programs that share a table: fewer need more memory, more wait for each other, and 256 would count to 2^20."""
 FOLDED, _AT_ONCE = 64, 16
@@ -92,7 +92,9 @@ def _fold(
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``reference.tally``; counts, energies (see above) and the products g·g and e·g, all on the device."""
+    """Does what ``reference.tally`` does. Returns counts, energies (see above), and the products g·g and e·g, on
+    the device.
+    """
     n, device = p.numel(), p.device
     programs = -(-n // BLOCK)
     copies = max(1, -(-programs // BLOCKS_A_TABLE))
