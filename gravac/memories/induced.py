@@ -81,7 +81,7 @@ class Induced(Compressor):
         return self.first.wire_bytes(numel, cf, dtype) + self.second.wire_bytes(numel, self.second_cf, dtype)
 
     def bound(self, numel: int, cf: float) -> Bound:
-        first = ratio(self.first.bound(numel, cf))
+        first = self.first.bound(numel, cf).ratio
         second = self.second.bound(numel, self.second_cf).omega
         return Bound(omega=None if first is None or second is None else first * second)
 
@@ -89,12 +89,6 @@ class Induced(Compressor):
         layout = self.second.layout(numel, self.second_cf, dtype)
         assert layout is not None
         return layout
-
-
-def ratio(bound: Bound) -> float | None:
-    """Returns the share of ``‖x‖²`` that the error is proven not to exceed; None when nothing relative is proven."""
-    proven = [] if bound.delta is None else [1.0 - bound.delta]
-    return min([*proven, *([] if bound.omega is None else [bound.omega])], default=None)
 
 
 def _second(key: Key) -> Key:

@@ -4,7 +4,6 @@ import math
 
 from gravac.compressors.base import Compressor
 from gravac.memories.base import Memory
-from gravac.memories.induced import ratio
 from gravac.memories.none import NoMemory
 from gravac.memories.rowsketch import fullest
 from gravac.memories.sketch import SketchMemory, least_beta
@@ -32,7 +31,7 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
         return None
     if isinstance(memory, SketchMemory):
         return _sketch(memory)
-    left = ratio(compressor.bound(numel, cf))
+    left = compressor.bound(numel, cf).ratio
     theta = memory.noise(compressor, cf, numel)
     if left is None or theta is None:
         return None
