@@ -200,7 +200,7 @@ class PowerSGD(Aggregator):
         )
 
     def commit(self) -> None:
-        # Non-finite factors would never heal: the last good ones stay.
+        # Non-finite factors would persist, so the last finite ones stay.
         good = {name: q.clone() for name, q in self._drafts.items() if bool(q.isfinite().all())}
         self._right |= good
         self._drafts.clear()

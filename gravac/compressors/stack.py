@@ -83,7 +83,7 @@ class Stack(Compressor):
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
         k = kept_count(numel, cf)
-        # The values are not known yet; only the places are asked for.
+        # The values are not known yet; only the positions are needed.
         places = self.selector.rebuild(
             (torch.empty(k, device=parts[0].device), *parts[split:]), numel, cf, key
         )

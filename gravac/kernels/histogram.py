@@ -152,7 +152,7 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
         g = p.copy_(g)
     out = p.numpy()
     nothing = np.empty(0, np.float32)
-    # Counted where it lies: no need to write it.
+    # Counted in place: no need to write it.
     given = nothing if e is None and not sums and g.data_ptr() == p.data_ptr() else g.numpy()
     added = nothing if e is None else e.numpy()
     compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())

@@ -63,7 +63,7 @@ class HardThreshold(Thresholded):
         return Payload(parts, support, payload.numel, cf, payload.key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        # The rule read backwards gives the count a fixed λ stands for.
+        # Inverting the rule gives the count that a fixed λ corresponds to.
         count = (
             kept_count(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
         )
@@ -180,13 +180,13 @@ class WarmedThreshold(HardThreshold):
             raise ValueError(f"hardthreshold-warmup: steps={steps} must be at least 1")
         super().__init__()
         self.steps = steps
-        self._learnt: dict[float, _LearnedLevel] = {}  # by CF
+        self._learned: dict[float, _LearnedLevel] = {}  # by CF
         self._drafts: dict[float, _LearnedLevel] = {}
         self._counts: Tensor | None = None
         self._asked: tuple[float, ...] = ()
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
-        known = self._learnt.get(cf)
+        known = self._learned.get(cf)
         if known is not None:
             return survivors.above(known.last if known.seen < self.steps else known.total / known.seen)
         count = kept_count(survivors.x.numel(), cf)
@@ -202,7 +202,7 @@ class WarmedThreshold(HardThreshold):
         return Bound()  # λ is known only at run time
 
     def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
-        learning = [cf for cf in cfs if cf not in self._learnt or self._learnt[cf].seen < self.steps]
+        learning = [cf for cf in cfs if cf not in self._learned or self._learned[cf].seen < self.steps]
         if learning:
             self._asked = tuple(learning[:_AT_ONCE])
             counts = magnitude_histogram(x)
@@ -213,7 +213,7 @@ class WarmedThreshold(HardThreshold):
         if self._counts is not None:
             for cf in self._asked:
                 found.append(kth_magnitude(self._counts, self._count(self._counts, cf)))
-                known = self._learnt.get(cf)
+                known = self._learned.get(cf)
                 found += histogram_window(self._counts, known.last) if known else [0.0] * (_EACH - 1)
         return found + [0.0] * (_AT_ONCE * _EACH - len(found))
 
@@ -222,17 +222,17 @@ class WarmedThreshold(HardThreshold):
             return
         for number, cf in enumerate(self._asked):
             own, *window = means[number * _EACH : (number + 1) * _EACH]
-            seen, total, last = self._learnt.get(cf, _LearnedLevel(0, 0.0, 0.0))
+            seen, total, last = self._learned.get(cf, _LearnedLevel(0, 0.0, 0.0))
             level = (
                 kth_magnitude_in_window(window, last, self._count(self._counts, cf)) if last > 0.0 else own
             )
-            if own > 0.0 and level > 0.0:  # of zeros there is nothing to learn
+            if own > 0.0 and level > 0.0:  # zeros teach nothing
                 self._drafts[cf] = (
                     _LearnedLevel(seen + 1, total + level, level) if last else _LearnedLevel(0, 0.0, level)
                 )
 
     def commit(self) -> None:
-        self._learnt |= self._drafts
+        self._learned |= self._drafts
         self.rollback()
 
     def rollback(self) -> None:
@@ -240,7 +240,7 @@ class WarmedThreshold(HardThreshold):
         self._counts, self._asked = None, ()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learnt.items()}
+        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learned.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         learned = {}
@@ -255,7 +255,7 @@ class WarmedThreshold(HardThreshold):
                 raise ValueError(
                     f"{self.name}: state of {cf!r} must be three numbers of a CF, got {value!r:.80}"
                 ) from None
-        self._learnt = learned
+        self._learned = learned
         self.rollback()
 
     @staticmethod

@@ -20,7 +20,9 @@ def jit(*signatures: str) -> Callable[[F], F]:
     def compile_(function: F) -> F:
         try:
             kernel = _njit(function, signatures, cache=True)
-        except Exception as error:  # nowhere to write, disk full, spoilt file; a true error comes back below
+        except (
+            Exception
+        ) as error:  # no folder to write to, disk full, damaged file; a real error is raised again below
             log.debug("%s is compiled without a cache: %s", function.__name__, error)
             kernel = _njit(function, signatures, cache=False)
         return kernel
