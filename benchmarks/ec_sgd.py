@@ -87,7 +87,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="8 workers of 150 samples in place of the full sizes"
+        "--quick", action="store_true", help="8 workers of 150 samples instead of the full sizes"
     )
     parser.add_argument(
         "--only", choices=list(EXPERIMENTS), action="append", help="this experiment (repeatable)"

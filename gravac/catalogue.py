@@ -63,7 +63,9 @@ class Entry(Record):
     kind: Kind
     name: str
     summary: str = Field(description="One sentence.")
-    details: str = Field(description="How it works, what it costs, its formulas: paragraphs of plain text.")
+    details: str = Field(
+        description="How it works, what it costs, its formulas: paragraphs of plain text. May be empty."
+    )
     source: str = Field(description="Paper and section.")
     traits: dict[str, bool] = Field(description="What it is; empty if the kind has no traits.")
     settings: tuple[Setting, ...]
@@ -133,14 +135,16 @@ def _entry(
     costs: tuple[Cost, ...],
     maker: Callable[..., Any] | None = None,
 ) -> Entry:
-    module = inspect.getmodule(owner)
-    about = (inspect.getdoc(module) or "").split("\n\n")[0]
     paragraphs = (inspect.getdoc(owner) or "").split("\n\n")
+    if kind == "policy":  # a module of several classes, so the module says what it is
+        paragraphs.insert(0, (inspect.getdoc(inspect.getmodule(owner)) or "").split("\n\n")[0])
+    prose = (text for text in paragraphs if not text.startswith(("Args:", "Raises:")))
+    summary, *details = (" ".join(text.split()) for text in prose)
     return Entry(
         kind=kind,
         name=member.name,
-        summary=" ".join(about.split()),
-        details="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+        summary=summary,
+        details="\n\n".join(details),
         source=member.source,
         traits=dict(traits),
         settings=_settings(owner, maker or owner),

@@ -1,4 +1,4 @@
-"""signSGD with majority vote: one sign a rank and element, and the sign most ranks have."""
+"""signSGD with majority vote: one sign per rank and element, and the sign that most ranks have."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,11 +64,11 @@ class _Draft:
         return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
     def _own(self) -> float:
-        """Kept energy of the signs by this rank's own scales: Σ n·s² over tensors."""
+        """Energy that the signs keep with this rank's own scales: Σ n·s² over tensors."""
         return float((self._sizes() * self.scales.double().square()).sum())
 
     def _through(self, scales: Tensor) -> float:
-        """The same by the ranks' scales t, ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
+        """The same with the ranks' scales t: ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
         sizes, mean = self._sizes(), scales.double()
         energy = float((sizes * mean.square()).sum())
         return float((sizes * self.scales.double() * mean).sum()) ** 2 / energy if energy > 0.0 else 0.0
@@ -78,11 +78,11 @@ class _Draft:
 
 
 class MajorityVote(TernarySum):
-    """The sign that most ranks have, 0 where they are equally many, times the mean over ranks of ``‖x‖₁ / n``, for each
-    tensor its own.
+    """Votes on the sign of every element, and scales each tensor by the mean over ranks of ``‖x‖₁ / n``.
 
-    A rank is deemed to have sent its own signs at that scale. The minority's are nowhere: with or without error memory
-    they are lost, as in the paper. ceil(log2(2N + 1)) bits an element for N ranks, and 4 bytes a tensor.
+    An element with as many votes for each sign becomes 0. A rank counts as having sent its own signs at that scale. The
+    signs of the minority are lost, with or without an error memory, as in the paper. ceil(log2(2N + 1)) bits per
+    element for N ranks, and 4 bytes per tensor.
     """
 
     name = "majority"

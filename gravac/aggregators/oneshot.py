@@ -164,7 +164,7 @@ class OneShot(Aggregator):
         self.compressor.load_state_dict(self.shortfall.load_state_dict(state))
 
     def state_digest(self) -> str:
-        # What the codec learned is equal on all ranks; each rank has a shortfall of its own.
+        # What the codec learned is equal on all ranks; each rank has its own shortfall.
         state = self.compressor.state_dict()
         return digest(state) if state else ""
 

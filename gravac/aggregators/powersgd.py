@@ -1,4 +1,4 @@
-"""PowerSGD: one step of power iteration a step of training, two all-reduces, and last step's factor to begin with."""
+"""PowerSGD: one step of power iteration per training step, in two all-reduces, starting from the last step's factor."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ class _InFlight:
 
 @dataclass(frozen=True, slots=True)
 class _FirstRound:
-    """What kept energy and sending both begin with. Per group: M, and M Q from last step's Q."""
+    """What both kept energy and sending begin with: per group, M, and M Q with Q of the last step."""
 
     plan: Geometry
     matrices: list[Tensor]
@@ -61,7 +61,7 @@ class _Draft:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.tensors.number, cf)
 
     def own_energy(self, cf: float) -> float:
-        """What this rank's own column space keeps of its matrices. Made once for each CF."""
+        """Energy of this rank's matrices in its own column space. Computed once per CF."""
         if cf not in self.own:
             first_round = self.begin(cf)
             kept = energy(first_round.plan.gather_dense(self.x)) if first_round.plan.dense_numel else 0.0
@@ -71,7 +71,7 @@ class _Draft:
         return self.own[cf]
 
     def begin(self, cf: float) -> _FirstRound:
-        """Made once for each CF."""
+        """Computes the first round once per CF."""
         if cf not in self.first_round:
             plan = self.owner.plan(self.tensors, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
@@ -88,14 +88,16 @@ class _Draft:
 
 
 class PowerSGD(Aggregator):
-    """Per matrix M of a rank: ``P = mean M Q``, orthonormal; ``Q = mean Mᵀ P``; the mean is ``P Qᵀ``.
+    """Sends two low-rank factors per matrix, improved by one power iteration per step.
 
-    r(a + b) values a matrix in two all-reduces for the whole bucket, equal shapes as one batch; vectors, and matrices
-    that would not shrink by ``saving``, go along as they are. ``rank``: fixed, in place of the one the CF asks for. A
-    rank has sent ``P (Mᵀ P)ᵀ``: what it owes is smallest so, and the ranks' mean is exactly what came out. Q stays for
-    the next step, by parameter name, equal on all ranks.
+    For a matrix M of each rank: ``P = mean M Q``, made orthonormal; ``Q = mean Mᵀ P``; the mean is ``P Qᵀ``. Rank r of
+    an a×b matrix takes r(a + b) values, in two all-reduces for the whole bucket, with equal shapes as one batch.
+    Vectors, and matrices that would not shrink by ``saving``, are sent as they are. ``rank``: a fixed rank instead of
+    the one that the CF asks for.
 
-    The first round is waited for here, never in a future's callback, so any number of buckets may be in exchange.
+    A rank counts as having sent ``P (Mᵀ P)ᵀ``: that leaves the smallest residual, and the mean over ranks is exactly
+    what came out. Q stays for the next step, by parameter name, equal on all ranks. The first round is waited for in
+    ``send``, never in a future's callback, so any number of buckets may be in flight.
     """
 
     name = "powersgd"
@@ -117,7 +119,7 @@ class PowerSGD(Aggregator):
         self._drafts: dict[str, Tensor] = {}
 
     def plan(self, tensors: Tensors, cf: float) -> Geometry:
-        """What is sent how at that CF."""
+        """Returns what is sent how at that CF."""
         return geometry(shapes_of(tensors), cf, self.saving, self.rank)
 
     def prepare(
@@ -141,7 +143,9 @@ class PowerSGD(Aggregator):
         return 4 * (sum(group.factor_numel for group in plan.groups) + plan.dense_numel)
 
     def start(self, tensors: Tensors, group: Group, key: Key, device: torch.device) -> Tensor:
-        """Orthonormal factors to begin with, shape ``(count, columns, rank)``: last step's, filled up at random."""
+        """Returns orthonormal start factors, shape ``(count, columns, rank)``: those of the last step, extended
+        at random.
+        """
         return _orthonormal(
             torch.stack([self._factor(tensors.names[number], group, key) for number in group.numbers]).to(
                 device
@@ -160,7 +164,7 @@ class PowerSGD(Aggregator):
         return fresh if known is None else fresh.to(known.device)
 
     def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
-        """Both rounds; the second is in exchange on return."""
+        """Does both rounds. The second one is in flight on return."""
         ranks, plan, matrices, first = (
             self.communicator.size,
             first_round.plan,
@@ -196,7 +200,7 @@ class PowerSGD(Aggregator):
         )
 
     def commit(self) -> None:
-        # Non-finite factors would never heal: the last good ones stay.
+        # Non-finite factors would persist, so the last finite ones stay.
         good = {name: q.clone() for name, q in self._drafts.items() if bool(q.isfinite().all())}
         self._right |= good
         self._drafts.clear()

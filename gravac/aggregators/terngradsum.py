@@ -47,7 +47,9 @@ class _Draft:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.bucket, cf)
 
     def own_energy(self, cf: float) -> float:
-        """By this rank's own scales: the shared ones, known only after talking, are at least as large."""
+        """Energy kept with this rank's own scales. The shared ones, known only after communication, are at least
+        as large.
+        """
         if cf not in self.own:
             payload = self.codec.compress(self.x, cf, self.key, self.dtype)
             self.own[cf] = self.codec.kept_energy(payload, self.x)
@@ -72,10 +74,11 @@ class _Draft:
 
 
 class TernGradSum(TernarySum):
-    """Round 1: the largest magnitude of each tensor over ranks. Round 2: the sum of all ranks' ternaries.
+    """TernGrad with one scale per tensor for all ranks, so that the ternaries can be summed as integers.
 
-    ceil(log2(2N + 1)) bits an element for N ranks, several elements to an int32, and 4 bytes a tensor. ``clip``: clip
-    each tensor to that many standard deviations first (a bias for less variance).
+    Round 1: the largest magnitude of each tensor over ranks. Round 2: the sum of all ranks' ternaries. ceil(log2(2N +
+    1)) bits per element for N ranks, several elements per int32, and 4 bytes per tensor. ``clip``: clips each tensor to
+    that many standard deviations first, which trades a bias for less variance.
     """
 
     name = "terngrad-sum"

@@ -1,4 +1,4 @@
-"""All-reduce of the values: for linear codecs, and for plain dense gradients in place."""
+"""All-reduce of values: for linear codecs, and in place for plain dense gradients."""
 
 from dataclasses import dataclass, replace
 
@@ -50,17 +50,17 @@ class _InPlace:
 
 
 def _nbytes(gradient: Tensor) -> int:
-    """Of a sparse gradient: what is there, positions included."""
+    """Bytes of a gradient; of a sparse one, its values and positions."""
     if gradient.is_sparse:
         return gradient._values().nbytes + gradient._indices().nbytes
     return gradient.nbytes
 
 
 class AllReduce(Collective):
-    """Linear codecs: sum the payloads' values; the support is the same everywhere, so one ring does it.
+    """Sums the values of linear codecs' payloads in one all-reduce, because their support is the same on all ranks.
 
-    Other codecs: sum what their payloads decode to. That takes the bytes of a dense step, 4n, and still is the quicker
-    way for n ranks and a wire CF below n/2, where gathered payloads are more than that together.
+    Other codecs: sums what their payloads decode to. That takes the bytes of a dense step, 4n, and is still faster for
+    n ranks and a wire CF below n/2, where the gathered payloads are larger together.
     """
 
     name = "all-reduce"
@@ -86,8 +86,14 @@ class AllReduce(Collective):
         return _Reduced(work, ring_bytes(nbytes, self.world_size), nbytes, compressor, payload, summed)
 
     def reduce_in_place(self, gradient: Tensor) -> Transfer:
-        """Dense mean of a whole bucket, written over it: the same operations in the same order as DDP without a hook,
-        hence bit-identical to it (promise P3). Of a sparse one, DDP divides the values."""
+        """Replaces a whole bucket by its dense mean.
+
+        The same operations in the same order as DDP without a hook, hence bit-identical to it (promise P3). DDP divides
+        the values of sparse gradients, so this does too.
+
+        Args:
+            gradient: Dense or sparse; overwritten.
+        """
         if gradient.is_sparse:
             gradient.div_(self.world_size)
         else:

@@ -1,4 +1,4 @@
-"""How payloads meet: issue collectives, later turn what arrived into the mean."""
+"""The base class of collectives: they exchange payloads and turn them into their mean."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
@@ -14,7 +14,15 @@ from gravac.compressors.stack import Stack
 
 
 class Workload(NamedTuple):
-    """What is to meet: a bucket's payloads, one of each rank. Sizes follow from it alone."""
+    """What is exchanged: one payload per rank of a bucket. All sizes follow from it.
+
+    Args:
+        codec: The codec that made the payloads.
+        numel: Elements of the bucket.
+        cf: The CF they were compressed with.
+        dtype: The dtype that values have on the wire.
+        ranks: How many ranks exchange.
+    """
 
     codec: Compressor
     numel: int
@@ -35,38 +43,49 @@ class Workload(NamedTuple):
 
 
 class Transfer(Protocol):
-    """Something in flight."""
+    """A collective operation in flight whose result is a mean."""
 
     @property
-    def work(self) -> Work: ...
+    def work(self) -> Work:
+        """Done when the result has arrived."""
+
     @property
     def sent_bytes(self) -> int:
-        """Bytes this rank puts on its network link for it, all rounds (what an emulated link charges)."""
+        """Bytes that this rank puts on its network link, all rounds (what an emulated link charges)."""
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes this rank hands to collectives, all rounds, padding and sizes included; equal on all ranks."""
+        """Bytes that this rank hands to collectives, all rounds, with padding and sizes; equal on all ranks."""
 
     def mean_into(self, out: Tensor) -> None:
-        """After ``work`` is done: write the mean over ranks to ``out``, shape ``(n,)``. Bit-equal on all ranks."""
+        """Writes the mean over ranks to ``out``, shape ``(n,)``, once ``work`` is done. Bit-equal on all ranks."""
 
 
 class Exchange(Transfer, Protocol):
-    """Payloads in flight. ``codec.remove(payload, x)`` takes off ``x`` what this rank is deemed to have sent."""
+    """Payloads in flight. ``codec.remove(payload, x)`` subtracts from ``x`` what this rank counts as having sent."""
 
     @property
-    def codec(self) -> Compressor: ...
+    def codec(self) -> Compressor:
+        """Decodes ``payload``."""
+
     @property
-    def payload(self) -> Payload: ...
+    def payload(self) -> Payload:
+        """What this rank counts as having sent."""
 
 
 class Collective(ABC):
-    """One way to exchange payloads. All ranks must call ``exchange`` for the same tensor, in the same order."""
+    """A way to exchange payloads. All ranks must call ``exchange`` for the same tensors in the same order.
+
+    Sizes must follow from a ``Workload`` alone, so that all ranks agree on them.
+
+    Args:
+        group: The ranks, as a process group or a communicator.
+    """
 
     name: ClassVar[str]
     source: ClassVar[str]
     whole: ClassVar[bool] = True
-    """What a rank's codec chose is what it is deemed to have sent."""
+    """Whether a rank counts as having sent all that its codec chose."""
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)
@@ -84,25 +103,37 @@ class Collective(ABC):
         key: Key,
         dtype: torch.dtype,
     ) -> Exchange:
-        """Send ``payload``, which ``compressor`` made of ``x`` at ``cf`` with ``key`` for values that travel as
-        ``dtype``. ``x`` None: a blank one. Neither is changed, and both may change once this returns.
+        """Sends a payload. It may wait for other ranks (several rounds, sizes first), so call it on a thread that may
+        wait.
 
-        May wait for other ranks (several rounds, sizes that must be told first): call it on a thread that may.
+        Args:
+            compressor: The codec that made the payload.
+            payload: This rank's payload. Not changed; may change once this returns.
+            x: The tensor that was compressed, shape ``(n,)``; None for a blank payload. Not changed; may change once
+                this returns.
+            cf: The CF it was compressed with.
+            key: The key it was compressed with.
+            dtype: The dtype that values have on the wire.
+
+        Returns:
+            The exchange in flight.
         """
 
     @staticmethod
     @abstractmethod
     def fits(compressor: Compressor) -> bool:
-        """Whether that codec's payloads can meet this way."""
+        """Returns whether that codec's payloads can be exchanged this way."""
 
     @abstractmethod
     def payload_bytes(self, workload: Workload) -> int:
-        """Bytes each rank hands to collectives; expected, where sizes vary."""
+        """Returns the bytes that each rank hands to collectives; expected, where sizes vary."""
 
     @abstractmethod
     def link_bytes(self, workload: Workload) -> int:
-        """Bytes a rank puts on its network link, the mean over ranks; expected, where sizes vary."""
+        """Returns the bytes that a rank puts on its network link, as the mean over ranks; expected, where sizes
+        vary.
+        """
 
     @abstractmethod
     def seconds(self, network: Network, workload: Workload) -> float:
-        """What it takes on that network, predicted (``gravac.collectives.cost``)."""
+        """Returns the predicted seconds on a network (``gravac.collectives.cost``)."""

@@ -1,4 +1,4 @@
-"""What collectives need of a network: a few operations among equals, issued in the same order by all."""
+"""What collectives need of a network: a few operations that all ranks issue in the same order."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
@@ -15,42 +15,48 @@ class Work(Protocol):
     """An operation in flight; ``torch.distributed.Work`` is one."""
 
     def wait(self) -> Any:
-        """Return when it is done. Raises what went wrong."""
+        """Returns when the operation is done. Raises its error."""
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is set when it is done."""
+        """Returns a future that is set when the operation is done."""
 
 
 class Communicator(ABC):
-    """One rank's end of a group. Every operation returns at once; its tensors must not be touched until it is done."""
+    """One rank's end of a group. Every operation returns at once; its tensors must not be used until it is done."""
 
     rank: int
     size: int
 
     @abstractmethod
     def sum(self, x: Tensor) -> Work:
-        """Replace ``x`` by the sum over ranks, the same bits on all."""
+        """Replaces ``x`` by its sum over ranks, bit-equal on all of them."""
 
     @abstractmethod
     def maximum(self, x: Tensor) -> Work:
-        """Replace ``x`` by the elementwise maximum over ranks. It must hold no NaN: whose wins is not defined."""
+        """Replaces ``x`` by its elementwise maximum over ranks. ``x`` must not hold NaN: the result would be
+        undefined.
+        """
 
     @abstractmethod
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        """Write every rank's ``x`` to ``out``, one after the other in rank order; sizes are equal on all ranks."""
+        """Writes every rank's ``x`` to ``out`` in rank order. Sizes are equal on all ranks."""
 
     @abstractmethod
     def broadcast(self, x: Tensor, root: int) -> Work:
-        """Replace ``x`` by that of rank ``root``."""
+        """Replaces ``x`` by that of rank ``root``."""
 
     @abstractmethod
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        """All to all: ``x`` holds a part for each rank, in rank order and equally long on all; ``out`` gets what each
-        rank has for this one, in rank order."""
+        """Does an all-to-all.
+
+        Args:
+            out: Receives the part that each rank has for this one, in rank order.
+            x: A part for each rank, in rank order, equally long on all ranks.
+        """
 
 
 class ProcessGroupCommunicator(Communicator):
-    """A ``torch.distributed`` group."""
+    """A ``torch.distributed`` process group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
@@ -72,7 +78,7 @@ class ProcessGroupCommunicator(Communicator):
 
 
 class Done:
-    """An operation that is over already."""
+    """An operation that is already done."""
 
     def wait(self) -> None:
         return
@@ -84,7 +90,7 @@ class Done:
 
 
 class _Alone(Communicator):
-    """A world of one: what it has is the sum, the maximum and all there is."""
+    """A world of one rank: its tensor is the sum, the maximum and the gathered whole."""
 
     rank, size = 0, 1
 
@@ -110,7 +116,7 @@ ALONE: Communicator = _Alone()
 
 
 def communicator(group: dist.ProcessGroup | Communicator) -> Communicator:
-    """``group`` as a communicator, whichever it is."""
+    """Returns ``group`` as a communicator."""
     return group if isinstance(group, Communicator) else ProcessGroupCommunicator(group)
 
 

@@ -1,4 +1,4 @@
-"""What a compressor is: it turns a flat tensor into a payload, and back."""
+"""The base class of codecs: a codec turns a flat tensor into a payload, and back."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,35 +12,74 @@ from gravac.kernels import SelectionHint
 
 
 class Compressor(ABC):
-    """A codec. Unless it says otherwise it is stateless: all a call needs is in its arguments, so any rank can redo it.
+    """A codec. Most are stateless: everything a call needs is in its arguments, so any rank can repeat it.
 
-    CF is elements in / elements kept for selectors and dense bytes / payload bytes for the others (>= 1, larger =
-    stronger). Codecs with a ladder of sizes take the mildest step that is at least the CF asked for, or their
-    strongest; ``reached`` says which that is. Tensors are 1-D, of any floating dtype.
+    The CF is elements in / elements kept for selectors, and dense bytes / payload bytes for the others; at least 1, and
+    larger means stronger. Codecs with a ladder of sizes use the mildest step that reaches the CF asked for, else their
+    strongest one; ``reached`` returns which. Tensors are 1-D, of any floating dtype.
+
+    Subclasses implement ``layout``, ``compress`` and ``decompress``. A codec whose size varies has no layout and
+    implements ``wire_bytes``, ``layout_of`` and ``blank`` instead.
     """
 
     name: str
+    """What users write."""
     source: str
-    """Paper and section the formulas come from."""
+    """Paper and section that the formulas come from."""
     traits: Traits
     uses_histogram: bool = False
-    """Chooses by the histogram of magnitudes, so ``levels`` is quicker when given one."""
+    """Selects by the histogram of magnitudes, so that ``levels`` is faster when given one."""
     examples: tuple[str, ...] = ()
-    """Settings, as ``build`` reads them, that the property suite runs besides the defaults."""
+    """Settings, as ``build`` parses them, that the property suite runs besides the defaults."""
 
     @abstractmethod
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        """The parts a payload for ``numel`` elements has; None when its size depends on more than that."""
+        """Returns the tensors of a payload for ``numel`` elements.
+
+        Args:
+            numel: Elements of the tensor.
+            cf: The CF asked for.
+            dtype: The dtype that values have on the wire.
+
+        Returns:
+            Dtype and length of each part; None when the size depends on more than the arguments.
+        """
 
     @abstractmethod
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        """Compress ``x`` of shape ``(n,)``; values travel as ``dtype``. ``x`` is not changed."""
+        """Compresses a tensor.
+
+        A gradient may contain NaN and infinity. Then the codec must not raise and must not hide them: the payload has
+        the declared size, any rank can unpack it, and either the decoded tensor or what ``remove`` leaves of ``x`` is
+        not finite. The step is then recognized as non-finite on all ranks, and rolled back.
+
+        Args:
+            x: Shape ``(n,)``, any floating dtype and stride. Not changed.
+            cf: The CF asked for, at least 1.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+
+        Returns:
+            The payload. Its parts must have the sizes that ``layout`` declares.
+        """
 
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Payloads of ``x`` at each of ``cfs``, weakest first: each made of the one before where the codec is nested
-        (multi-level compression, GraVAC §III-C), else of ``x``. ``counted``: what is known of ``x``'s sizes."""
+        """Compresses a tensor to several CFs (multi-level compression, GraVAC §III-C).
+
+        Where the codec is nested, each payload is made from the one before, else from ``x``.
+
+        Args:
+            x: Shape ``(n,)``.
+            cfs: The CFs, the weakest first.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            hint: What is known of the magnitudes of ``x``.
+
+        Returns:
+            A payload per CF, as ``compress`` would make it.
+        """
         payloads: list[Payload] = []
         for cf in cfs:
             nested = bool(payloads) and self.traits.nested
@@ -49,40 +88,67 @@ class Compressor(ABC):
 
     @abstractmethod
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
-        """``out += scale * decoded``, ``out`` of shape ``(n,)``."""
+        """Adds a decoded payload to a tensor: ``out += scale * decoded``.
+
+        Args:
+            payload: A payload of any rank.
+            out: Shape ``(n,)``, any floating dtype.
+            scale: Factor of the decoded values.
+        """
 
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
-        """The payload again from parts that came over the wire, on any rank."""
+        """Returns the payload that these parts belong to, on any rank.
+
+        Args:
+            parts: The tensors that came over the wire, as ``layout`` declares them.
+            numel: Elements of the original tensor.
+            cf: The CF it was compressed with.
+            key: The key it was compressed with.
+        """
         return Payload(parts, None, numel, cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
-        """Compress a payload further, to the stronger ``cf`` of the original. Raises ValueError if not nested."""
+        """Compresses a payload further, to a stronger CF of the original tensor.
+
+        Raises:
+            ValueError: The codec is not nested.
+        """
         raise ValueError(f"{self.name} is not nested: compress the original tensor at cf={cf:g} instead")
 
     def decode(self, payload: Payload) -> Tensor:
-        """The decoded tensor, float32, shape ``(n,)``."""
+        """Returns the decoded tensor, float32 of shape ``(n,)``."""
         out = torch.zeros(payload.numel, device=payload.values.device)
         self.decompress(payload, out)
         return out
 
     def remove(self, payload: Payload, x: Tensor) -> None:
-        """``x -= decoded``, in place: what is left is owed. Exactly zero where an element was sent whole."""
+        """Subtracts a decoded payload in place: ``x -= decoded``. What remains is the residual.
+
+        It is exactly zero where an element was sent unchanged.
+        """
         self.decompress(payload, x, -1.0)
 
     def energy(self, payload: Payload) -> float:
-        """‖decoded‖²."""
+        """Returns ‖decoded‖²."""
         return kernels.energy(self.decode(payload))
 
     def inner(self, payload: Payload, x: Tensor) -> float:
-        """⟨decoded, x⟩."""
+        """Returns ⟨decoded, x⟩."""
         return kernels.inner(self.decode(payload), x)
 
     def kept_energy(self, payload: Payload, x: Tensor) -> float:
-        """How much of ``‖x‖²`` the payload tells, in [0, ‖x‖²]: what the gate compares.
+        """Returns how much of ``‖x‖²`` a payload keeps, which the gate compares.
 
-        Energy of x along the decoded direction, ⟨C(x), x⟩² / ‖C(x)‖². Divided by ``‖x‖²`` that is the alignment; for
-        projections it equals ``‖C(x)‖²``, hence the gain. Unbiased codecs have ``E‖C(x)‖² > ‖x‖²``: by gain they would
-        always pass.
+        It is the energy of x along the decoded direction, ⟨C(x), x⟩² / ‖C(x)‖². Divided by ``‖x‖²`` that is the
+        alignment. For projections it equals ``‖C(x)‖²``, hence the gain. Unbiased codecs have ``E‖C(x)‖² > ‖x‖²`` and
+        would always pass a gate that compares gains.
+
+        Args:
+            payload: A payload of ``x``.
+            x: Shape ``(n,)``.
+
+        Returns:
+            Between 0 and ``‖x‖²``.
         """
         energy = self.energy(payload)
         if self.traits.projection or not energy > 0.0:
@@ -90,32 +156,34 @@ class Compressor(ABC):
         return self.inner(payload, x) ** 2 / energy
 
     def bound(self, numel: int, cf: float) -> Bound:
-        """What is proven of the error; by default nothing."""
+        """Returns what is proven of the error; by default nothing."""
         return Bound()
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        """Bytes one rank hands to the collective: exact for fixed sizes, else expected."""
+        """Returns the bytes that one rank hands to the collective: exact for fixed sizes, else expected ones."""
         layout = self.layout(numel, cf, dtype)
         if layout is None:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no fixed layout and must say its wire_bytes"
-            )
-        return sum(part.nbytes for part in layout)
+            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define wire_bytes")
+        return sum(spec.nbytes for spec in layout)
 
     def reached(self, numel: int, cf: float) -> float:
-        """The CF that asking for ``cf`` gives, float32 values (expected, where the size varies)."""
+        """Returns the CF that asking for ``cf`` gives with float32 values (expected, where the size varies)."""
         return 4 * numel / self.wire_bytes(numel, cf, torch.float32)
 
     def achieved(self, payload: Payload) -> float:
-        """The CF of this very payload; infinite when nothing at all was sent."""
+        """Returns the CF of this payload; infinite when nothing was sent."""
         return 4 * payload.numel / payload.nbytes if payload.nbytes else float("inf")
 
     def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-        """The parts of a payload that takes ``nbytes``. Raises ValueError when no payload has that size."""
+        """Returns the layout of a payload that has ``nbytes``.
+
+        Raises:
+            ValueError: No payload of this codec has that size.
+        """
         layout = self.layout(numel, cf, dtype)
         if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must say its layout_of")
-        expected = sum(part.nbytes for part in layout)
+            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define layout_of")
+        expected = sum(spec.nbytes for spec in layout)
         if nbytes != expected:
             raise ValueError(
                 f"{self.name} payload has {nbytes} bytes, {expected} expected for n={numel}, cf={cf:g}"
@@ -123,83 +191,117 @@ class Compressor(ABC):
         return layout
 
     def unpack(self, buffer: Tensor, numel: int, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        """Inverse of ``Payload.pack`` for a uint8 buffer from any rank. Raises ValueError on a wrong size."""
+        """Unpacks a message of any rank; the inverse of ``Payload.pack``.
+
+        Args:
+            buffer: uint8 of shape ``(nbytes,)``.
+            numel: Elements of the original tensor.
+            cf: The CF it was compressed with.
+            key: The key of the rank that sent it.
+            dtype: The dtype that values have on the wire.
+
+        Raises:
+            ValueError: The buffer has a wrong size.
+        """
         layout = self.layout_of(buffer.numel(), numel, cf, dtype)
-        pieces = torch.split(buffer, [part.nbytes for part in layout])
+        pieces = torch.split(buffer, [spec.nbytes for spec in layout])
         # A slice may start off the dtype's alignment; then it is copied.
         parts = tuple(
-            (piece if piece.storage_offset() % part.dtype.itemsize == 0 else piece.clone()).view(part.dtype)
-            for piece, part in zip(pieces, layout, strict=True)
+            (piece if piece.storage_offset() % spec.dtype.itemsize == 0 else piece.clone()).view(spec.dtype)
+            for piece, spec in zip(pieces, layout, strict=True)
         )
         return self.rebuild(parts, numel, cf, key)
 
     def blank(
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
-        """A payload of a size all ranks expect that decodes to zeros (``value`` 0) or to something non-finite (NaN).
+        """Makes a payload without a gradient, to be sent when compressing one failed.
 
-        It does not look at a gradient, so it can be sent when compressing one failed.
+        Args:
+            numel: Elements of the tensor.
+            cf: The CF that other ranks expect.
+            key: Seed material of this step, bucket and rank.
+            dtype: The dtype that values have on the wire.
+            device: Where the payload is made.
+            value: 0 decodes to zeros, NaN to something non-finite.
+
+        Returns:
+            A payload of a size that all ranks expect.
         """
         layout = self.layout(numel, cf, dtype)
         if layout is None:
-            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must say its blank")
+            raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define blank")
         parts = (
             torch.full(
-                (part.numel,), value if part.dtype.is_floating_point else 0, dtype=part.dtype, device=device
+                (spec.numel,), value if spec.dtype.is_floating_point else 0, dtype=spec.dtype, device=device
             )
-            for part in layout
+            for spec in layout
         )
         return self.rebuild(tuple(parts), numel, cf, key)
 
     def fitted(self, shapes: Sequence[tuple[int, ...]]) -> "Compressor":
-        """This codec for a flat tensor made of tensors of these shapes, in order. Flat codecs return themselves."""
+        """Returns this codec for a flat tensor made of tensors of these shapes, in order. Flat codecs return self."""
         return self
 
     def for_model(self, elements: int) -> "Compressor":
-        """This codec for the buckets of a model of ``elements`` elements. Most do not look beyond a bucket and return
-        themselves."""
+        """Returns this codec for the buckets of a model of ``elements`` elements. Most look no further than a bucket
+        and return self."""
         return self
 
     def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
-        """Take note of a bucket that is about to be compressed to these CFs, once a bucket and step. Only codecs that
-        learn from the whole model do anything."""
+        """Takes note of a bucket that is about to be compressed to these CFs, once per bucket and step.
+
+        Only codecs that learn from the whole model do anything.
+        """
         return
 
     def figures(self) -> list[float]:
-        """Of the buckets observed in this step: numbers whose means over ranks ``learn`` needs. How many there are
-        follows from the codec and its settings alone."""
+        """Returns numbers of the buckets observed in this step, whose means over ranks ``learn`` needs.
+
+        Their count follows from the codec and its settings alone.
+        """
         return []
 
     def learn(self, means: Sequence[float]) -> None:
-        """Take in the mean over ranks of ``figures``, before ``commit``: so all ranks learn the same."""
+        """Takes in the means over ranks of ``figures``, before ``commit``, so that all ranks learn the same."""
         return
 
     def commit(self) -> None:
-        """The step counts. Codecs that learn keep what they saw in it."""
+        """Keeps what was learned in this step."""
         return
 
     def rollback(self) -> None:
-        """The step does not count. Codecs that learn forget what they saw in it."""
+        """Forgets what was learned in this step."""
         return
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the codec has learned, plain tensors (copies); empty for stateless ones."""
+        """Returns what the codec has learned as plain tensors (copies); empty for stateless codecs."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Replace what was learned. Raises ValueError for a state that is not this codec's."""
+        """Replaces what was learned.
+
+        Raises:
+            ValueError: The state is not one of this codec.
+        """
         if state:
             raise ValueError(f"compressor={self.name!r} has no state, but {sorted(state)[0]!r} was given")
 
 
 def kept_count(numel: int, cf: float) -> int:
-    """Elements kept of ``numel`` at ``cf``: at least 1, at most all (floor, as GRACE and PowerSGD do)."""
+    """Returns the elements kept of ``numel`` at ``cf``: floor(n / CF), at least 1 and at most all.
+
+    GRACE and PowerSGD round down, too.
+    """
     return min(numel, max(1, int(numel / cf)))
 
 
 def to_wire(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """``x`` as ``dtype`` for the wire, always a copy. Finite values too large for it are sent as its largest one, so
-    that the rest stays owed in place of turning into infinity."""
+    """Converts values to their dtype on the wire; always a copy.
+
+    Finite values that are too large become the largest one of ``dtype``, so that the rest stays in the residual
+    instead of becoming infinite.
+    """
     if dtype == x.dtype:
         return x.clone()
     top = torch.finfo(dtype).max

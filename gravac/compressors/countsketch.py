@@ -1,4 +1,4 @@
-"""Count sketch: elements are added up, with random signs, in buckets that all ranks share. Sketches add."""
+"""Count sketches: elements are summed with random signs in buckets that all ranks share. Sketches add."""
 
 from dataclasses import replace
 
@@ -11,11 +11,12 @@ from gravac.kernels import select_top
 
 
 class CountSketch(Quantizer):
-    """``rows`` hashes into w = k / rows buckets each, k = floor(n / CF) in all; decoded by the mean over rows.
+    """Sums elements with random signs in k = floor(n / CF) buckets; decoding averages over rows.
 
-    The hash is *balanced*: a permutation modulo w, so that bucket loads differ by one at most. Then, over a fresh key,
-    ``E‖C(x) - x‖² = Σ_b c_b (c_b - 1) / (n · rows) · ‖x‖²``, c_b the loads: about n/k - 1, and 0 once w >= n. With a
-    fixed key (an error memory must keep one) it is a fixed linear map. More rows gain nothing here.
+    ``rows``: number of hashes, each into w = k / rows buckets. The hash is *balanced*: a permutation modulo w, so that
+    bucket loads differ by one at most. Then, over a fresh key, ``E‖C(x) - x‖² = Σ_b c_b (c_b - 1) / (n · rows) · ‖x‖²``
+    with c_b the loads: about n/k - 1, and 0 once w >= n. With a fixed key, which an error memory must have, it is a
+    fixed linear map. More rows bring nothing here.
     """
 
     name = "countsketch"
@@ -29,7 +30,7 @@ class CountSketch(Quantizer):
         self.rows = rows
 
     def width(self, numel: int, cf: float) -> int:
-        """Buckets a row, w."""
+        """Returns the buckets per row, w."""
         return max(1, kept_count(numel, cf) // self.rows)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -46,7 +47,7 @@ class CountSketch(Quantizer):
         return self.estimates(payload).mean(0)
 
     def estimates(self, payload: Payload) -> Tensor:
-        """What each row says of each element, float32, shape ``(rows, n)``."""
+        """Returns the estimate of each row for each element, float32 of shape ``(rows, n)``."""
         assert payload.key is not None
         width = payload.values.numel() // self.rows
         table = payload.values.float().view(self.rows, width)
@@ -54,7 +55,7 @@ class CountSketch(Quantizer):
         return torch.stack([sign * table[row][bucket] for row, (bucket, sign) in enumerate(hashes)])
 
     def hashes(self, numel: int, width: int, key: Key, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-        """Per row, bucket (int64) and sign (±1, float32) of each element."""
+        """Returns, per row, the bucket (int64) and the sign (±1, float32) of each element."""
         generator = torch.Generator()  # CPU on purpose: the same draw on ranks with different devices
         generator.manual_seed(key.shared_seed())
         found = []
@@ -71,9 +72,10 @@ class CountSketch(Quantizer):
 
 
 class MedianCountSketch(CountSketch):
-    """Decoded by the median over an odd number of rows: unbiased too, and a few large elements spoil fewer others.
+    """A count sketch decoded by the median over an odd number of rows.
 
-    Not linear: it cannot be all-reduced, and each rank's sketch is decoded for itself.
+    Unbiased too, and a few large elements disturb fewer of the others. Not linear: it cannot be all-reduced, so each
+    rank's sketch is decoded by itself.
     """
 
     name = "countsketch-median"
@@ -95,9 +97,9 @@ class MedianCountSketch(CountSketch):
 
 
 class HeavyHitters(MedianCountSketch):
-    """The largest median estimates only, ``hitters`` of them (w / 10 if not given): finds few elements that stand out.
+    """Decodes only the largest median estimates of a count sketch: finds a few elements that stand out.
 
-    On dense data it is useless, as every sketch far smaller than n is.
+    ``hitters``: how many, w / 10 by default. It is useless on dense data, as every sketch far smaller than n is.
     """
 
     name = "countsketch-heavy"

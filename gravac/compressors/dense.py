@@ -1,4 +1,4 @@
-"""Floats as they are: float32, bfloat16 and float16, whatever CF is asked for."""
+"""Floats as they are: every element as float32, bfloat16 or float16, whatever CF is asked for."""
 
 from dataclasses import replace
 
@@ -12,7 +12,10 @@ from gravac.compressors.sparse.selector import PLAIN
 
 
 class Dense(Compressor):
-    """n values; the wire CF is 1."""
+    """Sends every element as it is, exactly: the null codec.
+
+    n values; the wire CF is 1.
+    """
 
     name = "dense"
     source = "the null codec"
@@ -44,7 +47,10 @@ class Dense(Compressor):
 
 
 class BF16(Quantizer):
-    """Nearest bfloat16, 2n bytes: a relative error of at most 2^-9 for normal numbers."""
+    """Rounds every element to the nearest bfloat16: 2n bytes, whatever CF is asked for.
+
+    The relative error is at most 2^-9 for normal numbers.
+    """
 
     name = "bf16"
     source = "Kalamkar et al. 2019, A study of bfloat16; round to nearest even"
@@ -67,8 +73,11 @@ class BF16(Quantizer):
 
 
 class FP16(BF16):
-    """Nearest float16, 2n bytes: relative error at most 2^-11 between 6e-5 and 65504. Larger elements are sent as 65504
-    and the rest stays owed; smaller ones lose digits, which stay owed too."""
+    """Rounds every element to the nearest float16: 2n bytes, whatever CF is asked for.
+
+    The relative error is at most 2^-11 between 6e-5 and 65504. Larger elements are sent as 65504 and the rest stays in
+    the residual; smaller ones lose digits, which stay there too.
+    """
 
     name = "fp16"
     source = "IEEE 754-2008, binary16; round to nearest even"

@@ -1,4 +1,4 @@
-"""What a codec is told, what it says of itself, and what it hands over."""
+"""What codecs take and return: keys, traits, bounds and payloads."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 class Key(NamedTuple):
-    """Seed material of one compression. Shared draws (indices, hashes) ignore ``rank``; rounding noise must use it."""
+    """Seed material of one compression.
+
+    Draws that ranks share (indices, hashes) ignore ``rank``; rounding noise must use it.
+    """
 
     seed: int
     step: int
@@ -17,11 +20,11 @@ class Key(NamedTuple):
     rank: int
 
     def shared_seed(self) -> int:
-        """63-bit seed equal on all ranks and on every platform and Python version."""
+        """Returns a 63-bit seed, equal on all ranks and on every platform and Python version."""
         return _seed(f"{self.seed}/{self.step}/{self.bucket}")
 
     def own_seed(self) -> int:
-        """63-bit seed of this rank alone: equal noise on all ranks would not average out."""
+        """Returns a 63-bit seed of this rank alone: equal noise on all ranks would not average out."""
         return _seed(f"{self.seed}/{self.step}/{self.bucket}/rank {self.rank}")
 
 
@@ -30,19 +33,20 @@ def _seed(text: str) -> int:
 
 
 class TensorSpec(NamedTuple):
-    """One tensor of a payload as it travels."""
+    """The dtype and length of one tensor of a payload."""
 
     dtype: torch.dtype
     numel: int
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensor."""
         return self.dtype.itemsize * self.numel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a codec is. Tests and collectives act on these, so a wrong one is caught, not believed."""
+    """The properties of a codec. Collectives and the gate rely on them; the property suite checks each of them."""
 
     unbiased: bool
     """E C(x) = x over the codec's own draws."""
@@ -51,35 +55,37 @@ class Traits:
     homogeneous: bool
     """C(a·x) = a·C(x) for a > 0 (tested for powers of two, which round nothing)."""
     fixed_size: bool
-    """The payload's bytes follow from n, CF and dtype: ranks know them without talking."""
+    """The payload's bytes follow from n, CF and dtype, so ranks know them without communication."""
     nested: bool
     """Compressing a payload further gives what compressing the original would have given."""
     selector: bool
-    """Sends some elements as they are, or zero."""
+    """Sends some elements as they are, and zero for the others."""
     projection: bool
     """C(x) is an orthogonal projection of x: ⟨C(x), x⟩ = ‖C(x)‖², so gain = alignment. All plain selectors are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """At most what is proven of ``E‖C(x) − x‖²``, for float32 values on the wire.
+    """A proven upper bound of ``E‖C(x) − x‖²``, for float32 values on the wire.
 
-    ``delta``: ≤ (1 − delta)·‖x‖² (1 = lossless). ``omega``: ≤ omega·‖x‖². ``absolute``: squared error that comes on
-    top, whatever x is; alone, it is the whole bound. All None: nothing is proven.
+    All None: nothing is proven.
     """
 
     delta: float | None = None
+    """At most ``(1 − delta)·‖x‖²``; 1 = lossless."""
     omega: float | None = None
+    """At most ``omega·‖x‖²``."""
     absolute: float | None = None
+    """A squared error on top of the others that does not depend on x. Alone, it is the whole bound."""
 
     def limit(self, energy: float) -> float | None:
-        """Largest expected squared error of a vector with ``‖x‖² = energy``; None when nothing is proven."""
+        """Returns the largest expected squared error for ``‖x‖² = energy``; None when nothing is proven."""
         ratio = self.ratio
         return self.absolute if ratio is None else ratio * energy + (self.absolute or 0.0)
 
     @property
     def ratio(self) -> float | None:
-        """The smaller of 1 - delta and omega."""
+        """The smaller of 1 - delta and omega; None when neither is proven."""
         ratios = [1.0 - self.delta] if self.delta is not None else []
         return min([*ratios, self.omega] if self.omega is not None else ratios, default=None)
 
@@ -88,9 +94,12 @@ class Bound:
 class Payload:
     """One rank's compressed tensor.
 
-    ``parts`` travel (their bytes are the payload bytes); ``support`` (int32 or int64 indices, or None for
-    "everywhere") is where the values belong, and travels only if it is among the parts too. ``numel``: elements of the
-    original. ``cf`` and ``key``: what it was compressed with; every rank knows them.
+    Args:
+        parts: The tensors that are sent; their bytes are the payload bytes.
+        support: Positions of the values, int32 or int64; None for "everywhere". Sent only if it is among the parts.
+        numel: Elements of the original tensor.
+        cf: The CF it was compressed with; every rank knows it.
+        key: The key it was compressed with; every rank knows it.
     """
 
     parts: tuple[Tensor, ...]
@@ -101,15 +110,16 @@ class Payload:
 
     @property
     def values(self) -> Tensor:
+        """The first part."""
         return self.parts[0]
 
     @property
     def nbytes(self) -> int:
-        """Bytes handed to the collective by this rank."""
+        """Bytes that this rank hands to the collective."""
         return sum(part.nbytes for part in self.parts)
 
     def pack(self) -> Tensor:
-        """All parts in one uint8 tensor of shape ``(nbytes,)``: one message a bucket."""
+        """Returns all parts as one uint8 tensor of shape ``(nbytes,)``: one message per bucket."""
         if len(self.parts) == 1:
             return self.parts[0].view(torch.uint8)
         return torch.cat([part.view(torch.uint8) for part in self.parts])

@@ -1,4 +1,4 @@
-"""A selector whose values travel quantized: few elements, few bits each."""
+"""Stacks: a selector whose values are quantized, so that few elements take few bits each."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -18,10 +18,17 @@ from gravac.kernels import SelectionHint
 
 
 class Stack(Compressor):
-    """``selector`` picks the elements, ``quantizer`` rounds them. Written ``topk+int8``; CF is the selector's.
+    """Selects elements with one codec and quantizes their values with another; written ``topk+int8``.
 
-    ``E‖Q(T(x)) - x‖² <= (1 - δ(1 - ω)) ‖x‖²``, δ the selector's and ω the quantizer's relative error: what was not
-    selected and what was rounded are different elements. Both need fixed sizes.
+    The CF is the selector's. ``E‖Q(T(x)) - x‖² <= (1 - δ(1 - ω)) ‖x‖²``, with δ of the selector and ω the relative
+    error of the quantizer: the unselected and the rounded elements are different ones.
+
+    Args:
+        selector: A selector of fixed size, such as Top-k.
+        quantizer: A quantizer of fixed size, such as int8.
+
+    Raises:
+        ValueError: One of them does not fit.
     """
 
     def __init__(self, selector: Compressor, quantizer: Compressor) -> None:
@@ -65,7 +72,7 @@ class Stack(Compressor):
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """Rounding comes last, so that the selector's levels stay nested."""
+        """Compresses to several CFs. Rounding comes last, so that the selector's levels stay nested."""
         chosen = self.selector.levels(x, cfs, key, torch.float32, hint)
         return [self._rounded(payload, key, dtype) for payload in chosen]
 
@@ -76,7 +83,7 @@ class Stack(Compressor):
     def rebuild(self, parts: tuple[Tensor, ...], numel: int, cf: float, key: Key) -> Payload:
         split = len(parts) - (len(self.selector.layout(numel, cf, torch.float32) or ()) - 1)
         k = kept_count(numel, cf)
-        # The values are not known yet; only the places are asked for.
+        # The values are not known yet; only the positions are needed.
         places = self.selector.rebuild(
             (torch.empty(k, device=parts[0].device), *parts[split:]), numel, cf, key
         )
@@ -123,7 +130,10 @@ class Stack(Compressor):
 
 
 class TopKInt8(Stack):
-    """Top-k with 8-bit values: 5 bytes an element in place of 8."""
+    """Top-k with 8-bit values: 5 bytes per element instead of 8.
+
+    The same as ``topk`` and ``int8`` stacked.
+    """
 
     name = "topk+int8"
 

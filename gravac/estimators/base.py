@@ -1,6 +1,6 @@
-"""What an estimator is: it says which samples to look at, and turns them into an unbiased gradient.
+"""The base class of gradient estimators: an estimator chooses samples and turns them into an unbiased gradient.
 
-One worker holds ``f = (1/m) sum_j f_j``. Estimators come before compression and know nothing of it.
+One worker holds ``f = (1/m) sum_j f_j``. Estimators come before compression and do not depend on it.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Sample(NamedTuple):
-    """What one draw says, for a batch of b."""
+    """The samples of one draw, for a batch of b."""
 
     indices: Tensor
     """int64 ``(b,)``, with replacement."""
@@ -24,27 +24,29 @@ class FiniteSum(Protocol):
 
     @property
     def samples(self) -> int:
-        """m."""
+        """m, the number of losses."""
 
     def gradient(self, x: Tensor, sample: Sample) -> Tensor:
-        """``mean_b weights_b * grad f_{indices_b}(x)``, shape ``(d,)``."""
+        """Returns ``mean_b weights_b * grad f_{indices_b}(x)``, shape ``(d,)``."""
 
     def full_gradient(self, x: Tensor) -> Tensor:
-        """``grad f(x) = mean_j grad f_j(x)``, shape ``(d,)``."""
+        """Returns ``grad f(x) = mean_j grad f_j(x)``, shape ``(d,)``."""
 
 
 class Estimator(ABC):
-    """Arbitrary sampling with replacement: j is drawn with ``probability[j]`` and weighs ``1 / (m probability[j])``.
+    """Arbitrary sampling with replacement: j is drawn with ``probability[j]`` and has weight ``1 / (m
+    probability[j])``.
 
-    So ``E[gradient] = grad f(x)`` exactly, whatever the probabilities. A subclass sets them, adds terms of mean
-    zero, or both. State belongs to one worker; wrap nothing shared between workers that must not be shared.
+    So ``E[gradient] = grad f(x)`` exactly, whatever the probabilities are (Gower et al. 2019, arbitrary sampling). A
+    subclass sets them, adds terms of mean zero, or both. The state belongs to one worker; do not share an estimator
+    between workers.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
     """Where it was published."""
     exact_at_optimum: ClassVar[bool]
-    """Its variance goes to zero as x converges, so that the 1/K noise term of the rate is gone."""
+    """Whether its variance goes to zero as x converges, which removes the 1/K noise term from the rate."""
 
     probability: Tensor
     """float64 ``(m,)``, positive, sum 1."""
@@ -58,47 +60,75 @@ class Estimator(ABC):
 
     @property
     def samples(self) -> int:
-        """m."""
+        """m, the number of samples."""
         return self.probability.numel()
 
     def draw(self, generator: torch.Generator, batch: int = 1) -> Sample:
-        """``batch`` independent samples. The generator (CPU, of this worker alone) is the only state used."""
+        """Draws independent samples.
+
+        Args:
+            generator: On the CPU, of this worker alone; the only state used.
+            batch: How many to draw, b.
+
+        Returns:
+            Indices and weights, both of shape ``(b,)``.
+        """
         uniform = torch.rand(batch, generator=generator, dtype=torch.float64)
         # The last cumulative value may be a rounding error below 1.
         index = torch.searchsorted(self._cumulative, uniform, right=True).clamp_(max=self.samples - 1)
         return Sample(index, self.weight[index])
 
     def smoothness(self, smoothness: Tensor) -> float:
-        """``max_j weight_j L_j``: this sampling's expected-smoothness constant, given L_j of shape ``(m,)``.
+        """Returns the expected-smoothness constant of this sampling, ``max_j weight_j L_j``.
 
-        Smaller admits a larger step. max L_j when uniform, mean L_j when importance follows L_j.
+        Smaller allows a larger step: max L_j when uniform, mean L_j when importance follows L_j.
+
+        Args:
+            smoothness: L_j, shape ``(m,)``.
         """
         return float((self.weight * smoothness.double()).max())
 
     @classmethod
     @abstractmethod
     def over(cls, scores: Tensor) -> Self:
-        """One for samples of these scores, shape ``(m,)``: smoothness L_j of each loss, or a guess of it.
+        """Makes an estimator for samples of these scores. Subclasses add their settings as keywords, all with defaults.
 
-        Subclasses add their settings as keywords, all with defaults.
+        Args:
+            scores: Smoothness L_j of each loss or a guess of it, shape ``(m,)``.
         """
 
     @abstractmethod
     def gradient(self, problem: FiniteSum, x: Tensor, sample: Sample) -> Tensor:
-        """Unbiased estimate of ``grad f(x)``, shape ``(d,)``."""
+        """Returns an unbiased estimate of ``grad f(x)``, shape ``(d,)``.
+
+        Args:
+            problem: The losses of this worker.
+            x: Parameters, shape ``(d,)``.
+            sample: What ``draw`` returned.
+        """
 
     def after_step(self, problem: FiniteSum, x_old: Tensor, generator: torch.Generator) -> None:  # noqa: B027
-        """Call once a step with the point *before* it. Does nothing unless the estimator keeps something."""
+        """Ends a step. Does nothing unless the estimator holds something.
+
+        Args:
+            problem: The losses of this worker.
+            x_old: Parameters *before* the step, shape ``(d,)``.
+            generator: The worker's generator.
+        """
 
     def nbytes(self) -> int:
-        """Bytes of vectors of length d really held."""
+        """Returns the bytes of vectors of length d that are held."""
         return 0
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs besides the settings and the generator: plain tensors, copies."""
+        """Returns what a resumed run needs besides the settings and the generator: plain tensors, copies."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Inverse of ``state_dict``. Raises ValueError for a state this estimator does not have."""
+        """Restores what ``state_dict`` returned.
+
+        Raises:
+            ValueError: The state is not one of this estimator.
+        """
         if state:
             raise ValueError(f"estimator={self.name!r} keeps nothing, but its state has {sorted(state)}")

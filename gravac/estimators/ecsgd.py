@@ -1,8 +1,8 @@
 """EC-SGD: n workers in one process, each with its data, estimator and error memory (arXiv 2203.02383, order kept).
 
-    u_i = e_i/γ + g_i;  v_i = γ C(u_i);  x <- x - mean(v_i);  e_i <- e_i + γ g_i - v_i;  then the coins of L-SVRG
+u_i = e_i/γ + g_i;  v_i = γ C(u_i);  x <- x - mean(v_i);  e_i <- e_i + γ g_i - v_i;  then the coins of L-SVRG
 
-Memories keep ``e_i / γ`` (learning rate outside), so a codec sees gradient units, which a threshold needs.
+Memories hold ``e_i / γ`` (learning rate outside), so a codec sees gradient units, which a threshold needs.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gravac.memories import Bucket, Memory
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One rank as the loop sees it; nothing here is shared with another worker."""
+    """One rank of the loop; nothing here is shared with another worker."""
 
     problem: FiniteSum
     estimator: Estimator
@@ -31,17 +31,29 @@ class Step(NamedTuple):
     """What one step cost and left out, summed over workers."""
 
     payload_bytes: int
-    """Bytes handed to the collective: values, indices and all."""
+    """Bytes handed to the collective, values and indices included."""
     values: int
     """Elements of the payloads' first parts: with a selector, coordinates sent."""
     error_sq: float
-    """``sum_i ||u_i - C(u_i)||²`` in gradient units: what the total error adds up."""
+    """``sum_i ||u_i - C(u_i)||²`` in gradient units, which the total error adds up."""
     gradient_sq: float
     """``sum_i ||g_i||²``."""
 
 
 class ECSGD:
-    """The loop. ``x`` is replaced, never changed in place, so a caller may keep it."""
+    """The EC-SGD loop. ``x`` is replaced, never changed in place, so a caller may store it.
+
+    Args:
+        x: The start, shape ``(d,)``, any floating dtype.
+        workers: One per rank.
+        step_size: γ, above 0.
+        cf: The CF that codecs are asked for, at least 1.
+        seed: Fixes samples, coins and shared indices.
+        wire_dtype: The dtype that values have on the wire.
+
+    Raises:
+        ValueError: There are no workers, or the step size or CF is out of range.
+    """
 
     def __init__(
         self,
@@ -53,11 +65,6 @@ class ECSGD:
         seed: int = 0,
         wire_dtype: torch.dtype = torch.float32,
     ) -> None:
-        """``x``: the start, shape ``(d,)``, any float type. ``cf``: what the codec is asked for (elements in / kept).
-
-        ``seed`` fixes samples, coins and shared indices. Raises ValueError for no workers, or a step size or CF
-        out of range.
-        """
         if not workers:
             raise ValueError("workers is empty; EC-SGD needs at least 1")
         if not cf >= 1.0:
@@ -83,7 +90,7 @@ class ECSGD:
 
     @property
     def step_size(self) -> float:
-        """γ. Setting it rescales what is owed, so that a change of γ loses nothing."""
+        """γ. Setting it rescales the residuals, so that a change of γ loses nothing."""
         return self._step_size
 
     @step_size.setter
@@ -93,7 +100,7 @@ class ECSGD:
         self._step_size = value
 
     def step(self) -> Step:
-        """One step of all workers."""
+        """Runs one step of all workers."""
         x_old = self.x
         mean = torch.zeros_like(x_old)
         payload_bytes, values, error_sq, gradient_sq = 0, 0, 0.0, 0.0

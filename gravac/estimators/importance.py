@@ -9,7 +9,10 @@ from gravac.estimators.base import Estimator, FiniteSum, Sample
 
 
 class Uniform(Estimator):
-    """``P(j) = 1/m``. Its expected smoothness is max L_j, so one large sample limits the step of all."""
+    """Draws every sample equally often, with weight 1: plain SGD, and the baseline of the others.
+
+    ``P(j) = 1/m``. Its expected smoothness is max L_j, so one large sample limits the step of all.
+    """
 
     name: ClassVar[str] = "uniform"
     source: ClassVar[str] = "Robbins & Monro 1951; arbitrary sampling form: Gower et al. 2019"
@@ -30,10 +33,11 @@ class Uniform(Estimator):
 
 
 class Importance(Estimator):
-    """``P(j) = L_j / sum L``, weight ``mean L / L_j``: expected smoothness falls from max L_j to mean L_j.
+    """Draws samples in proportion to their scores: ``P(j) = L_j / sum L``, with weight ``mean L / L_j``.
 
-    Right scores make it fast; wrong ones only make it slow, since the weights undo any score. ``floor`` mixes in a
-    share of uniform draws, which bounds every weight by ``1 / floor``: for scores that are guesses.
+    Expected smoothness falls from max L_j to mean L_j. Right scores make it fast; wrong ones only make it slow, because
+    the weights undo any score. ``floor`` mixes in a share of uniform draws, which bounds every weight by ``1 / floor``:
+    for scores that are guesses.
     """
 
     name: ClassVar[str] = "importance"

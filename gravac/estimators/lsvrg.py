@@ -10,10 +10,11 @@ from gravac.estimators.importance import Importance, Uniform
 
 
 class LSVRG(Estimator):
-    """``g = w_j grad f_j(x) - w_j grad f_j(w) + grad f(w)``: same sample and weight in both, sampled by ``base``.
+    """Subtracts the noise of a sample at a remembered point w, where the true gradient is known.
 
-    After a step w becomes the point before it with probability ``refresh`` (a coin of each worker's own). At
-    ``x = w`` the estimate is exact. Costs ``2 + refresh * m`` gradients a step (3 by default) and two vectors.
+    ``g = w_j grad f_j(x) - w_j grad f_j(w) + grad f(w)``: the same sample and weight in both terms, sampled by
+    ``base``. After a step w becomes the point before it with probability ``refresh`` (each worker tosses its own coin).
+    At ``x = w`` the estimate is exact. Costs ``2 + refresh * m`` gradients per step (3 by default) and two vectors.
     """
 
     name: ClassVar[str] = "lsvrg"

@@ -1,4 +1,4 @@
-"""A torch module and its data as a sum of losses over flat parameters: what L-SVRG needs of a real trainer."""
+"""A torch module and its data as a sum of losses over flat parameters, as L-SVRG needs it in a real trainer."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,20 @@ from gravac.estimators.base import Sample
 
 
 class ModuleSum:
-    """``f_j(x) = loss(module with parameters x on inputs[j], targets[j])``, trainable parameters flat, in their order.
+    """The losses ``f_j(x) = loss(module with parameters x on inputs[j], targets[j])``, with trainable parameters flat.
 
-    The module is called, never changed; give the bare one, not its DDP wrapper. Samples must not see each other:
+    The module is called, never changed; pass the bare one, not its DDP wrapper. Samples must not influence each other:
     BatchNorm in training mode is refused.
+
+    Args:
+        module: The model; its trainable parameters are ``x``, in their order.
+        loss: ``loss(outputs, targets)`` returns one loss per sample, shape ``(b,)``.
+        inputs: One per sample, shape ``(m, …)``.
+        targets: One per sample, shape ``(m, …)``.
+        chunk: Samples at once in a full gradient.
+
+    Raises:
+        ValueError: There is BatchNorm in training mode, the lengths differ, or ``chunk`` is below 1.
     """
 
     def __init__(
@@ -24,10 +34,6 @@ class ModuleSum:
         targets: Tensor,
         chunk: int = 256,
     ) -> None:
-        """``loss(outputs, targets)`` gives one loss a sample, ``(b,)``; ``chunk``: samples at once in a full gradient.
-
-        Raises ValueError for BatchNorm, unequal lengths, or a chunk below 1.
-        """
         if len(inputs) != len(targets) or not len(inputs):
             raise ValueError(f"{len(inputs)} inputs and {len(targets)} targets; give one target per input")
         if chunk < 1:
@@ -42,13 +48,16 @@ class ModuleSum:
 
     @property
     def samples(self) -> int:
+        """m, the number of samples."""
         return len(self._inputs)
 
     def gradient(self, x: Tensor, sample: Sample) -> Tensor:
+        """Returns the gradient of the weighted mean loss of a sample, shape ``(d,)``."""
         weight = sample.weights / sample.weights.numel()
         return self._gradient(x, sample.indices, weight)
 
     def full_gradient(self, x: Tensor) -> Tensor:
+        """Returns the gradient of the mean loss of all samples, shape ``(d,)``."""
         total = torch.zeros_like(x)
         for index in torch.arange(self.samples).split(self._chunk):
             total += self._gradient(x, index, torch.full((len(index),), 1.0 / self.samples))
@@ -74,14 +83,19 @@ class ModuleSum:
 
 
 def flat_parameters(module: nn.Module) -> Tensor:
-    """Trainable parameters in one vector ``(d,)``, a copy: the ``x`` of ``ModuleSum``."""
+    """Returns the trainable parameters as one vector ``(d,)``, a copy: the ``x`` of ``ModuleSum``."""
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
 
 
 def linear_term(module: nn.Module, direction: Tensor) -> Tensor:
-    """``<direction, parameters>``: added to a loss it adds ``direction`` to the gradient that autograd makes.
+    """Returns ``<direction, parameters>``: added to a loss, it adds ``direction`` to the gradient that autograd
+    computes.
 
-    So DDP's hooks (and a compressor in them) see the corrected gradient. ``direction``: shape ``(d,)``.
+    So DDP's hooks, and a compressor in them, see the corrected gradient.
+
+    Args:
+        module: The model.
+        direction: Shape ``(d,)``.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
     pieces = torch.split(direction.detach(), [p.numel() for p in parameters])

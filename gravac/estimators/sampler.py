@@ -1,4 +1,4 @@
-"""Estimators in a real trainer: which samples a ``DataLoader`` fetches, and the weight each brings along."""
+"""Estimators in a real trainer: the samples that a ``DataLoader`` fetches, and their weights."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,16 +14,24 @@ _CHUNK = 4096  # draws made at once; only speed depends on it being large
 
 
 class EstimatorSampler(Sampler[int]):
-    """Indices drawn with replacement by an estimator's probabilities, other ones on every rank and every pass.
+    """Draws indices with replacement by an estimator's probabilities, different ones on every rank and in every pass.
 
-    ``DataLoader(WeightedDataset(data, estimator), batch_size=32, sampler=EstimatorSampler(estimator, rank=rank))``
+    ``DataLoader(WeightedDataset(data, estimator), batch_size=32, sampler=EstimatorSampler(estimator, rank=rank))``,
     where ``data`` is what this rank alone holds (or all data on every rank: both are unbiased).
+
+    Args:
+        estimator: Has the probabilities.
+        draws: Samples per pass; None means as many as there are.
+        seed: Equal on all ranks.
+        rank: This rank.
+
+    Raises:
+        ValueError: ``draws`` is below 1.
     """
 
     def __init__(
         self, estimator: Estimator, *, draws: int | None = None, seed: int = 0, rank: int = 0
     ) -> None:
-        """``draws``: samples a pass; None means as many as there are. Raises ValueError below 1."""
         if draws is not None and draws < 1:
             raise ValueError(f"draws={draws}: a pass needs at least 1 draw")
         self.estimator = estimator
@@ -31,7 +39,9 @@ class EstimatorSampler(Sampler[int]):
         self._seed, self._rank, self._next_pass = seed, rank, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the pass that starts next (torch calls it epoch). Only needed on resume: passes count up."""
+        """Sets the number of the pass that starts next (torch calls it epoch). Only needed on resume: passes
+        count up.
+        """
         self._next_pass = epoch
 
     def __len__(self) -> int:
@@ -48,13 +58,19 @@ class EstimatorSampler(Sampler[int]):
 
 
 class WeightedDataset(Dataset[tuple[Any, Tensor]]):
-    """Each item of a map-style dataset with its weight, float32: ``for (x, y), weight in loader: …``
+    """A map-style dataset that returns each item with its weight, float32: ``for (x, y), weight in loader: …``
 
     Then ``loss = (weight * losses).mean()`` with losses of shape ``(b,)`` has an unbiased gradient.
+
+    Args:
+        dataset: Has a length.
+        estimator: Made for as many samples.
+
+    Raises:
+        ValueError: The estimator was made for another number of samples.
     """
 
     def __init__(self, dataset: Dataset[Any], estimator: Estimator) -> None:
-        """Raises ValueError if the estimator was made for another number of samples."""
         numel = len(cast(Any, dataset))
         if numel != estimator.samples:
             raise ValueError(f"dataset has {numel} samples, the estimator was made for {estimator.samples}")

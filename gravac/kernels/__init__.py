@@ -1,4 +1,4 @@
-"""The hot loops, behind one dispatch: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled; the same results."""
+"""The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run

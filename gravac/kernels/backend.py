@@ -1,7 +1,7 @@
-"""Which backend runs: compiled by numba for the host's memory, by Triton for GPUs, or plain torch. The same results.
+"""The backend of the kernels: compiled by numba for the host, by Triton for GPUs, or plain torch, with equal results.
 
-``GRAVAC_KERNELS`` in the environment, or ``use``: ``auto`` (compiled wherever that works), ``cpu`` (likewise, but numba
-must work), ``cuda`` (likewise, but Triton must work) or ``reference`` (plain torch everywhere).
+Set by ``GRAVAC_KERNELS`` in the environment, or by ``use``: ``auto`` (compiled wherever that works), ``cpu`` (the same,
+but numba must work), ``cuda`` (the same, but Triton must work) or ``reference`` (plain torch everywhere).
 """
 
 import importlib
@@ -15,11 +15,11 @@ from torch import Tensor
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
 _KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws")
-"""The modules of ``gravac.kernels.cpu`` that hold compiled functions."""
+"""Modules of ``gravac.kernels.cpu`` with compiled functions."""
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
-"""The same of ``gravac.kernels.cuda``."""
+"""Modules of ``gravac.kernels.cuda`` with compiled functions."""
 _GPUS = ("cuda",)
-"""Types of device that Triton's kernels take tensors of."""
+"""Device types whose tensors Triton's kernels take."""
 _chosen: Choice | None = None
 _active: Literal["cpu", "reference"] | None = None
 _gpu: bool | None = None
@@ -27,10 +27,14 @@ _lacking = ""
 
 
 def use(choice: Choice) -> None:
-    """Choose the backend of this process; what is asked for by name is loaded at once.
+    """Chooses the backend of this process; what is named explicitly is loaded at once.
 
-    Raises ValueError for a name there is not, and ImportError for ``cpu`` or ``cuda`` where numba or Triton is missing
-    or does not work.
+    Args:
+        choice: ``auto``, ``cpu``, ``cuda`` or ``reference``.
+
+    Raises:
+        ValueError: The name is unknown.
+        ImportError: ``cpu`` or ``cuda`` was asked for, and numba or Triton is missing or does not work.
     """
     global _chosen, _active, _gpu
     if choice not in get_args(Choice):
@@ -43,7 +47,7 @@ def use(choice: Choice) -> None:
 
 
 def active() -> Literal["cpu", "reference"]:
-    """The backend in use for the host's memory, decided and loaded now if it was not yet. Raises as ``use`` does."""
+    """Returns the backend for the host's memory; decides and loads it on the first call. Raises as ``use`` does."""
     global _active
     if _active is None:
         _decide()
@@ -53,16 +57,19 @@ def active() -> Literal["cpu", "reference"]:
 
 
 def lacking() -> str:
-    """Why the compiled kernels for the host's memory could not be loaded; empty when they could, or were not tried."""
+    """Returns why the compiled kernels for the host could not be loaded; empty when they could, or were not tried."""
     return _lacking
 
 
 def warm() -> Literal["cpu", "reference"]:
-    """Load, and where needed compile, everything now rather than in the first step; call it before training.
+    """Loads, and where needed compiles, all kernels now instead of in the first step; call it before training.
 
-    Compiled code is kept on disk: numba's beside the package, else in the user's cache folder, else nowhere (it is then
-    made again by each process; ``NUMBA_CACHE_DIR`` names another folder), Triton's in ``TRITON_CACHE_DIR``. Kernels for
-    GPUs are compiled in processes that have used one, for the current one.
+    Compiled code is cached on disk: numba's beside the package, else in the user's cache folder, else nowhere (then
+    each process compiles again; ``NUMBA_CACHE_DIR`` names another folder); Triton's in ``TRITON_CACHE_DIR``. Kernels
+    for GPUs are compiled in processes that have used one, for the current one.
+
+    Returns:
+        The backend for the host's memory.
     """
     if torch.cuda.is_initialized() and gpu_kernels(torch.device("cuda")):
         from gravac.kernels.cuda.warm import run_all
@@ -72,7 +79,7 @@ def warm() -> Literal["cpu", "reference"]:
 
 
 def compiled(*tensors: Tensor) -> bool:
-    """Whether the compiled kernels take these: they do what lies in the machine's memory, in one piece."""
+    """Returns whether the compiled host kernels take these tensors: on the host, and contiguous."""
     if active() != "cpu":
         return False
     for tensor in tensors:  # noqa: SIM110  # a generator takes twice as long
@@ -82,7 +89,7 @@ def compiled(*tensors: Tensor) -> bool:
 
 
 def on_gpu(*tensors: Tensor) -> bool:
-    """Whether Triton's kernels take these: they do what lies on one GPU, each in one piece."""
+    """Returns whether Triton's kernels take these tensors: on one GPU, and contiguous."""
     device = tensors[0].device
     return (
         device.type in _GPUS
@@ -92,7 +99,7 @@ def on_gpu(*tensors: Tensor) -> bool:
 
 
 def gpu_kernels(device: torch.device) -> bool:
-    """Whether Triton's kernels run on that device; loaded now if they were not yet."""
+    """Returns whether Triton's kernels run on that device; loads them on the first call."""
     global _gpu
     if device.type not in _GPUS:
         return False
@@ -109,7 +116,7 @@ def _decide() -> None:
 
 
 def _load(name: Literal["cpu", "cuda"]) -> bool:
-    """Whatever keeps the compiler from working, training goes on without it, unless it was asked for by name."""
+    """Loads compiled kernels. If that fails, training goes on without them, unless they were asked for by name."""
     global _lacking
     compiler = "numba" if name == "cpu" else "Triton"
     try:
@@ -120,7 +127,7 @@ def _load(name: Literal["cpu", "cuda"]) -> bool:
             raise ImportError(
                 f"GRAVAC_KERNELS={name!r} needs a working {compiler}: pip install 'gravac[{name}]' ({error})"
             ) from error
-        # Each rank comes by here: the agent's rank 0 tells it, with the cure.
+        # Every rank runs this; the agent's rank 0 reports it, with the fix.
         log.info(
             "compiled kernels (%s) not available, using plain torch, which is several times slower: %s",
             compiler,

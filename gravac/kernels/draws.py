@@ -1,4 +1,10 @@
-"""Positions that follow from a seed shared by all ranks: random, in runs, or dealt out among ranks."""
+"""Positions that follow from a seed shared by all ranks: random, in runs, or dealt out among ranks.
+
+Dealt out means: a row is as many neighbors as there are ranks, and each rank owns one of them. Element ``p`` is in row
+``p // ranks`` and belongs to rank ``(p + turn(row)) % ranks``. ``turn`` is Fibonacci hashing of the row (Knuth, The Art
+of Computer Programming, volume 3, 6.4), so that elements that are close together, or evenly spaced, are split about
+evenly.
+"""
 
 import math
 
@@ -9,17 +15,29 @@ from gravac.kernels import backend, reference
 from gravac.kernels.randomness import words
 
 _SMALL = 1024
-"""Up to so many elements all are put in order, which is exactly uniform; a network of few bits is not."""
+"""Up to this many elements all are put in order, which is exactly uniform; a network of few bits is not."""
 _ROUNDS = 6
 
 
 def distinct(numel: int, count: int, seed: int, device: torch.device | None = None) -> Tensor:
-    """``count`` different places of ``numel`` (at most 2^31 - 1), in random order: int32 of shape ``(count,)``.
+    """Draws different positions in random order.
 
-    Every set of places is as likely as any other, as far as tests can tell. The same for a seed on every device; a
-    smaller ``count`` gives the beginning of a larger one. Takes time and memory for ``count``, not ``numel``: places
+    Every set of positions is as likely as any other, as far as tests can tell. A seed gives the same on every device; a
+    smaller ``count`` gives the beginning of a larger one. Time and memory grow with ``count``, not ``numel``: positions
     are the images of 0, 1, 2, … under a random permutation of the next power of two, a Feistel network (Luby & Rackoff
-    1988), without those that are too large (Black & Rogaway 2002, §4). Raises ValueError for a count outside 0..numel.
+    1988), without those that are too large (Black & Rogaway 2002, §4).
+
+    Args:
+        numel: Number of positions, at most 2^31 - 1.
+        count: How many to draw.
+        seed: 63-bit seed.
+        device: Where the result lies; None: the host.
+
+    Returns:
+        int32 of shape ``(count,)``.
+
+    Raises:
+        ValueError: ``count`` is not between 0 and ``numel``, or ``numel`` is too large.
     """
     if not 0 <= count <= numel < 2**31:
         raise ValueError(f"count={count} must be between 0 and numel={numel}, and numel below 2^31")
@@ -49,14 +67,16 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
 
 
 def _halves(numel: int) -> tuple[int, int]:
-    """Bits of a place below ``numel`` in the lower half of the network, and in the upper."""
+    """Bits of a position below ``numel`` in the lower half of the network, and in the upper half."""
     bits = (numel - 1).bit_length()
     return bits // 2, bits - bits // 2
 
 
 def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tensor:
-    """Nobody waits to see how many images are too large. Of so many candidates they are never too many: the number
-    found is further from its mean than 16 standard deviations."""
+    """``distinct`` without waiting to see how many images are too large: there are enough candidates.
+
+    The number found is more than 16 standard deviations from its mean before they are too few.
+    """
     if numel <= _SMALL:
         return torch.argsort(words(numel, seed, device), stable=True)[:count].int()
     from gravac.kernels.cuda.draws import distinct as on_device
@@ -85,18 +105,28 @@ def _scrambled(word: Tensor, key: int) -> Tensor:
 
 
 def run_start(numel: int, seed: int) -> int:
-    """Where the run of a shared seed (63 bits) begins: uniform over all places, so that none is sent less often."""
+    """Returns where the run of a shared seed (63 bits) begins: uniform over all positions, so none is sent less
+    often.
+    """
     return seed % numel
 
 
 def run_places(numel: int, start: int, count: int, device: torch.device | None = None) -> Tensor:
-    """The places of a run, int64 of shape ``(count,)``, in its order."""
+    """Returns the positions of a run that wraps around the end, in its order: int64 of shape ``(count,)``."""
     pieces = [torch.arange(*piece, device=device) for piece in _slices(numel, start, count)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def take_run(x: Tensor, start: int, count: int, *, clear: bool = False, out: Tensor | None = None) -> Tensor:
-    """``count`` values of ``x`` of shape ``(n,)`` from ``start``, in ``out`` if given; ``clear`` leaves 0 behind."""
+    """Copies a run of neighbors out of a tensor; it wraps around the end.
+
+    Args:
+        x: Shape ``(n,)``.
+        start: First position.
+        count: Length of the run.
+        clear: Leave 0 behind.
+        out: Buffer of shape ``(count,)``; a new one if not given.
+    """
     slices = _slices(x.numel(), start, count)
     out = torch.empty(count, dtype=x.dtype, device=x.device) if out is None else out
     at = 0
@@ -109,7 +139,7 @@ def take_run(x: Tensor, start: int, count: int, *, clear: bool = False, out: Ten
 
 
 def add_run(out: Tensor, start: int, values: Tensor, scale: float = 1.0) -> None:
-    """``out += scale · values`` at the run's places."""
+    """Adds values to a run of neighbors: ``out += scale · values``."""
     at = 0
     for begin, end in _slices(out.numel(), start, values.numel()):
         out[begin:end].add_(values[at : at + end - begin], alpha=scale)
@@ -126,10 +156,16 @@ def _slices(numel: int, start: int, count: int) -> list[tuple[int, int]]:
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Places (int32, ascending, shape ``(k,)``) sorted by owner: the order that does it (int32, shape ``(k,)``), in
-    which each owner's stay ascending, and how many each has (int64, on the host, shape ``(ranks,)``).
+    """Sorts positions by the rank that owns them.
 
-    ``seed`` 0 to 2^31 - 1 gives another deal.
+    Args:
+        places: int32, ascending, shape ``(k,)``.
+        ranks: Number of owners.
+        seed: 0 to 2^31 - 1; another one gives another deal.
+
+    Returns:
+        The order that sorts them (int32, shape ``(k,)``), in which each owner's stay ascending, and how many each owner
+        has (int64, on the host, shape ``(ranks,)``).
     """
     if backend.compiled(places):
         from gravac.kernels.cpu.draws import deal as compiled
@@ -141,7 +177,14 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
-    """Where in the whole the elements of these rows (int32) of an owner's share are (int32): the inverse."""
+    """Returns the positions of rows of an owner's share (int32): the inverse of ``deal``.
+
+    Args:
+        rows: int32, shape ``(k,)``.
+        owner: The rank that owns them.
+        ranks: Number of owners.
+        seed: As given to ``deal``.
+    """
     if backend.compiled(rows):
         from gravac.kernels.cpu.draws import global_positions as compiled
 

@@ -1,14 +1,21 @@
-"""Elias omega codes of whole arrays at once, several numbers glued to one symbol."""
+"""Elias omega codes of whole arrays, several numbers joined to one symbol (Elias 1975, Universal codeword sets)."""
 
 import torch
 from torch import Tensor
 
 _GROUPS = 5
-"""Length groups in a code of a number below 2^31: 31 bits, 5, 3, 2 and the end."""
+"""Length groups in the code of a number below 2^31: 31 bits, 5, 3, 2 and the end."""
 
 
 def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The Elias omega code of each number (int64, 1 to 2^31 - 1): its bits as an integer, and how many there are."""
+    """Returns the Elias omega code of each number.
+
+    Args:
+        numbers: int64, 1 to 2^31 - 1.
+
+    Returns:
+        The bits of each code as an integer, and how many there are.
+    """
     code, length = torch.zeros_like(numbers), torch.ones_like(numbers)  # the closing 0
     left = numbers.clone()
     while bool((left > 1).any()):
@@ -21,13 +28,19 @@ def omega(numbers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def glue(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """One symbol from two, ``first`` ahead; at most 63 bits together."""
+    """Joins two symbols to one, ``first`` ahead; at most 63 bits together."""
     return (first[0] << second[1]) | second[0], first[1] + second[1]
 
 
 def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
-    """All symbols one after the other, highest bit first, filled up with ones to whole bytes (no code ends in them):
-    uint8 bits of shape ``(total,)``."""
+    """Writes all symbols one after the other, highest bit first.
+
+    Args:
+        symbols: Codes and their lengths.
+
+    Returns:
+        uint8 bits of shape ``(total,)``, padded with ones to whole bytes (no code ends in them).
+    """
     code, length = symbols
     owner = torch.repeat_interleave(torch.arange(code.numel(), device=code.device), length)
     ends = length.cumsum(0)
@@ -39,10 +52,16 @@ def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
-    """What a code would mean that began at each bit: the number and where the next symbol begins, int64.
+    """Decodes a code at every bit: the number it would be, and where the next symbol begins.
 
-    It turns a chain, which only a loop can follow, into a table. ``bits`` of shape ``(t,)``; both results have shape
-    ``(t + 2,)``: place t is the proper end, place t + 1 stands for codes that go on past it. Both lead to themselves.
+    It turns a chain, which only a loop can follow, into a table.
+
+    Args:
+        bits: Shape ``(t,)``.
+
+    Returns:
+        Two int64 tensors of shape ``(t + 2,)``. Position t is the proper end, and t + 1 stands for codes that go on
+        past it. Both lead to themselves.
     """
     t = bits.numel()
     # windows[p]: the 32 bits from p on as a number, from windows of half the width.
@@ -64,9 +83,12 @@ def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chain(following: Tensor) -> Tensor:
-    """The walk that begins at 0 and goes from p to ``following[p]`` (shape ``(t + 2,)``) until it reaches t or beyond.
+    """Returns the walk that begins at 0 and goes from p to ``following[p]`` until it reaches t or beyond.
 
     Doubles the known part in each round, so it takes as many rounds as the count has binary digits.
+
+    Args:
+        following: Shape ``(t + 2,)``, from ``omega_at_every_bit``.
     """
     end = following.numel() - 2
     places = torch.zeros(1, dtype=torch.int64, device=following.device)

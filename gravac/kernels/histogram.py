@@ -1,4 +1,4 @@
-"""One pass over a gradient that answers many questions: how many elements of each size, and how much energy in them."""
+"""The histogram of a gradient's magnitudes in one pass: elements and energy per bin."""
 
 import math
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from gravac.kernels.reference import BINS
 NONFINITE = 4080
 """First bin of infinities and NaN."""
 _FEW = 1 << 15
-"""Elements that torch counts faster than compiled code, which clears a larger table first."""
+"""Up to this many elements torch counts faster than compiled code, which clears a larger table first."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Histogram of a tensor's magnitudes. Bin b holds the float32 numbers whose bits without the sign, shifted right by
-    19, are b: 16 bins an octave, in ascending order; bin 0 begins with zero, bins from 4080 on are not finite.
+    """The histogram of a tensor's magnitudes.
 
-    The tensors lie where the gradient does. Whoever reads a number of a tally on a GPU waits until it has been counted;
-    ``take_top`` does not read any.
+    Bin b holds the float32 numbers whose bits without the sign, shifted right by 19, are b: 16 bins per octave, in
+    ascending order. Bin 0 begins with zero; bins from 4080 on are not finite. The tensors lie where the gradient does.
+    Reading a number of a tally on a GPU waits until it has been counted; ``take_top`` reads none.
     """
 
     counts: Tensor
     """Elements, int64 of shape ``(4096,)``."""
     energies: Tensor
-    """Sum of their squares, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums, rounded once; by
-    Triton's kernels each square is rounded to 24 bits first, and those of bin 0, below 2^-260, are taken as 0."""
+    """Sum of the squares of each bin, float64 of shape ``(4096,)``; 0 where they are not finite. Exact sums,
+    rounded once. Triton's kernels round each square to 24 bits first and take those of bin 0, below 2^-260, as 0."""
     products: Tensor | None = None
     """‖g‖² and ⟨e, g⟩ of the residual before the step, float64 of shape ``(2,)``, when asked for."""
 
@@ -46,15 +46,18 @@ class Tally:
 
     @property
     def summary(self) -> Tensor:
-        """All below in one tensor, float64 of shape ``(5,)`` on the tally's device: elements, those not finite, energy
-        of the others, ‖g‖² and ⟨e, g⟩ (0 when not asked for). On a GPU, copy it to the host without waiting, and read
-        it a step later."""
+        """All numbers below in one tensor, float64 of shape ``(5,)`` on the tally's device.
+
+        Elements, those not finite, energy of the others, ‖g‖² and ⟨e, g⟩ (0 when not asked for). On a GPU, copy it to
+        the host without waiting and read it a step later.
+        """
         products = self.energies.new_zeros(2) if self.products is None else self.products
         mine = (self.counts.sum(), self.counts[NONFINITE:].sum(), self.energies.sum())
         return torch.cat((torch.stack([number.double() for number in mine]), products))
 
     @property
     def numel(self) -> int:
+        """Elements."""
         return int(self.counts.sum())
 
     @property
@@ -76,12 +79,24 @@ def tally(
     out: Tensor | None = None,
     sums: bool = False,
 ) -> Tally:
-    """Fill ``out`` with p = gradient + share · residual and count p's magnitudes in the same pass.
+    """Computes p = gradient + share · residual and counts its magnitudes in the same pass.
 
-    All of shape ``(n,)``; ``residual`` and ``out`` float32, the gradient float32, bfloat16 or float16; ``out`` may be
-    the gradient. Without ``out`` and residual the gradient is counted as it is. The product is rounded before the sum.
-    ``sums``: also ‖g‖² and ⟨e, g⟩ in float64 (equal between backends to rounding; all else is equal to the bit).
-    Raises ValueError where shapes or types do not fit.
+    The product is rounded before the sum. Results are bit-equal on all backends, except ``products``, which are equal
+    to rounding.
+
+    Args:
+        gradient: float32, bfloat16 or float16, shape ``(n,)``.
+        residual: float32, shape ``(n,)``; None for none.
+        share: Factor of the residual.
+        out: float32 buffer for p, shape ``(n,)``; may be the gradient. Without it and a residual, the gradient is
+            counted as it is.
+        sums: Also compute ‖g‖² and ⟨e, g⟩ in float64.
+
+    Returns:
+        The histogram.
+
+    Raises:
+        ValueError: Shapes or dtypes do not fit.
     """
     if out is None:
         if residual is not None:
@@ -102,7 +117,7 @@ def tally(
 
 
 def count(x: Tensor) -> Tensor:
-    """``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without its energies where these cost extra."""
+    """Returns ``tally(x).counts`` of a float32 tensor of shape ``(n,)``, without energies where these cost extra."""
     if backend.on_gpu(x):
         return tally(x).counts
     if x.numel() > _FEW and backend.compiled(x):
@@ -111,7 +126,7 @@ def count(x: Tensor) -> Tensor:
 
 
 def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
-    """Raises ValueError unless these are of one shape ``(n,)``, residual and out float32."""
+    """Raises ValueError unless these tensors have one shape ``(n,)``, with residual and out float32."""
     if gradient.dim() != 1:
         raise ValueError(f"gradient has shape {tuple(gradient.shape)}; flatten it first")
     for name, tensor in (("residual", residual), ("out", out)):
@@ -137,10 +152,10 @@ def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) 
         g = p.copy_(g)
     out = p.numpy()
     nothing = np.empty(0, np.float32)
-    # Counted where it lies: no need to write it.
+    # Counted in place: no need to write it.
     given = nothing if e is None and not sums and g.data_ptr() == p.data_ptr() else g.numpy()
-    owed = nothing if e is None else e.numpy()
-    compiled(given, owed, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
+    added = nothing if e is None else e.numpy()
+    compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
     return table, lanes.sum(1)
 
 
@@ -152,9 +167,9 @@ def _energies(table: Tensor) -> Tensor:
 
 @cache
 def _scales(device: torch.device) -> Tensor:
-    """That power by bin, 0 for those not finite, float64 of shape ``(4096,)``: powers of 2, so products are exact.
+    """4 to the power of each bin's exponent, 0 for non-finite bins, float64 of shape ``(4096,)``; products are exact.
 
-    Made where it is kept: a copy from the host would wait.
+    Made on the device: a copy from the host would wait.
     """
     exponent = (torch.arange(BINS, device=device) >> 4).clamp(min=1) - 150
     scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64, device=device), 2 * exponent)

@@ -11,7 +11,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ in float64, a tensor of shape ``()`` where ``x`` and ``y`` lie: nobody waits for it until it is read."""
+    """Returns ⟨x, y⟩ in float64 as a tensor of shape ``()`` on their device; nothing waits until it is read."""
     if x.dtype in _FLOATS and y.dtype in _FLOATS and backend.on_gpu(x, y):
         from gravac.kernels.cuda.linalg import inner as on_device
 
@@ -20,7 +20,7 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def inner(x: Tensor, y: Tensor) -> float:
-    """⟨x, y⟩; see ``energy`` about range. On a GPU it waits for the result; ``product`` does not."""
+    """Returns ⟨x, y⟩; for its range see ``energy``. On a GPU it waits for the result; ``product`` does not."""
     if x.device.type == "cpu":
         value = float(torch.dot(x.float(), y.float()))
         if 1e-30 < abs(value) < math.inf:
@@ -29,18 +29,30 @@ def inner(x: Tensor, y: Tensor) -> float:
 
 
 def energy(x: Tensor) -> float:
-    """Squared L2 norm. Non-finite only if an element is, zero only if all are (sums that overflow or fall where float32
-    gets coarse are redone in float64). On a GPU it waits for the result; ``product(x, x)`` does not."""
+    """Returns the squared L2 norm.
+
+    It is non-finite only if an element is, and zero only if all are: sums that overflow, or fall where float32 gets
+    coarse, are computed again in float64. On a GPU it waits for the result; ``product(x, x)`` does not.
+    """
     return inner(x, x)
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
-    """``out[indices] += scale · values``: one rank's payload into the sum. Call it for each rank, in order.
+    """Adds a sparse vector to a dense one: ``out[indices] += scale · values``. Call it for each rank's payload, in
+    order.
 
-    ``out`` of shape ``(n,)``; ``indices`` (int32 or int64) and ``values`` (any floating type) of shape ``(k,)``. An
-    index that occurs twice counts twice. The product is rounded before the sum. Raises ValueError for lengths that
-    differ, and IndexError, before anything is added, for an index outside 0..n-1. On a GPU nobody waits to see that:
-    out[0] is NaN then. There, sums below 2^-126 come out as 0, and an index that occurs twice adds up in any order.
+    The product is rounded before the sum. An index that occurs twice counts twice. On a GPU, sums below 2^-126 become
+    0, and an index that occurs twice adds up in any order.
+
+    Args:
+        out: Shape ``(n,)``.
+        indices: int32 or int64, shape ``(k,)``.
+        values: Any floating dtype, shape ``(k,)``.
+        scale: Factor of the values.
+
+    Raises:
+        ValueError: The shapes do not fit.
+        IndexError: An index is outside 0..n-1; nothing was added. On a GPU nothing is raised, and out[0] becomes NaN.
     """
     if indices.shape != values.shape or indices.dim() != 1 or out.dim() != 1:
         raise ValueError(
@@ -72,9 +84,12 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
 
 
 def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> float:
-    """Σ values · x[indices] in float64: the inner product with a tensor that is zero elsewhere.
+    """Returns Σ values · x[indices] in float64: the inner product with a tensor that is zero elsewhere.
 
-    ``x`` of shape ``(n,)``, ``indices`` (int32 or int64, inside 0..n-1) and ``values`` of shape ``(k,)``.
+    Args:
+        x: Shape ``(n,)``.
+        indices: int32 or int64, inside 0..n-1, shape ``(k,)``.
+        values: Shape ``(k,)``.
     """
     if indices.dtype == torch.int32 and x.dtype == torch.float32 and backend.compiled(x, indices, values):
         from gravac.kernels.cpu.linalg import inner_at as compiled

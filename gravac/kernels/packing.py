@@ -1,4 +1,4 @@
-"""Small codes packed to real bits: 1 bit is 1 bit on the wire."""
+"""Bit packing: codes of a few bits take that many bits on the wire."""
 
 import torch
 from torch import Tensor
@@ -6,18 +6,23 @@ from torch import Tensor
 from gravac.kernels import backend
 
 _TRITS = 5
-"""Base-3 digits in a byte: 3^5 = 243."""
+"""Base-3 digits per byte: 3^5 = 243."""
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Bytes that ``count`` codes of ``bits`` bits take: ceil(count · bits / 8)."""
+    """Returns the bytes that ``count`` codes of ``bits`` bits take: ceil(count · bits / 8)."""
     return (count * bits + 7) // 8
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:
-    """Codes below ``2**bits`` (any integer or bool dtype, shape ``(n,)``, bits 1 to 8) as uint8, the first code lowest.
+    """Packs codes of a few bits, the first code lowest.
 
-    Shape ``(packed_bytes(n, bits),)``.
+    Args:
+        codes: Below ``2**bits``, any integer dtype or bool, shape ``(n,)``.
+        bits: 1 to 8.
+
+    Returns:
+        uint8 of shape ``(packed_bytes(n, bits),)``.
     """
     _check(bits, 8)
     codes = codes.view(torch.uint8) if codes.dtype == torch.bool else codes.to(torch.uint8)
@@ -42,7 +47,7 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Inverse of ``pack``: uint8 codes of shape ``(count,)``."""
+    """Returns the codes that ``pack`` packed: uint8 of shape ``(count,)``."""
     _check(bits, 8)
     check_room(packed, count, bits)
     if bits == 8:
@@ -62,12 +67,19 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
 
 
 def trit_bytes(count: int) -> int:
-    """Bytes that ``count`` base-3 digits take: ceil(count / 5)."""
+    """Returns the bytes that ``count`` base-3 digits take: ceil(count / 5)."""
     return (count + _TRITS - 1) // _TRITS
 
 
 def pack_trits(codes: Tensor) -> Tensor:
-    """Codes 0, 1, 2 of shape ``(n,)``, five to a byte: uint8 of shape ``(trit_bytes(n),)``."""
+    """Packs base-3 digits, five per byte.
+
+    Args:
+        codes: 0, 1 or 2, shape ``(n,)``.
+
+    Returns:
+        uint8 of shape ``(trit_bytes(n),)``.
+    """
     padded = torch.nn.functional.pad(codes.to(torch.uint8), (0, -codes.numel() % _TRITS)).view(-1, _TRITS)
     word = padded[:, _TRITS - 1].clone()
     for place in range(_TRITS - 2, -1, -1):
@@ -76,7 +88,7 @@ def pack_trits(codes: Tensor) -> Tensor:
 
 
 def unpack_trits(packed: Tensor, count: int) -> Tensor:
-    """Inverse of ``pack_trits``: uint8 codes of shape ``(count,)``."""
+    """Returns the digits that ``pack_trits`` packed: uint8 of shape ``(count,)``."""
     digits, left = [], packed
     for _ in range(_TRITS):
         digits.append(left % 3)
@@ -85,7 +97,7 @@ def unpack_trits(packed: Tensor, count: int) -> Tensor:
 
 
 def pack_wide(codes: Tensor, bits: int) -> Tensor:
-    """As ``pack``, for codes of 1 to 31 bits (int32, shape ``(n,)``)."""
+    """Packs codes of 1 to 31 bits (int32, shape ``(n,)``), as ``pack`` does."""
     _check(bits, 31)
     if backend.on_gpu(codes):
         return _on_device(codes, bits)
@@ -100,7 +112,7 @@ def pack_wide(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_wide(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Inverse of ``pack_wide``: int32 codes of shape ``(count,)``."""
+    """Returns the codes that ``pack_wide`` packed: int32 of shape ``(count,)``."""
     _check(bits, 31)
     check_room(packed, count, bits)
     if backend.on_gpu(packed):
@@ -118,6 +130,7 @@ def _check(bits: int, most: int) -> None:
 
 
 def check_room(packed: Tensor, count: int, bits: int) -> None:
+    """Raises ValueError if ``packed`` is too short for ``count`` codes of ``bits`` bits."""
     if packed.numel() < packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
 

@@ -1,9 +1,9 @@
-"""Places of elements in about the bits that their entropy needs, in a size that all ranks know beforehand.
+"""Positions of elements in about as many bits as their entropy, in a size that all ranks know beforehand.
 
-Few places: the deltas of Elias and Fano (Elias 1974; Vigna 2013, Quasi-succinct indices). The lower bits of each place
-as they are; the upper ones as a walk: for each place one 1, for each step of the upper part one 0. That is at most 2 +
-log2(n/k) bits a place, where entropy needs about 1.44 + log2(n/k). Many places (about n/4 and more): a bit for each
-element.
+Few positions: the coding of Elias and Fano (Elias 1974; Vigna 2013, Quasi-succinct indices). The lower bits of each
+position are stored as they are; the upper ones as a walk: a 1 for each position, a 0 for each step of the upper part.
+That is at most 2 + log2(n/k) bits per position, where entropy needs about 1.44 + log2(n/k). Many positions (about n/4
+and more): a bit for each element.
 """
 
 from functools import lru_cache
@@ -18,21 +18,29 @@ from gravac.kernels.packing import pack, pack_wide, packed_bytes, unpack, unpack
 
 class _Layout(NamedTuple):
     low: int
-    """Bits of a place kept as they are; 0: a bit for each element."""
+    """Bits of a position stored as they are; 0: a bit for each element."""
     ones: int
     """Bits of the other part."""
 
 
 def position_bytes(count: int, numel: int) -> int:
-    """Bytes that ``count`` different places of ``numel`` take, whichever they are; ``count`` 0 to ``numel``."""
+    """Returns the bytes that any ``count`` different positions of ``numel`` take; ``count`` is 0 to ``numel``."""
     low, ones = _layout(count, numel)
     return packed_bytes(count, low) + packed_bytes(ones, 1)
 
 
 def pack_positions(indices: Tensor, numel: int) -> Tensor:
-    """Ascending, distinct places below ``numel`` (int32 or int64, shape ``(k,)``) as uint8, ``position_bytes`` of them.
+    """Packs positions.
 
-    Raises ValueError for places outside. On a GPU nobody waits to see that: they are left out.
+    Args:
+        indices: Ascending and distinct, int32 or int64, shape ``(k,)``.
+        numel: All positions are below it.
+
+    Returns:
+        uint8 of shape ``(position_bytes(k, numel),)``.
+
+    Raises:
+        ValueError: A position is outside. On a GPU nothing is raised, and it is left out.
     """
     low, ones = _layout(indices.numel(), numel)
     if backend.on_gpu(indices):
@@ -59,8 +67,19 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
 
 
 def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
-    """Inverse of ``pack_positions``: int32 of shape ``(count,)``. Raises ValueError for a payload that is none. On a
-    GPU only its size is checked; where places are missing, the last ones are -1, for ``scatter_add`` to stumble on.
+    """Unpacks what ``pack_positions`` packed.
+
+    Args:
+        packed: uint8.
+        count: Number of positions.
+        numel: All positions are below it.
+
+    Returns:
+        int32 of shape ``(count,)``.
+
+    Raises:
+        ValueError: The payload is damaged. On a GPU only its size is checked; where positions are missing, the last
+            ones are -1, which ``scatter_add`` turns into NaN.
     """
     expected = position_bytes(count, numel)
     if packed.numel() != expected:
@@ -83,7 +102,7 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
 
 @lru_cache(maxsize=4096)  # the same few buckets and CFs in every step
 def _layout(count: int, numel: int) -> _Layout:
-    """The smallest: every rank works it out alike from the two counts."""
+    """The smallest layout. Every rank computes the same one from the two counts."""
     if not 0 <= count <= numel:
         raise ValueError(f"count={count} must be between 0 and numel={numel}")
     if not count:
@@ -97,7 +116,7 @@ def _order(indices: Tensor) -> Tensor:
 
 
 def _set_ones(places: Tensor, size: int) -> Tensor:
-    """``size`` bits, lowest first in each byte, with ones at these places."""
+    """``size`` bits, lowest first in each byte, with ones at these positions."""
     if backend.compiled(places):
         from gravac.kernels.cpu.bits import set_ones
 
@@ -110,7 +129,7 @@ def _set_ones(places: Tensor, size: int) -> Tensor:
 
 
 def _find_ones(packed: Tensor, count: int) -> Tensor:
-    """Places of the ones, int32 of shape ``(count,)``."""
+    """Positions of the ones, int32 of shape ``(count,)``."""
     if backend.compiled(packed):
         from gravac.kernels.cpu.bits import find_ones
 

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed and a place, not from what was drawn before.
+"""Random numbers that follow from a seed and a position, not from earlier draws.
 
 SplitMix64 (Steele, Lea & Flood 2014) as a hash of a counter. Any part of a stream can be made alone, in any order, and
 is the same on every device and platform, which the generators of torch do not promise.
@@ -13,23 +13,23 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = (1 << 64) - 1
 _AT_ONCE = 1 << 16
-"""Words treated at a time on a CPU, so that what is in between stays in its cache."""
+"""Words processed at a time on a CPU, so that intermediate results stay in its cache."""
 
 
 def mixed(word: int) -> int:
-    """The output function of SplitMix64: one of the bijections of 64-bit words, with no visible pattern."""
+    """Returns the output function of SplitMix64: a bijection of 64-bit words with no visible pattern."""
     word = (word ^ (word >> 30)) * _FIRST & _WORD
     word = (word ^ (word >> 27)) * _SECOND & _WORD
     return word ^ (word >> 31)
 
 
 def stream(seed: int) -> int:
-    """Where the stream of a seed begins, signed 64-bit. Seeds are scattered: streams of neighbors do not overlap."""
+    """Returns where the stream of a seed begins, signed 64-bit. Streams of neighboring seeds do not overlap."""
     return signed(mixed((seed + _GOLDEN) & _WORD))
 
 
 def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor:
-    """64-bit words number ``first`` to ``first + count - 1`` of a seed's stream, int64 of shape ``(count,)``."""
+    """Returns the 64-bit words ``first`` to ``first + count - 1`` of a seed's stream: int64 of shape ``(count,)``."""
     word = torch.arange(first + 1, first + count + 1, device=device) * signed(_GOLDEN) + stream(seed)
     for shift, factor in ((30, _FIRST), (27, _SECOND)):
         word = (word ^ _right(word, shift)) * signed(factor)
@@ -37,7 +37,9 @@ def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor
 
 
 def noise(count: int, seed: int, device: torch.device) -> Tensor:
-    """``count`` uniform numbers in [0, 1), float32, multiples of 2^-24: the same for a seed everywhere."""
+    """Returns ``count`` uniform numbers in [0, 1), float32, multiples of 2^-24; a seed gives the same on every
+    device.
+    """
     out = torch.empty(count, device=device)
     if backend.on_gpu(out):
         from gravac.kernels.cuda.draws import fill_noise
@@ -62,10 +64,10 @@ def noise(count: int, seed: int, device: torch.device) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The same 64 bits as torch and numpy hold them."""
+    """Returns the same 64 bits as torch and numpy hold them."""
     return word - (1 << 64) if word >> 63 else word
 
 
 def _right(word: Tensor, by: int) -> Tensor:
-    """Shift right and fill with zeros."""
+    """Shifts right and fills with zeros."""
     return (word >> by) & ((1 << (64 - by)) - 1)

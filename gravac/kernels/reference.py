@@ -1,4 +1,4 @@
-"""Hot loops in plain torch: any device, no compiler, the results other backends must match."""
+"""The kernels in plain torch: any device, no compiler. Other backends must match their results."""
 
 import torch
 from torch import Tensor
@@ -6,16 +6,19 @@ from torch import Tensor
 BINS = 4096
 """Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""
 COARSE_SHIFT = 19
-"""Bits of a float32 below those."""
+"""Bits of a float32 below those of its bin."""
 _AT_ONCE = 1 << 18
-"""Elements treated at a time on a CPU, so that what is in between stays in its cache."""
+"""Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    """Put ``g + share·e`` into ``p`` (float32). By bin of its magnitude: count, and the sum of squared significands cut
-    into multiples of 2^24 and the rest, int64 of shape ``(3, 4096)``. Also g·g and e·g, float64, if ``sums``.
+    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude.
 
     Sums of integers are exact, so every order of adding gives the same energies.
+
+    Returns:
+        Per bin the count, and the sum of squared significands split into multiples of 2^24 and the rest: int64 of shape
+        ``(3, 4096)``. And g·g and e·g in float64, if ``sums``.
     """
     table = torch.zeros(3, BINS, dtype=torch.int64, device=p.device)
     products = torch.zeros(2, dtype=torch.float64, device=p.device)
@@ -41,16 +44,16 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
 
 
 def count(x: Tensor) -> Tensor:
-    """Elements of a float32 tensor by bin, int64 of shape ``(4096,)``."""
+    """Returns the elements of a float32 tensor per bin, int64 of shape ``(4096,)``."""
     return torch.bincount(magnitudes(x) >> COARSE_SHIFT, minlength=BINS)
 
 
 def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | None:
-    """Places (int64, ascending) of the ``k`` largest magnitudes of ``x``: ``above`` of them lie in bins above
-    ``boundary``, the others are among the at most ``within`` in it. None if that is not so.
+    """Returns the positions (int64, ascending) of the ``k`` largest magnitudes of ``x``.
 
-    Among equal magnitudes the lowest index wins; NaN counts as larger than infinity. Only those few that can be
-    chosen are ranked (``torch.topk`` over everything is about four times slower on a CPU).
+    ``above`` of them lie in bins above ``boundary``, the others are among the at most ``within`` in it; None if that is
+    not so. Among equal magnitudes the lowest index wins; NaN counts as larger than infinity. Only the few candidates
+    are ranked (``torch.topk`` over everything is about four times slower on a CPU).
     """
     bits = magnitudes(x)
     candidates = (bits >= (boundary << COARSE_SHIFT)).nonzero().squeeze(1)
@@ -66,13 +69,14 @@ def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | N
 
 
 def magnitudes(x: Tensor) -> Tensor:
-    """``|x|`` as int32 that order as the numbers do, NaN last, of a float32 tensor."""
+    """Returns ``|x|`` of a float32 tensor as int32 that order as the numbers do, NaN last."""
     return x.view(torch.int32) & 0x7FFFFFFF
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> bool:
-    """``out[indices] += scale·values``; False, and nothing done, if an index is outside (on a CPU; a GPU would have to
-    wait to know)."""
+    """Computes ``out[indices] += scale·values``. Returns False, with nothing done, if an index is outside (on a
+    CPU only).
+    """
     if indices.device.type == "cpu" and bool(((indices < 0) | (indices >= out.numel())).any()):
         return False
     out.index_add_(0, indices, (values.float() * scale).to(out.dtype))
@@ -80,7 +84,7 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> b
 
 
 def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
+    """Returns the order that sorts ``places`` by owner, and how many each has: see ``gravac.kernels.draws``."""
     wide = places.long()
     owners = (wide + _turns(wide // ranks, ranks, seed)) % ranks
     counts = torch.bincount(owners, minlength=ranks)
@@ -88,7 +92,7 @@ def deal(places: Tensor, ranks: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def global_positions(rows: Tensor, owner: int, ranks: int, seed: int) -> Tensor:
-    """The places of these rows of an owner's share."""
+    """Returns the positions of these rows of an owner's share."""
     wide = rows.long()
     return (wide * ranks + (owner - _turns(wide, ranks, seed)) % ranks).int()
 

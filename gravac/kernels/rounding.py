@@ -1,4 +1,4 @@
-"""Blocks, their scales, and stochastic rounding: what quantizers are made of."""
+"""What quantizers are made of: blocks, their scales, and stochastic rounding."""
 
 from typing import Literal
 
@@ -13,13 +13,21 @@ Norm = Literal["l2", "linf"]
 
 
 def stochastic_round(a: Tensor, seed: int) -> Tensor:
-    """``floor(a)`` plus one with probability ``a - floor(a)``: its mean is ``a``. Same shape and dtype."""
+    """Rounds at random: ``floor(a)``, plus one with probability ``a - floor(a)``, so the mean is ``a``.
+
+    Args:
+        a: Any shape, float32.
+        seed: 63-bit seed of the noise.
+
+    Returns:
+        Shape and dtype of ``a``.
+    """
     low = a.floor()
     return low + (noise(a.numel(), seed, a.device).view_as(a) < a - low)
 
 
 def blocked(x: Tensor, size: int) -> Tensor:
-    """``x`` as float32 rows of ``size`` elements, the last one filled up with zeros; one row if ``size`` >= n."""
+    """Returns ``x`` as float32 rows of ``size`` elements, the last padded with zeros; one row if ``size`` >= n."""
     size = min(size, max(1, x.numel()))
     short = -x.numel() % size
     x = x.float()
@@ -27,10 +35,17 @@ def blocked(x: Tensor, size: int) -> Tensor:
 
 
 def row_scales(rows: Tensor, norm: Norm) -> Tensor:
-    """A norm of each row, shape ``(rows,)``, never below the row's largest magnitude, NaN where the row has one.
+    """Returns a norm of each row, never below its largest magnitude, and NaN where the row has one.
 
-    The l2 norm is taken relative to the largest magnitude, so it neither vanishes for tiny values nor overflows before
-    the largest float32.
+    The l2 norm is computed relative to the largest magnitude, so it neither vanishes for tiny values nor overflows
+    before the largest float32.
+
+    Args:
+        rows: Shape ``(rows, size)``.
+        norm: ``l2`` or ``linf``.
+
+    Returns:
+        Shape ``(rows,)``.
     """
     top = rows.abs().amax(1)
     if norm == "linf":
@@ -41,17 +56,25 @@ def row_scales(rows: Tensor, norm: Norm) -> Tensor:
 
 
 def relative(rows: Tensor, scales: Tensor) -> Tensor:
-    """``rows / scales`` with 0 for rows of scale zero; in [-1, 1] where the scale is finite, else 0."""
+    """Returns ``rows / scales``, in [-1, 1]; 0 where the scale is zero or not finite."""
     safe = torch.where((scales > 0) & scales.isfinite(), scales, torch.inf).unsqueeze(1)
     return (rows / safe).clamp(-1.0, 1.0).nan_to_num(0.0)
 
 
 def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Each block of ``block`` elements as its largest magnitude and, for each element, one of the 2s + 1 levels from -s
-    to s = 2^(bits-1) - 1 of it, rounded at random so that the mean is right (QSGD, Alistarh et al. 2017, §3.1).
+    """Rounds each block to levels of its largest magnitude, at random and unbiased (QSGD, Alistarh et al. 2017, §3.1).
 
-    ``x`` of shape ``(n,)``, bits 2 to 8. Scales, float32 of shape ``(ceil(n / block),)``, NaN or infinite where an
-    element is; codes (level + s) packed to ``packed_bytes(n, bits)`` bytes. The draws are ``noise(n, seed)``.
+    Levels are -s to s = 2^(bits-1) - 1; codes are level + s. The draws are ``noise(n, seed)``.
+
+    Args:
+        x: Shape ``(n,)``.
+        block: Elements that share a scale.
+        bits: 2 to 8.
+        seed: 63-bit seed of the noise.
+
+    Returns:
+        Scales, float32 of shape ``(ceil(n / block),)``, NaN or infinite where an element is; and the packed codes,
+        uint8 of shape ``(packed_bytes(n, bits),)``.
     """
     steps = _steps(bits)
     block = min(block, max(1, x.numel()))
@@ -86,7 +109,11 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
 
 
 def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
-    """What ``quantize`` stands for, float32 of shape ``(numel,)``."""
+    """Returns the values that ``quantize`` stands for, float32 of shape ``(numel,)``.
+
+    Raises:
+        ValueError: The scales or codes do not fit ``numel``.
+    """
     steps = _steps(bits)
     block = min(block, max(1, numel))
     check_room(packed, numel, bits)

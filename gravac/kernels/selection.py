@@ -9,7 +9,7 @@ from gravac.kernels.reference import COARSE_SHIFT
 from gravac.kernels.sifting import Sifted
 
 SelectionHint = Tally | Sifted
-"""What is known of a tensor before its largest elements are taken."""
+"""What is known of a tensor's magnitudes before its largest elements are selected: a histogram, or candidates."""
 
 
 def take_top(
@@ -21,17 +21,27 @@ def take_top(
     indices: Tensor | None = None,
     values: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest ``|x|`` of a contiguous float32 tensor of shape ``(n,)``: places (int32, ascending) and values.
+    """Selects the ``k`` largest ``|x|``, exactly.
 
-    Exactly ``k``, deterministic: among equal magnitudes the lowest index wins, NaN counts as larger than infinity.
-    ``counted``: what ``tally`` said of ``x``, or of the tensor whose larger top-k ``x`` is (so a second, stronger level
-    is taken from the first one's values), or the candidates that a ``Sifter`` found in ``x``, k or more; without it one
-    more pass is made. ``clear``: leave 0 in ``x`` where an element was taken, so that ``x`` becomes the residual.
-    ``indices``, ``values``: buffers to fill, of shape ``(k,)``; keeping them saves fresh memory in every step, which
-    costs as much as the selection itself.
+    Deterministic: among equal magnitudes the lowest index wins, and NaN counts as larger than infinity.
 
-    Raises ValueError for a k outside 1..n, buffers that do not fit, or a ``counted`` of another tensor. On a GPU nobody
-    waits to see the latter: nothing is cleared then, and the values are NaN.
+    Args:
+        x: Contiguous float32, shape ``(n,)``.
+        k: 1 to n.
+        hint: The ``tally`` of ``x``, or of a tensor whose larger top-k ``x`` is (so a second, stronger level is
+            selected from the first one's values), or the candidates that a ``Sifter`` found in ``x``, k or more.
+            Without it one more pass is made.
+        clear: Leave 0 in ``x`` where an element was taken, so that ``x`` becomes the residual.
+        indices: Buffer for the positions, int32 of shape ``(k,)``. Reusing buffers saves fresh memory in every step,
+            which costs as much as the selection itself.
+        values: Buffer for the values, float32 of shape ``(k,)``.
+
+    Returns:
+        Positions (int32, ascending) and values.
+
+    Raises:
+        ValueError: ``k`` is outside 1..n, a buffer does not fit, or ``hint`` is of another tensor. On a GPU the latter
+            is not raised: nothing is cleared, and the values are NaN.
     """
     n = x.numel()
     if not 0 < k <= n:
@@ -58,24 +68,26 @@ def take_top(
 
         counts = hint.counts if hint else count(x)
         if counts.device != x.device:
-            raise ValueError(f"counted lies on {counts.device}, x on {x.device}: count it where it lies")
+            raise ValueError(f"hint is on {counts.device}, x on {x.device}: both must be on one device")
         on_device(x.detach(), k, counts, clear, indices, values)
         return indices, values
     fast = backend.compiled(x, indices, values)
     boundary, above, within = _boundary(hint.counts if hint else count(x), k)
     run = _compiled if fast else _torch
     if boundary < 0 or not run(x.detach(), k, boundary, above, within, clear, indices, values):
-        raise ValueError(f"counted is not of this tensor: its {k} largest elements are not where it says")
+        raise ValueError(f"hint is of another tensor: the {k} largest elements are not where it says")
     return indices, values
 
 
 def select_top(x: Tensor, k: int) -> Tensor:
-    """Places of the ``k`` largest ``|x|`` of a 1-D tensor of any floating type, int64, ascending; see ``take_top``."""
+    """Returns the positions of the ``k`` largest ``|x|`` of a 1-D tensor of any floating dtype, int64; see
+    ``take_top``.
+    """
     return take_top(x.float().contiguous(), k)[0].long()
 
 
 def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Tensor) -> bool:
-    """Take them from the candidates; False where these are too few, or another tensor's."""
+    """Selects from candidates; False where these are too few, or of another tensor."""
     places, words = sifted.places, sifted.values
     if places is None or words is None or places.numel() < indices.numel():
         return False
@@ -92,7 +104,7 @@ def _trimmed(x: Tensor, sifted: Sifted, clear: bool, indices: Tensor, values: Te
 
 
 def _boundary(counts: Tensor, k: int) -> tuple[int, int, int]:
-    """The bin in which the k-th largest lies (-1: there are not so many), elements above it, elements in it."""
+    """The bin of the k-th largest element (-1: there are not as many), elements above it, elements in it."""
     at_least = counts.flip(0).cumsum(0).flip(0)
     bin_ = int((at_least >= k).sum()) - 1
     within = int(counts[bin_])
@@ -133,9 +145,13 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
 
 
 def count_above(x: Tensor, level: float) -> int:
-    """How many ``|x|`` of a contiguous float32 tensor of shape ``(n,)`` are at least ``level`` (rounded to float32).
+    """Returns how many ``|x|`` are at least ``level`` (rounded to float32).
 
     NaN counts as larger than infinity; a ``level`` that is NaN or below zero lets everything pass.
+
+    Args:
+        x: Contiguous float32, shape ``(n,)``.
+        level: The threshold.
     """
     edge = _edge(level)
     if backend.compiled(x):
@@ -148,9 +164,17 @@ def count_above(x: Tensor, level: float) -> int:
 
 
 def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Those elements: places (int32, ascending) and values, both of shape ``(count_above(x, level),)``.
+    """Selects the elements of at least magnitude ``level``.
 
-    Raises ValueError for more elements than 32-bit places can tell apart.
+    Args:
+        x: Contiguous float32, shape ``(n,)``.
+        level: The threshold, as in ``count_above``.
+
+    Returns:
+        Positions (int32, ascending) and values, both of shape ``(count_above(x, level),)``.
+
+    Raises:
+        ValueError: ``x`` has more elements than 32-bit positions can address.
     """
     if x.numel() > 2**31 - 1:
         raise ValueError(

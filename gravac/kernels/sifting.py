@@ -1,7 +1,7 @@
-"""Gradient + residual in one pass that also picks what is large enough to be sent, by a guess from the step before.
+"""Gradient + residual in one pass that also picks the candidates for sending, by a threshold from the step before.
 
-Thresholds hardly move from a step to the next (Li and Hoefler 2022, Ok-Topk, §3.1). There one is reused as it is; here
-a guess that is a little low gives candidates, and the k largest of them are exactly the k largest of all.
+Thresholds hardly change from a step to the next (Li and Hoefler 2022, Ok-Topk, §3.1). Ok-Topk reuses one as it is; here
+a threshold that is a little low gives candidates, and the k largest of them are exactly the k largest of all.
 """
 
 import math
@@ -15,18 +15,21 @@ from gravac.kernels.histogram import Tally, check_terms
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
-"""How much larger or smaller all magnitudes may be than guessed. Were they exponential, k of n elements lay above
-ln(n/k) times their mean; a threshold lower by this share then lets (n/k)^SLACK times as many pass."""
+"""Share by which all magnitudes may be larger or smaller than predicted. Were they exponential, k of n elements
+would lie above ln(n/k) times their mean; a threshold lower by this share lets (n/k)^SLACK times as many pass."""
 STEADY = 0.5
-"""How much of what the last guess was off the next one makes good: steps differ by chance, too."""
+"""Share of the last error that the next threshold corrects: steps differ by chance, too."""
 LEAST_CF = 8.0
-"""Below it so many elements would be candidates that counting costs little more."""
+"""Below it most elements would be candidates, and counting costs little more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """What one pass found. ``places`` (int32, ascending) and ``values`` (float32) of all elements from some magnitude
-    on, until the next pass overwrites them; None: the guess was off, or a number is not finite."""
+    """The result of one pass. ``places`` (int32, ascending) and ``values`` (float32) of the candidates are valid until
+    the next pass.
+
+    They are None if the threshold was off, or a number is not finite.
+    """
 
     energy: float
     """‖p‖²; infinite where an element of p is not finite."""
@@ -39,7 +42,12 @@ class Sifted:
 
 
 class Sifter:
-    """For one tensor of n elements that comes again every step, and its k largest. Keeps buffers for the candidates."""
+    """Picks candidates for the k largest of a tensor of n elements that comes again every step. Holds buffers for them.
+
+    Args:
+        k: Elements to be sent.
+        numel: n.
+    """
 
     def __init__(self, k: int, numel: int) -> None:
         self.k, self.numel = k, numel
@@ -51,13 +59,20 @@ class Sifter:
         self._places, self._values = torch.empty(room, dtype=torch.int32), torch.empty(room)
 
     def takes(self, gradient: Tensor) -> bool:
-        """Whether ``sift`` can be asked now: there is a guess, and compiled kernels for such a tensor."""
+        """Returns whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
         return self.level > 0.0 and gradient.dtype == torch.float32 and backend.compiled(gradient)
 
     def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
-        """Fill ``out`` with p = gradient + share · residual, as ``tally`` does, measure it and pick the candidates.
+        """Computes p = gradient + share · residual as ``tally`` does, measures it and picks the candidates.
 
-        All float32 of shape ``(n,)``. Raises ValueError where shapes, sizes or types do not fit, or ``takes`` says no.
+        Args:
+            gradient: float32, shape ``(n,)``.
+            residual: float32, shape ``(n,)``; None for none.
+            out: float32 buffer for p, shape ``(n,)``.
+            share: Factor of the residual.
+
+        Raises:
+            ValueError: Shapes, sizes or dtypes do not fit, or ``takes`` is False.
         """
         check_terms(gradient, residual, out)
         if out.numel() != self.numel:
@@ -93,7 +108,7 @@ class Sifter:
         )
 
     def learn(self, tally: Tally) -> None:
-        """Guess for the next step from a histogram of this one's p."""
+        """Sets the threshold of the next step from a histogram of this step's p."""
         at_least = tally.counts.flip(0).cumsum(0).flip(0)
         edge = (int((at_least >= self.wanted).sum()) - 1) << COARSE_SHIFT
         level = float(torch.tensor(max(edge, 0), dtype=torch.int32).view(torch.float32))

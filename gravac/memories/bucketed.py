@@ -1,4 +1,4 @@
-"""What memories share that keep one flat thing per bucket: finding it, and taking it apart when DDP regroups."""
+"""The base class of memories that hold one flat tensor per bucket: find it, and split it when DDP regroups."""
 
 from abc import abstractmethod
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from gravac.memories.states import to_dense
 
 
 class Slot(Protocol):
-    """What is kept of one bucket. ``offered``: ``compensate`` was called and ``update`` was not yet."""
+    """What is held for one bucket. ``offered`` is set between ``compensate`` and ``update``."""
 
     bucket: Bucket
     offered: Any
@@ -27,7 +27,9 @@ SlotT = TypeVar("SlotT", bound=Slot)
 
 
 class BucketedMemory(Memory, Generic[SlotT]):
-    """Residuals lie flat per bucket for speed but belong to parameters: regrouped buckets take them along."""
+    """A memory whose residuals are flat per bucket for speed, and belong to parameters: regrouped buckets take
+    them along.
+    """
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -36,20 +38,20 @@ class BucketedMemory(Memory, Generic[SlotT]):
         self._excess: dict[tuple[str, ...], Tensor] = {}  # held back in the running step
 
     @abstractmethod
-    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> SlotT:
-        """A new slot that owes ``owed``, float32 of shape ``(n,)``, its own to keep."""
+    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> SlotT:
+        """A new slot with ``residual``, float32 of shape ``(n,)``, which the slot owns."""
 
     @abstractmethod
     def _dense(self, slot: SlotT) -> Tensor | None:
-        """What is committed, decoded, float32 of shape ``(n,)``; None when nothing."""
+        """What is committed, decoded, float32 of shape ``(n,)``; None when nothing is."""
 
     @abstractmethod
     def _accept(self, slot: SlotT) -> None:
-        """The slot's draft, if any, becomes what it owes."""
+        """Makes the slot's draft, if any, its residual."""
 
     @abstractmethod
     def _discard(self, slot: SlotT) -> None:
-        """The slot's draft is dropped."""
+        """Drops the slot's draft."""
 
     def has_residual(self, bucket: Bucket) -> bool:
         slot = self._slots.get(bucket.names)
@@ -75,8 +77,8 @@ class BucketedMemory(Memory, Generic[SlotT]):
             )  # rare, so it may cost a copy: the next step collects it again, whatever a slot keeps
             pieces = torch.split(excess, list(slot.bucket.numels))
             for name, piece in zip(names, pieces, strict=True):
-                owed = self._unassigned.get(name)
-                self._unassigned[name] = piece.clone() if owed is None else owed.add_(piece)
+                residual = self._unassigned.get(name)
+                self._unassigned[name] = piece.clone() if residual is None else residual.add_(piece)
         self._excess.clear()
 
     def rollback(self) -> None:
@@ -84,10 +86,10 @@ class BucketedMemory(Memory, Generic[SlotT]):
         for names, slot in list(self._slots.items()):
             # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
             # happen again in every step to come.
-            bailed, slot.offered = slot.offered is not None, None
+            interrupted, slot.offered = slot.offered is not None, None
             self._discard(slot)
-            if bailed and self._overflown(slot):
-                self._give_up(names)
+            if interrupted and self._overflown(slot):
+                self._warn_dropped(names)
                 del self._slots[names]
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -102,8 +104,8 @@ class BucketedMemory(Memory, Generic[SlotT]):
 
     def _overflown(self, slot: SlotT) -> bool:
         """Whether what is committed makes p non-finite, now or soon."""
-        owed = self._dense(slot)
-        return owed is not None and overflown(owed)
+        residual = self._dense(slot)
+        return residual is not None and overflown(residual)
 
     def _rescale_unassigned(self, factor: float, names: Collection[str] | None) -> None:
         for name, residual in self._unassigned.items():
@@ -124,7 +126,7 @@ class BucketedMemory(Memory, Generic[SlotT]):
         del self._slots[slot.bucket.names]
 
     def _collect(self, bucket: Bucket, device: torch.device, prefix: str = "") -> Tensor | None:
-        """What is loose under ``prefix`` and the names of the bucket's parameters, flat; None when there is nothing."""
+        """The unassigned residuals of the bucket's parameters under ``prefix``, flat; None when there are none."""
         for name, numel in zip(bucket.names, bucket.numels, strict=True):
             loose = self._unassigned.get(prefix + name)
             if loose is not None and loose.numel() != numel:
@@ -143,10 +145,10 @@ class BucketedMemory(Memory, Generic[SlotT]):
         return flat
 
     def _pieces(self, slot: SlotT) -> dict[str, Tensor]:
-        owed = self._dense(slot)
-        if owed is None:
+        residual = self._dense(slot)
+        if residual is None:
             return {}
-        pieces = torch.split(owed, list(slot.bucket.numels))
+        pieces = torch.split(residual, list(slot.bucket.numels))
         return {name: piece.clone() for name, piece in zip(slot.bucket.names, pieces, strict=True)}
 
     def _overlapping(self, bucket: Bucket) -> list[SlotT]:

@@ -1,4 +1,9 @@
-"""ConEF and iConEF: the residual itself is kept compressed."""
+"""ConEF and iConEF: the residual itself is stored compressed, by an unbiased codec (Li et al. 2023).
+
+p = g + (1-β) e,  e' = C(e + g - sent) = C(β e + p - sent)
+
+C must be unbiased: then the virtual iterate follows SGD with a little more noise. (1+θ)(1-δ) must stay below 1.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -19,7 +24,7 @@ _OWN_DRAWS = 0x2545F4914F6CDD1D
 
 
 class ConEFSettings(MemorySettings):
-    """How the residual is kept."""
+    """How the residual is stored."""
 
     bits: int = Field(
         8,
@@ -27,11 +32,11 @@ class ConEFSettings(MemorySettings):
         description="Bits an element of the residual: 8 (int8, blocks of 256) or 4 (int4, blocks of 32).",
     )
     beta: float = Field(
-        0.0, ge=0, lt=1, description="β, share of what is owed that is held back each step, 0 to below 1."
+        0.0, ge=0, lt=1, description="β, share of the residual that is held back each step, 0 to below 1."
     )
     codec: str = Field(
         "",
-        description="Another unbiased codec in place of bits, by name, such as natural or randomk-unbiased.",
+        description="Another unbiased codec instead of bits, by name, such as natural or randomk-unbiased.",
     )
     cf: float = Field(1.0, ge=1, le=1e9, description="Compression factor that codec is asked for, 1 to 1e9.")
 
@@ -49,10 +54,11 @@ class CompressedResidual:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the parts."""
         return sum(part.nbytes for part in self.parts)
 
     def dense(self) -> Tensor:
-        """The residual, decoded, float32 of shape ``(n,)``."""
+        """Returns the decoded residual, float32 of shape ``(n,)``."""
         decoded = self.codec.decode(self.codec.rebuild(self.parts, self.numel, self.cf, self.key))
         return decoded if self.scale == 1.0 else decoded * self.scale
 
@@ -78,9 +84,10 @@ class _Slot:
 
 
 class ConEFMemory(BucketedMemory[_Slot]):
-    """Literal decode, add, encode: right for quantizers, whose θ is small. Sketches need ``conef-sketch``.
+    """Contractive error feedback: the residual itself is stored compressed, by an unbiased codec.
 
-    States are decoded residuals, so they fit any other memory; one that was loaded stays float32 until its first step.
+    Decode, add, encode, as printed: right for quantizers, whose θ is small. Sketches need ``conef-sketch``. States are
+    decoded residuals, so they fit any other memory; a loaded one stays float32 until its first step.
     """
 
     name = "conef"
@@ -107,8 +114,13 @@ class ConEFMemory(BucketedMemory[_Slot]):
     def offered_share(self) -> float:
         return float(1.0 - self.settings.beta)
 
-    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
-        """What keeps the residual of a step that sends with ``compressor`` at ``cf``, and the CF it is asked for."""
+    def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
+        """Returns the codec that stores the residual of a step, and the CF it is asked for.
+
+        Args:
+            compressor: The codec that the step sends with; None when it sends everything.
+            cf: The CF it sends at.
+        """
         return self._codec, self.settings.cf
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
@@ -123,7 +135,7 @@ class ConEFMemory(BucketedMemory[_Slot]):
         slot.offered = p, share
         return p
 
-    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)
         if slot is None or slot.offered is None:
             return None
@@ -132,8 +144,9 @@ class ConEFMemory(BucketedMemory[_Slot]):
             slot.draft, slot.drafted = None, True
             return None
         if payload is None:
-            p.zero_()  # what was offered is sent, the share held back is owed
+            p.zero_()  # the share offered is sent, the share held back stays
         else:
+            assert compressor is not None
             compressor.remove(payload, p)
         if share < 1.0:
             slot.add_to(p, 1.0 - share)
@@ -178,8 +191,8 @@ class ConEFMemory(BucketedMemory[_Slot]):
         payload = codec.compress(y, cf, own, torch.float32)
         return CompressedResidual(codec, payload.parts, y.numel(), cf, own)
 
-    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
-        return _Slot(bucket, carried=owed)
+    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
+        return _Slot(bucket, carried=residual)
 
     def _dense(self, slot: _Slot) -> Tensor | None:
         return slot.carried if slot.held is None else slot.held.dense()
@@ -201,30 +214,34 @@ class ConEFMemory(BucketedMemory[_Slot]):
 
 
 def names_all(bucket: Bucket, names: Collection[str]) -> bool:
-    """Whether every parameter of the bucket is among ``names``."""
+    """Returns whether every parameter of the bucket is among ``names``."""
     return all(name in names for name in bucket.names)
 
 
 class IConEF1Memory(ConEFMemory):
-    """v1: C(y) + C(y - C(y)), independent draws: noise θ² in place of θ, for twice the bytes. Helps only if θ < 1."""
+    """Improved ConEF, version 1: the residual is compressed twice by its own codec, C(y) + C(y - C(y)).
+
+    Draws are independent: noise θ² instead of θ, for twice the bytes. It helps only if θ < 1.
+    """
 
     name = "iconef-v1"
     source = "Li et al. 2023, Contractive error feedback, iConEF-v1"
 
-    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
+    def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
         return Induced(self._codec, self._codec, self.settings.cf), self.settings.cf
 
 
 class IConEF2Memory(ConEFMemory):
-    """v2: Q(y) + C(y - Q(y)), Q the codec of the wire: noise θ·ρ in place of θ, for Q's payload on top.
+    """Improved ConEF, version 2: the residual is compressed by the wire's codec and then its own, Q(y) + C(y - Q(y)).
 
-    Codecs that learn from what they see cannot be used twice a step; then it is plain ConEF.
+    Noise θ·ρ instead of θ, for the bytes of Q's payload. Codecs that learn from what they see cannot be used twice per
+    step; then it is plain ConEF.
     """
 
     name = "iconef-v2"
     source = "Li et al. 2023, Contractive error feedback, iConEF-v2"
 
-    def error_codec(self, compressor: Compressor, cf: float) -> tuple[Compressor, float]:
-        if type(compressor).commit is not Compressor.commit:
+    def error_codec(self, compressor: Compressor | None, cf: float) -> tuple[Compressor, float]:
+        if compressor is None or type(compressor).commit is not Compressor.commit:
             return super().error_codec(compressor, cf)
         return Induced(compressor, self._codec, self.settings.cf), cf

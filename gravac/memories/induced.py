@@ -1,4 +1,4 @@
-"""Two codecs in a row, the second on what the first left: C(y) = C1(y) + C2(y - C1(y)) ("induced" compressor)."""
+"""The induced compressor: two codecs in a row, the second on what the first left, C(y) = C1(y) + C2(y - C1(y))."""
 
 from dataclasses import dataclass, replace
 
@@ -8,30 +8,36 @@ from torch import Tensor
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec
 
 _SECOND_DRAW = 0x51AFD7ED558CCD25
-"""Turns the key of the first codec into an independent one: with equal draws the second would undo nothing."""
+"""Turns the key of the first codec into an independent one: with equal draws the second codec would undo nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair(Payload):
-    """Parts of both; the payloads themselves for who decodes at once."""
+    """The parts of both payloads, and the payloads themselves for a caller that decodes at once."""
 
     first: Payload | None = None
     second: Payload | None = None
 
 
 class Induced(Compressor):
-    """Unbiased if the second codec is, with θ = θ2 · ρ1, ρ1 the first one's relative error. CF goes to the first codec;
-    the second is always asked for ``second_cf``.
+    """Two codecs in a row. Unbiased if the second is, with θ = θ2 · ρ1, where ρ1 is the relative error of the first.
 
-    iConEF keeps its residual this way. v1: both the same codec, θ² (helps if θ < 1). v2: the wire's codec first, then
-    an unbiased one (always helps, and stores the first's payload too).
+    iConEF stores its residual this way. v1: the same codec twice, θ² (helps if θ < 1). v2: the wire's codec first, then
+    an unbiased one (always helps, and stores the first payload too).
+
+    Args:
+        first: Compresses y; gets the CF.
+        second: Compresses the rest; its payloads must have a fixed size, so that both can be separated.
+        second_cf: The CF that the second codec is asked for.
+
+    Raises:
+        ValueError: The second codec's payloads vary in size.
     """
 
     name = "induced"
     source = "Horváth & Richtárik 2021, A better alternative to error feedback; Li et al. 2023, iConEF"
 
     def __init__(self, first: Compressor, second: Compressor, second_cf: float = 1.0) -> None:
-        """Raises ValueError if the second codec's payloads vary in size: then they could not be told apart."""
         if not second.traits.fixed_size:
             raise ValueError(
                 f"second={second.name!r} has payloads of varying size; use a quantizer or Random-k"
@@ -75,7 +81,7 @@ class Induced(Compressor):
         return self.first.wire_bytes(numel, cf, dtype) + self.second.wire_bytes(numel, self.second_cf, dtype)
 
     def bound(self, numel: int, cf: float) -> Bound:
-        first = ratio(self.first.bound(numel, cf))
+        first = self.first.bound(numel, cf).ratio
         second = self.second.bound(numel, self.second_cf).omega
         return Bound(omega=None if first is None or second is None else first * second)
 
@@ -83,12 +89,6 @@ class Induced(Compressor):
         layout = self.second.layout(numel, self.second_cf, dtype)
         assert layout is not None
         return layout
-
-
-def ratio(bound: Bound) -> float | None:
-    """The part of ``‖x‖²`` that the error is proven not to exceed; None when nothing relative is proven."""
-    proven = [] if bound.delta is None else [1.0 - bound.delta]
-    return min([*proven, *([] if bound.omega is None else [bound.omega])], default=None)
 
 
 def _second(key: Key) -> Key:

@@ -1,9 +1,9 @@
-"""Momentum correction: momentum is taken before compression, on every rank (Lin et al. 2018, DGC).
+"""Momentum correction: every rank applies momentum before compression (Lin et al. 2018, DGC).
 
 u' = m u + g,  p = v + u',  v' = p - C(p).  Nesterov: u' = m (u + g),  p = v + u' + g.
 
-What waits in v then holds the momentum that its gradients would have had by now; a momentum applied after averaging
-starts only when they arrive.
+What waits in v then has the momentum that its gradients would have by now; a momentum applied after averaging starts
+only when they arrive.
 """
 
 import math
@@ -21,7 +21,7 @@ from gravac.memories.states import VELOCITY, velocities
 
 
 class MomentumSettings(MemorySettings):
-    """The momentum the optimizer would have had, and what DGC does to it."""
+    """The momentum that the optimizer would have had, and what DGC does to it."""
 
     momentum: float = Field(0.9, ge=0, lt=1, description="m, 0 to below 1. The optimizer's own must be 0.")
     nesterov: bool = Field(False, description="Nesterov's form.")
@@ -56,11 +56,13 @@ class _Slot:
 
 
 class MomentumMemory(BucketedMemory[_Slot]):
-    """For an optimizer without momentum of its own. Dense steps send the whole residual and keep u, so a run that is
-    never compressed is SGD with momentum. u and v are stored, each with its draft: 16 bytes an element.
+    """Momentum correction: every rank applies momentum before compression, as DGC does.
 
-    Masking: u is 0 again where sending changed the residual. Clipping: by parameter, as in the authors' code; gradients
-    arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
+    For an optimizer without momentum. Dense steps send the whole residual and keep u, so a run that is never compressed
+    is SGD with momentum. u and v are held, each with its draft: 16 bytes per element.
+
+    Masking: u is 0 again where sending changed the residual. Clipping: per parameter, as in the authors' code;
+    gradients arrive in buckets, so the norm of the whole is not known. It needs ``world_size``.
     """
 
     name = "momentum"
@@ -83,7 +85,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
         slot.offered = True
         return p.add_(slot.residual) if slot.has_residual else p
 
-    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)
         if slot is None or slot.offered is None:
             return None
@@ -91,6 +93,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
         if payload is None:
             slot.draft_has_residual = False
             return None
+        assert compressor is not None
         if self.settings.masking:
             _remove_and_mask(compressor, payload, slot.p, slot.draft)
         else:
@@ -182,7 +185,7 @@ class MomentumMemory(BucketedMemory[_Slot]):
 
 
 def _remove_and_mask(compressor: Compressor, payload: Payload, p: Tensor, velocity: Tensor) -> None:
-    """``p -= decoded``; ``velocity`` 0 where that changed p."""
+    """``p -= decoded``; ``velocity`` becomes 0 where that changed p."""
     support = payload.support
     before = p.clone() if support is None else p[support]
     compressor.remove(payload, p)

@@ -1,4 +1,4 @@
-"""No memory: what is not sent is lost. The null implementation, and the baseline error feedback is measured against."""
+"""No memory: what is not sent is lost."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,10 @@ from gravac.memories.states import to_dense
 
 
 class NoMemory(Memory):
-    """Holds nothing."""
+    """Holds nothing: what is not sent is lost. The baseline of error feedback.
+
+    Loading a state with residuals raises ValueError.
+    """
 
     name = "none"
     source = "compressed SGD without feedback"
@@ -19,7 +22,7 @@ class NoMemory(Memory):
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         return gradient
 
-    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         return None
 
     def hold_back(self, bucket: Bucket, excess: Tensor) -> None:
@@ -44,8 +47,8 @@ class NoMemory(Memory):
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        owed = to_dense(state)
-        if owed:
+        residuals = to_dense(state)
+        if residuals:
             raise ValueError(
-                f"memory='none' cannot hold the residual of {len(owed)} parameters; use memory='residual'"
+                f"memory='none' cannot hold the residual of {len(residuals)} parameters; use memory='residual'"
             )

@@ -1,4 +1,8 @@
-"""Error feedback: what was not sent is added to the next gradient."""
+"""Error feedback: what was not sent is added to the next gradient, all of it or a share.
+
+Learning rate outside: p = g + (1-β) e,  e' = e + g - C(p), in gradient units. β changes what is added, not the
+residual: nothing is lost. Exact for selectors: every element is either sent or in the residual.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ from gravac.memories.bucketed import BucketedMemory
 
 @dataclass(slots=True)
 class _Slot:
-    """Two float32 buffers of a bucket's length that swap on commit; ``has_residual`` False means "all zero"."""
+    """Two float32 buffers of a bucket's length that are swapped on commit; ``has_residual`` False means "all zero"."""
 
     bucket: Bucket
     residual: Tensor
@@ -25,15 +29,18 @@ class _Slot:
 
 
 class ResidualMemory(BucketedMemory[_Slot]):
-    """All of the residual is offered each step."""
+    """Error feedback: what was not sent is added to the next gradient.
+
+    The whole residual is added each step: p = g + e, e' = p - C(p).
+    """
 
     name = "residual"
     source = "Seide et al. 2014, 1-bit SGD; Karimireddy et al. 2019, Error feedback fixes SignSGD"
     exact = True
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
-        owed, share, out = self.terms(bucket, gradient, whole=whole)
-        p = out.copy_(gradient) if owed is None else torch.add(gradient, owed, alpha=share, out=out)
+        residual, share, out = self.terms(bucket, gradient, whole=whole)
+        p = out.copy_(gradient) if residual is None else torch.add(gradient, residual, alpha=share, out=out)
         self.added(bucket, whole=whole)
         return p
 
@@ -47,19 +54,20 @@ class ResidualMemory(BucketedMemory[_Slot]):
     def _share(self, whole: bool) -> float:
         return 1.0 if whole else self.offered_share()
 
-    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         slot = self._slots.get(bucket.names)
         if slot is None or slot.offered is None:
             return None
-        kept, slot.offered = 1.0 - slot.offered, None
+        held_back, slot.offered = 1.0 - slot.offered, None
         if payload is None:
-            slot.draft_has_residual = slot.has_residual and kept > 0.0
+            slot.draft_has_residual = slot.has_residual and held_back > 0.0
             if slot.draft_has_residual:
-                torch.mul(slot.residual, kept, out=slot.draft)
+                torch.mul(slot.residual, held_back, out=slot.draft)
         else:
+            assert compressor is not None
             compressor.remove(payload, slot.draft)
-            if slot.has_residual and kept > 0.0:
-                slot.draft.add_(slot.residual, alpha=kept)
+            if slot.has_residual and held_back > 0.0:
+                slot.draft.add_(slot.residual, alpha=held_back)
             slot.draft_has_residual = True
         return slot.draft if slot.draft_has_residual else None
 
@@ -77,10 +85,10 @@ class ResidualMemory(BucketedMemory[_Slot]):
         flat = sum(slot.residual.nbytes + slot.draft.nbytes for slot in self._slots.values())
         return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
-    def _open(self, bucket: Bucket, device: torch.device, owed: Tensor | None) -> _Slot:
+    def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
         n = sum(bucket.numels)
-        residual = torch.zeros(n, device=device) if owed is None else owed
-        return _Slot(bucket, residual, torch.empty(n, device=device), owed is not None)
+        flat = torch.zeros(n, device=device) if residual is None else residual
+        return _Slot(bucket, flat, torch.empty(n, device=device), residual is not None)
 
     def _dense(self, slot: _Slot) -> Tensor | None:
         return slot.residual if slot.has_residual else None
@@ -101,12 +109,15 @@ class PartialSettings(MemorySettings):
         0.5,
         ge=0,
         lt=1,
-        description="β, share of what is owed that is held back each step, 0 (plain error feedback) to below 1.",
+        description="β, share of the residual that is held back each step, 0 (plain error feedback) to below 1.",
     )
 
 
 class PartialMemory(ResidualMemory):
-    """Error feedback that smooths its bursts; a dense step sends all."""
+    """Partial error feedback: only a share of the residual is added each step, which smooths bursts.
+
+    p = g + (1-β) e, e' = e + g - C(p). A dense step sends everything.
+    """
 
     name = "partial"
     source = (

@@ -1,9 +1,10 @@
-"""A count sketch of one row for a parameter: fixed for the whole run, the same on all ranks, and cheap.
+"""A count sketch per parameter with one hash: fixed for the whole run, the same on all ranks, and cheap.
 
 The flat parameter is cut into rows of D elements, all hashed alike: a permutation of the row, modulo w = ceil(size · D)
 buckets, with random signs. Such a hash is *balanced*: a bucket holds floor(D/w) or ceil(D/w) elements. Independent
-hashing puts 19 in the fullest where 10 are expected, and diverges. One row beats several at equal memory. Parameters of
-at most one row (biases, norms) are kept as they are, as the authors do: they weigh little and cost as much time.
+hashing puts 19 into the fullest bucket where 10 are expected, and diverges. One hash beats several at equal memory.
+Parameters of at most one row (biases, norms) are stored as they are, as the authors do: they weigh little and cost as
+much time.
 """
 
 import math
@@ -14,9 +15,9 @@ from torch import Tensor
 
 
 class _Hash(NamedTuple):
-    """Of a row of D elements. ``order``: elements by bucket, each filled up with element 0 and sign 0.
+    """The hash of a row of D elements. ``order``: elements by bucket, each padded with element 0 and sign 0.
 
-    Kept small, and widened for use: a model has a table for each length of row.
+    Stored in small types and widened for use: a model has a table for each length of row.
     """
 
     order: Tensor  # int16, (c · w,): element at place j of bucket b is order[j · w + b]
@@ -26,17 +27,24 @@ class _Hash(NamedTuple):
 
 
 class RowSketch:
-    """Encoder and decoder. Linear: sketches of two vectors add up to the sketch of their sum."""
+    """Encoder and decoder. Linear: the sketches of two vectors add up to the sketch of their sum.
+
+    Args:
+        size: Floats stored per element, above 0 to 1.
+        block: Longest row, in elements.
+        seed: Seed of the hash.
+    """
 
     def __init__(self, size: float, block: int, seed: int) -> None:
-        """``size``: floats kept per element, 0 to 1. ``block``: longest row, in elements. ``seed``: of the hash."""
         self.size, self.block, self.seed = size, block, seed
         self._hashes: dict[tuple[int, torch.device], _Hash] = {}
         self._shapes: dict[int, tuple[int, int, int]] = {}
 
     def shape(self, numel: int) -> tuple[int, int, int]:
-        """Rows, elements a row D, buckets a row w, for a parameter of that many elements. Rows need no filling up if a
-        length in (block/2, block] divides it."""
+        """Returns rows, elements per row D and buckets per row w for a parameter of ``numel`` elements.
+
+        Rows need no padding if a length in (block/2, block] divides it.
+        """
         if numel not in self._shapes:
             block = range(min(self.block, numel), self.block // 2, -1)
             length = next((d for d in block if numel % d == 0), 0) or -(-numel // -(-numel // self.block))
@@ -45,12 +53,12 @@ class RowSketch:
         return self._shapes[numel]
 
     def load(self, numel: int) -> int:
-        """Elements in the fullest bucket."""
+        """Returns the elements in the fullest bucket."""
         _, length, width = self.shape(numel)
         return -(-length // width)
 
     def encode(self, x: Tensor) -> Tensor:
-        """The sketch of ``x``, float32 of shape ``(rows · w,)``."""
+        """Returns the sketch of ``x``, float32 of shape ``(rows · w,)``."""
         rows, length, width = self.shape(x.numel())
         if width == length:
             return torch.nn.functional.pad(x, (0, rows * length - x.numel())).clone()
@@ -62,7 +70,9 @@ class RowSketch:
         return placed.view(rows, -1, width).sum(1).flatten()
 
     def decode(self, sketch: Tensor, numel: int) -> Tensor:
-        """The unbiased estimate (over hashes) of what was sketched, shape ``(numel,)``; may be a view of the sketch."""
+        """Returns the unbiased estimate (over hashes) of what was sketched, shape ``(numel,)``; may be a view of
+        the sketch.
+        """
         rows, length, width = self.shape(numel)
         if width == length:
             return sketch[:numel]
@@ -71,9 +81,9 @@ class RowSketch:
         return estimate.flatten()[:numel]
 
     def least_norm(self, sketch: Tensor, numel: int) -> Tensor:
-        """The shortest vector with this sketch, shape ``(numel,)``: the estimate divided by each bucket's load.
+        """Returns the shortest vector with this sketch, shape ``(numel,)``: the estimate divided by each bucket's load.
 
-        It is what repeated dense steps would send of the sketch in all, whatever β. May be a view of the sketch.
+        It is what repeated dense steps would send of the sketch in total, whatever β is. May be a view of the sketch.
         """
         rows, length, width = self.shape(numel)
         if width == length:
@@ -87,7 +97,7 @@ class RowSketch:
         return self.decode((sketch.view(rows, width) / loads.clamp(min=1).float()).flatten(), numel)
 
     def nbytes(self) -> int:
-        """Of the hash tables."""
+        """Returns the bytes of the hash tables."""
         return sum(part.nbytes for table in self._hashes.values() for part in table)
 
     def _hash(self, length: int, width: int, device: torch.device) -> _Hash:
@@ -100,7 +110,7 @@ class RowSketch:
 
 
 def fullest(size: float) -> int:
-    """The most elements that any bucket of a sketch of ``size`` floats an element holds, whatever the parameter."""
+    """Returns the most elements that a bucket of a sketch of ``size`` floats per element holds, for any parameter."""
     return _ceil(1.0 / size)
 
 
@@ -117,5 +127,5 @@ def _draw(length: int, width: int, seed: int) -> _Hash:
 
 
 def _ceil(value: float) -> int:
-    """Smallest integer at or above, but for rounding: 0.1 · 30 is 3, not 4."""
+    """Smallest integer at or above, except for rounding: 0.1 · 30 is 3, not 4."""
     return math.ceil(value - 1e-6)

@@ -1,10 +1,10 @@
-"""ConEF with a count sketch: the error memory is s floats an element (Li et al. 2023; after the authors' own code).
+"""ConEF with a count sketch: the error memory takes s floats per element (Li et al. 2023, after the authors' code).
 
 Linear form: p = g + (1-β) dec(S),  S' = S + enc(g - sent), with one fixed hash for the whole run. The form as printed,
 "decode, add, encode again", multiplies S by the buckets' loads each step and diverges for every s < 1.
 
-A step that sends all c elements of a bucket multiplies what the bucket holds by 1 - (1-β)c. The fullest buckets hold
-c = ceil(1/s) elements, so β >= 1 - 1/ceil(1/s) keeps the factor from turning negative.
+A step that sends all c elements of a bucket multiplies its content by 1 - (1-β)c. The fullest buckets hold c =
+ceil(1/s) elements, so β >= 1 - 1/ceil(1/s) keeps the factor from turning negative.
 """
 
 from collections.abc import Collection
@@ -21,12 +21,12 @@ from gravac.memories.states import TAG, Geometry, geometry_of, tag, to_dense
 
 
 def least_beta(size: float) -> float:
-    """The smallest β that is stable with a sketch of ``size`` floats an element: 1 - 1/ceil(1/size)."""
+    """Returns the smallest β that is stable with a sketch of ``size`` floats per element: 1 - 1/ceil(1/size)."""
     return 1.0 - 1.0 / fullest(size)
 
 
 class SketchSettings(MemorySettings):
-    """How much memory, and how fast it is paid back."""
+    """The size of the sketch, and how fast the residual is sent."""
 
     size: float = Field(
         0.4,
@@ -53,7 +53,11 @@ class SketchSettings(MemorySettings):
 
 
 class SketchMemory(Memory):
-    """One sketch per parameter, so that regrouping changes nothing; parameters of up to ``block`` elements whole."""
+    """ConEF with a count sketch: the error memory takes ``size`` floats per element.
+
+    One sketch per parameter, so that regrouping changes nothing; parameters of up to ``block`` elements are stored
+    whole.
+    """
 
     name = "conef-sketch"
     source = (
@@ -67,7 +71,7 @@ class SketchMemory(Memory):
         self._sketcher = RowSketch(self.settings.size, self.settings.block, self.settings.seed)
         self._held: dict[str, Tensor] = {}
         self._numels: dict[str, int] = {}
-        self._drafts: dict[str, Tensor | None] = {}  # None: nothing owed any more
+        self._drafts: dict[str, Tensor | None] = {}  # None: no residual any more
         self._offered: dict[Bucket, tuple[Tensor, Tensor, bool]] = {}  # gradient, p, whole
         self._most = 0
 
@@ -75,7 +79,7 @@ class SketchMemory(Memory):
         return float(1.0 - self.settings.beta)
 
     def noise(self, compressor: Compressor, cf: float, numel: int) -> float | None:
-        return None  # the linear form has a condition of its own: beta >= least_beta(size)
+        return None  # the linear form has its own condition: beta >= least_beta(size)
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         p = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device).copy_(gradient)
@@ -90,7 +94,7 @@ class SketchMemory(Memory):
         self._offered[bucket] = gradient, p, whole
         return p
 
-    def update(self, bucket: Bucket, compressor: Compressor, payload: Payload | None) -> Tensor | None:
+    def update(self, bucket: Bucket, compressor: Compressor | None, payload: Payload | None) -> Tensor | None:
         gradient, p, whole = self._offered.pop(bucket, (None, None, False))
         if gradient is None or p is None:
             return None
@@ -101,6 +105,7 @@ class SketchMemory(Memory):
             unsent = gradient.float() - p
         else:
             unsent = p.copy_(gradient)
+            assert compressor is not None
             compressor.remove(payload, unsent)
         drafts: dict[str, Tensor | None] = {}
         for name, piece in self._split(bucket, unsent):
@@ -133,11 +138,11 @@ class SketchMemory(Memory):
     def rollback(self) -> None:
         # A step ends between the two calls only when p was not finite. If that is the memory's own doing, it would
         # happen again in every step to come.
-        bailed = {name for bucket in self._offered for name in bucket.names}
+        interrupted = {name for bucket in self._offered for name in bucket.names}
         self._drafts, self._offered = {}, {}
-        lost = [name for name in bailed if name in self._held and overflown(self._held[name])]
+        lost = [name for name in interrupted if name in self._held and overflown(self._held[name])]
         if lost:
-            self._give_up(lost)
+            self._warn_dropped(lost)
             for name in lost:
                 del self._held[name]
 
@@ -163,8 +168,10 @@ class SketchMemory(Memory):
             self._numels = dict(geometry.numels)
             self._held = {name: held.detach().float().clone() for name, held in state.items() if name != TAG}
         else:
-            self._numels = {name: owed.numel() for name, owed in dense.items()}
-            self._held = {name: self._sketcher.encode(owed.detach().float()) for name, owed in dense.items()}
+            self._numels = {name: residual.numel() for name, residual in dense.items()}
+            self._held = {
+                name: self._sketcher.encode(residual.detach().float()) for name, residual in dense.items()
+            }
 
     def _geometry(self) -> Geometry:
         s = self.settings

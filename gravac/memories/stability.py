@@ -1,10 +1,9 @@
-"""Whether an error memory can hold what a codec leaves out, from proven bounds: a warning with the numbers."""
+"""Whether an error memory stays bounded under a codec, from proven bounds: a warning with the numbers."""
 
 import math
 
 from gravac.compressors.base import Compressor
 from gravac.memories.base import Memory
-from gravac.memories.induced import ratio
 from gravac.memories.none import NoMemory
 from gravac.memories.rowsketch import fullest
 from gravac.memories.sketch import SketchMemory, least_beta
@@ -13,17 +12,26 @@ _ROUNDING = 1e-9
 
 
 def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 << 20) -> str | None:
-    """A sentence for the log when the residual may grow without limit; None when not, or when nothing is proven.
+    """Returns a warning when the residual may grow without limit.
 
-    ``numel``: elements of a typical bucket. Literal memories: (1+θ)(1-δ) must be below 1, θ the noise of the memory and
-    1-δ the largest share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. Sketches: (1-β)·ceil(1/size)
-    must be at most 1.
+    For memories that store residuals, (1+θ)(1-δ) must be below 1, with θ the noise of the memory and 1-δ the largest
+    share of p that the codec leaves out; with β, δ shrinks to (1-β)δ. For sketches, (1-β)·ceil(1/size) must be at most
+    1.
+
+    Args:
+        memory: The error memory.
+        compressor: The codec.
+        cf: The CF it is asked for.
+        numel: Elements of a typical bucket.
+
+    Returns:
+        A sentence for the log; None when the residual is bounded, or when nothing is proven.
     """
     if isinstance(memory, NoMemory) or cf <= 1.0:
         return None
     if isinstance(memory, SketchMemory):
         return _sketch(memory)
-    left = ratio(compressor.bound(numel, cf))
+    left = compressor.bound(numel, cf).ratio
     theta = memory.noise(compressor, cf, numel)
     if left is None or theta is None:
         return None

@@ -1,4 +1,8 @@
-"""States of error memories as plain tensors: converted between memories, and resharded between world sizes."""
+"""States of error memories as plain tensors: converted between memories, and resharded between world sizes.
+
+The state of a sketch carries its geometry under ``TAG``, as JSON in a uint8 tensor. A state without a tag holds
+residuals. Momentum, which is no residual, is stored under ``VELOCITY`` and the parameter's name.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,19 +27,21 @@ class Geometry(NamedTuple):
     numels: dict[str, int]
 
     def sketcher(self) -> RowSketch:
+        """Returns the encoder and decoder of this geometry."""
         return RowSketch(self.size, self.block, self.seed)
 
     def same(self, other: "Geometry") -> bool:
+        """Returns whether sketches of both geometries add."""
         return (self.size, self.block, self.seed) == (other.size, other.block, other.seed)
 
 
 def tag(geometry: Geometry) -> Tensor:
-    """The geometry as a tensor."""
+    """Returns the geometry as a tensor."""
     return torch.frombuffer(bytearray(json.dumps(geometry._asdict()).encode()), dtype=torch.uint8)
 
 
 def geometry_of(state: Mapping[str, Tensor]) -> Geometry | None:
-    """None for residuals. Raises ValueError for a tag that cannot be read."""
+    """Returns the geometry of a state; None for residuals. Raises ValueError for a tag that cannot be read."""
     found = state.get(TAG)
     if found is None:
         return None
@@ -48,7 +54,11 @@ def geometry_of(state: Mapping[str, Tensor]) -> Geometry | None:
 
 
 def check(state: Mapping[str, Tensor]) -> None:
-    """Raises ValueError for anything but 1-D float tensors, and for sketches of another size than they say."""
+    """Checks a state.
+
+    Raises:
+        ValueError: A value is not a 1-D float tensor, or a sketch does not have the size that its tag says.
+    """
     for name, value in state.items():
         if name != TAG and (
             not isinstance(value, Tensor) or value.dim() != 1 or not value.is_floating_point()
@@ -67,7 +77,9 @@ def check(state: Mapping[str, Tensor]) -> None:
 
 
 def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Residual per parameter name; a sketch gives the shortest that has it. Raises ValueError as ``check``."""
+    """Returns the residual per parameter name; of a sketch the shortest one that has it. Raises ValueError as
+    ``check``.
+    """
     check(state)
     geometry = geometry_of(state)
     if geometry is None:
@@ -81,18 +93,23 @@ def to_dense(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def velocities(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Momentum per parameter name; empty for states of memories that have none."""
+    """Returns the momentum per parameter name; empty for states of memories that have none."""
     return {name.removeprefix(VELOCITY): value for name, value in state.items() if name.startswith(VELOCITY)}
 
 
 def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What every rank of the new world starts with, from the states of **all** ranks of the old one.
+    """Returns the state that every rank of the new world starts with.
 
-    Ranks average their gradients, so what is owed to the model is the mean residual; giving that mean to each new
-    rank conserves it for any new world size. A parameter absent from a state owes nothing there. Sketches are linear:
-    the mean of the sketches is the sketch of the mean. Other memories' states mix with each other as residuals. Of
-    momentum each gets the mean, too.
-    Raises ValueError if ``states`` is empty or a parameter's size differs between states.
+    Ranks average their gradients, so the model's residual is the mean over ranks. Giving that mean to each new rank
+    conserves it for any new world size. A parameter absent from a state has no residual there. Sketches are linear: the
+    mean of the sketches is the sketch of the mean. States of different memories mix as residuals. Momentum is averaged
+    too.
+
+    Args:
+        states: The states of **all** ranks of the old world.
+
+    Raises:
+        ValueError: ``states`` is empty, or a parameter's size differs between states.
     """
     if not states:
         raise ValueError("states is empty: pass the residual states of all ranks of the old world")
@@ -125,11 +142,20 @@ def reshard(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def convert(old: Memory, new: Memory) -> Memory:
-    """``new``, has_residual what ``old`` owes; between steps. Returns ``new``.
+    """Loads the residuals of one memory into another, between steps.
 
     Residuals are taken over bit for bit, sketches too where the geometry is the same. A sketch becomes the shortest
-    residual that has it; a residual becomes its sketch. Momentum is not owed: only ``momentum`` takes it over. Raises
-    ValueError when ``new`` can owe nothing and ``old`` does.
+    residual that has it; a residual becomes its sketch. Momentum is no residual: only ``momentum`` takes it over.
+
+    Args:
+        old: The memory to read.
+        new: The memory to load.
+
+    Returns:
+        ``new``.
+
+    Raises:
+        ValueError: ``new`` cannot hold a residual and ``old`` has one.
     """
     new.load_state_dict(old.state_dict())
     return new

@@ -87,7 +87,7 @@ def test_unbiased_stays_unbiased() -> None:
     checks.check_unbiased(fitted("blockrandomk-unbiased"), vector("gauss", N), 10.0, 1500)
 
 
-def test_levels_are_compressed_one_by_one_as_shares_are_rounded_anew() -> None:
+def test_levels_are_compressed_one_by_one_because_shares_are_rounded_again() -> None:
     codec, x = fitted("blockrandomk"), vector("gauss", N)
     assert not codec.traits.nested
     for payload, cf in zip(codec.levels(x, (4.0, 40.0), KEY, torch.float32), (4.0, 40.0), strict=True):

@@ -1,6 +1,8 @@
 """Every aggregator, and every codec as one, among simulated ranks."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -8,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from gravac.aggregators import AGGREGATORS, Aggregator, PowerSGD, build, parse
+from gravac.aggregators import AGGREGATORS, Aggregator, OneShot, PowerSGD, build, parse
 from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
 from gravac.collectives import ALONE
-from gravac.compressors import COMPRESSORS, Key
+from gravac.compressors import COMPRESSORS, Key, Payload, TopK
 from gravac.compressors import build as build_codec
+from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
 from tests.support.maths.checks import LECTURE
 from tests.support.maths.simulated import SimulatedWorld
@@ -55,6 +58,35 @@ def test_bytes_are_those_declared(text: str) -> None:
             assert [one.payload_bytes for one in rank[0]] == declared
             assert all(one.sent_bytes == 0 for one in rank[0]) or size > 1
     assert aggregator.source
+
+
+class Short(TopK):
+    """Makes payloads without their last byte of positions."""
+
+    name = "short"
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        return self.levels(x, (cf,), key, dtype)[0]
+
+    def levels(
+        self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
+    ) -> list[Payload]:
+        made = super().levels(x, cfs, key, dtype, hint)
+        return [replace(payload, parts=(payload.parts[0], payload.parts[1][:-1])) for payload in made]
+
+
+def test_a_payload_of_another_size_than_declared_is_never_sent() -> None:
+    """Other ranks would wait for the missing bytes, or abort. The error says whose bytes are wrong."""
+    one = BUCKETS[0]
+    n = sum(one.numels)
+    declared = TopK().wire_bytes(n, 4.0, torch.float32)
+    aggregator = OneShot(Short(), ALONE)
+    message = (
+        f"compressor='short' made a payload of {declared - 1} bytes, but declares {declared} bytes for {n} "
+    )
+    with pytest.raises(ValueError, match=message):
+        aggregator.prepare(one, torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
+    OneShot(TopK(), ALONE).prepare(one, torch.randn(n), (4.0,), Key(3, 0, 0, 0), torch.float32)
 
 
 @pytest.mark.parametrize("text", MEMBERS)
@@ -178,7 +210,7 @@ def test_terngrad_shares_the_largest_scale() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 127, 1000])
-def test_summed_fields_never_run_over(ranks: int) -> None:
+def test_summed_fields_never_overflow(ranks: int) -> None:
     codes = torch.randint(0, 3, (100,), generator=torch.Generator().manual_seed(ranks)).repeat(ranks, 1)
     codes[:, :3] = torch.tensor([0, 1, 2])
     packed = torch.stack([pack_sums(one, ranks) for one in codes])

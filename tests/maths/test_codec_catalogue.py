@@ -1,4 +1,4 @@
-"""The catalogue names everything there is, and what it says is so."""
+"""The catalogue lists every registered member, and its numbers are right."""
 
 import functools
 import json
@@ -54,7 +54,7 @@ def test_each_family_of_the_literature_has_its_member(name: str) -> None:
 def test_every_entry_is_complete(kind: str, name: str) -> None:
     (entry,) = (entry for entry in entries() if (entry.kind, entry.name) == (kind, name))
     assert len(entry.summary) > 10
-    assert entry.details
+    assert entry.summary.endswith("."), "the first paragraph of the docstring is a sentence"
     assert entry.source
     for cost in entry.costs:
         assert any((cost.payload_bytes, cost.link_bytes)) or cost.held_bytes is not None
@@ -90,10 +90,10 @@ def test_numbers() -> None:
     )
     assert [setting.name for setting in by_name["aggregator", "powersgd"].settings] == ["rank", "saving"]
     assert [setting.name for setting in by_name["compressor", "qsgd"].settings] == ["bits", "norm", "block"]
-    told = {
+    costs = {
         name: by_name["collective", name].costs[0] for name in COLLECTIVES
     }  # 1000 elements, CF 10, 8 ranks
-    assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in told.items()} == {
+    assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in costs.items()} == {
         "gather": (474, 7 * 474),  # with 8 bytes of header
         "all-reduce": (4000, 2 * 7 * 4000 // RANKS),
         # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.

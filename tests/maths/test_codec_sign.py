@@ -19,14 +19,14 @@ def descend(
     feedback: bool,
 ) -> Tensor:
     """SGD with the bare sign (step of size ``rate``), or with the scaled sign and error feedback inside the rate."""
-    x, owed = start.clone(), torch.zeros_like(start)
+    x, residual = start.clone(), torch.zeros_like(start)
     for step in range(steps):
         if feedback:
-            p = rate(step) * gradient(x) + owed
+            p = rate(step) * gradient(x) + residual
             payload = SIGN.compress(p, 1.0, KEY, torch.float32)
             x = x - SIGN.decode(payload)
             SIGN.remove(payload, p)
-            owed = p
+            residual = p
         else:
             payload = SIGN.compress(gradient(x), 1.0, KEY, torch.float32)
             x = x - rate(step) * torch.where(SIGN.decode(payload) >= 0, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""What tells one sparsifier from another: which elements, how many, the same on which ranks."""
+"""How sparsifiers differ: which elements they send, how many, and whether ranks agree."""
 
 import math
 
@@ -129,7 +129,7 @@ def test_trimmed_redsync_is_topk_ties_included() -> None:
         assert torch.equal(support(build("redsync-trimmed"), x, 8 / k), support(build("topk"), x, 8 / k))
 
 
-def test_the_cf_really_reached_is_known() -> None:
+def test_the_achieved_cf_is_reported() -> None:
     """Public code stops searching at a tolerance of 0.2 and misses; so does any search above the mean at a low CF."""
     x = vector("gauss", TEN)
     low = build("redsync")
@@ -165,13 +165,13 @@ def test_an_empty_mask_sends_one_zero() -> None:
     assert codec.narrow(codec.compress(x, 1.0, KEY, torch.float32), 1e9).values.tolist() == [0.0]
 
 
-def test_finite_elements_too_large_for_the_wire_stay_owed() -> None:
+def test_finite_elements_too_large_for_the_wire_stay_in_the_residual() -> None:
     """An overflow to infinity would poison every rank."""
     x = torch.tensor([1e6, 1.0, -1e30])
     for text, dtype in (("topk", torch.float16), ("dense", torch.float16), ("fp16", torch.float32)):
         codec = build(text)
         payload = codec.compress(x, 1.0, KEY, dtype)
         assert codec.decode(payload).tolist() == [65504, 1, -65504]
-        owed = x.clone()
-        codec.remove(payload, owed)
-        assert owed.tolist() == [1e6 - 65504, 0, float(torch.tensor(-1e30) + 65504)]
+        residual = x.clone()
+        codec.remove(payload, residual)
+        assert residual.tolist() == [1e6 - 65504, 0, float(torch.tensor(-1e30) + 65504)]

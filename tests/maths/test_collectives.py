@@ -1,4 +1,4 @@
-"""CollectiveChooser that payloads meet: nothing is lost in them."""
+"""Collectives: nothing is lost when payloads are exchanged."""
 
 import dataclasses
 import math
@@ -46,7 +46,7 @@ def one_step(
     text=st.sampled_from(SELECTING),
 )
 def test_nothing_is_lost(numel: int, ranks: int, cf: float, kind: str, text: str) -> None:
-    """Mean + mean of what is owed = mean of what came in, for any shape of gradient, one that fits no shard too."""
+    """Mean + mean residual = mean of what came in, for any shape of gradient, one that fits no shard too."""
     if kind == "cluster":  # a layer that dwarfs the others
         xs = [
             vector("gauss", numel, rank) * torch.where(torch.arange(numel) < numel // 3, 1e3, 1e-3)
@@ -58,9 +58,9 @@ def test_nothing_is_lost(numel: int, ranks: int, cf: float, kind: str, text: str
     largest = max(float(x.abs().max()) for x in xs)
     for mean, _ in done:
         assert torch.equal(mean, done[0][0])
-    owed = torch.stack([x - sent for x, (_, sent) in zip(xs, done, strict=True)]).double().mean(0)
+    residual = torch.stack([x - sent for x, (_, sent) in zip(xs, done, strict=True)]).double().mean(0)
     came_in = torch.stack(xs).double().mean(0)
-    assert float((done[0][0].double() + owed - came_in).abs().max()) <= 1e-6 * largest * ranks
+    assert float((done[0][0].double() + residual - came_in).abs().max()) <= 1e-6 * largest * ranks
     k = max(1, int(numel / cf))
     assert int((done[0][0] != 0).sum()) <= k + ranks  # no build-up, unlike a gather
 
@@ -81,18 +81,18 @@ def test_a_shared_support_is_the_leaders_and_leaves_the_rest_exactly() -> None:
                 assert mean.nonzero().squeeze(1).tolist() == support.tolist()
 
 
-def test_a_reduce_scatter_of_equal_ranks_tells_their_largest_elements() -> None:
+def test_a_reduce_scatter_of_equal_ranks_sends_their_largest_elements() -> None:
     x = vector("heavy", 20_000)
     topk = build_codec("topk").decode(build_codec("topk").compress(x, 20.0, Key(0, 0, 0, 0), torch.float32))
     for mean, sent in one_step(4, "topk by reduce-scatter", [x] * 4, 20.0):
         assert torch.equal(sent[sent != 0], x[sent != 0])
-        told = int(((mean != 0) & (topk != 0)).sum())
-        assert told > 0.93 * 1000  # a few do not fit their owner's share
+        sums_sent = int(((mean != 0) & (topk != 0)).sum())
+        assert sums_sent > 0.93 * 1000  # a few do not fit their owner's share
         assert float(mean.square().sum()) > 0.99 * float(topk.square().sum())
 
 
-def test_the_owner_takes_over_what_it_does_not_tell() -> None:
-    """Two ranks, one element a shard told: what the loser sent is the owner's to send next time."""
+def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
+    """Two ranks, one element per shard: what the loser sent is in the owner's residual."""
     n, cf = 40, 20.0
     shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
     rows = torch.arange(shards.rows, dtype=torch.int32)
@@ -119,13 +119,13 @@ def test_the_owner_takes_over_what_it_does_not_tell() -> None:
     ],
 )
 def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
-    """What was applied + what is owed = what came in, through every memory; and what is owed stops growing."""
+    """Applied + residual = what came in, through every memory, and the residual stops growing."""
     one, ranks = Bucket(0, ("a", "b"), (300, 100)), 3
     exact = memory == "residual"
 
     def each(aggregator: Aggregator) -> tuple[Tensor, Tensor, Tensor, list[float]]:
-        rank, owed = aggregator.communicator.rank, build_memory(memory)
-        owed.world_size = ranks
+        rank, error_memory = aggregator.communicator.rank, build_memory(memory)
+        error_memory.world_size = ranks
         applied, came, sizes = (
             torch.zeros(400, dtype=torch.float64),
             torch.zeros(400, dtype=torch.float64),
@@ -136,30 +136,30 @@ def test_over_many_steps_every_gradient_arrives(memory: str, text: str) -> None:
                 "heavy", 400, 9
             )
             came += g.double()
-            p = owed.compensate(one, g)
+            p = error_memory.compensate(one, g)
             flight = aggregator.prepare(one, p, (8.0,), Key(0, step, 0, rank), torch.float32).send(8.0)
-            owed.update(one, flight.codec, flight.payload)
+            error_memory.update(one, flight.codec, flight.payload)
             mean = torch.empty(400)
             flight.mean_into(mean)
             applied += mean.double()
-            owed.commit()
-            left = torch.cat([owed.state_dict()[name] for name in one.names])
+            error_memory.commit()
+            left = torch.cat([error_memory.state_dict()[name] for name in one.names])
             sizes.append(float(left.norm()))
         return applied, came, left.double(), sizes
 
     done: list[tuple[Tensor, Tensor, Tensor, list[float]]] = world(ranks, text, each)  # type: ignore[assignment]
     if exact:
-        owed = torch.stack([left for _, _, left, _ in done]).mean(0)
+        residual = torch.stack([left for _, _, left, _ in done]).mean(0)
         came = torch.stack([came for _, came, _, _ in done]).mean(0)
-        assert float((done[0][0] + owed - came).abs().max()) <= 1e-5 * float(came.abs().max())
+        assert float((done[0][0] + residual - came).abs().max()) <= 1e-5 * float(came.abs().max())
     for _, _, _, sizes in done:
         assert all(math.isfinite(size) for size in sizes)
         assert max(sizes[20:]) < 2.0 * max(sizes[10:20])
 
 
 @pytest.mark.parametrize("text", ["topk by shared", "topk by reduce-scatter"])
-def test_the_gate_hears_of_what_counts_not_of_what_was_chosen(text: str) -> None:
-    """On ranks without the leader's places (or with sums that are not told) gain is less than their own Top-k's."""
+def test_the_gate_compares_what_was_sent_not_what_was_chosen(text: str) -> None:
+    """On ranks without the leader's places (or with sums that are not sent) gain is less than their own Top-k's."""
     one = bucket(0, (2000,))
 
     def each(aggregator: Aggregator) -> tuple[float, float, float, float, float]:
@@ -274,7 +274,7 @@ def test_a_message_of_another_step_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("way", [Gather, ReduceScatter, SharedSupport])
-def test_the_mean_is_not_made_of_strangers(way: type[Collective]) -> None:
+def test_payloads_of_different_steps_are_never_averaged(way: type[Collective]) -> None:
     world = SimulatedWorld(2)
 
     def each(network: Communicator) -> None:

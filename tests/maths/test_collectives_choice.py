@@ -1,4 +1,4 @@
-"""Which way payloads meet: the cost model's figures are those of its sources, and its choices follow from them."""
+"""Choosing a collective: the cost model has the figures of its sources, and choices follow from them."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_the_figures_of_ar_topk() -> None:
     network = Network(latency_seconds=1e-3, bytes_per_second=125e6)
     for ratio, gather, ring in ((0.1, 1148, 405), (0.001, 14.4, 21)):
         part = round(102.2e6 * ratio)
-        # They take a tree's latency for the all-gather, 3 messages in place of the ring's 7.
+        # They take a tree's latency for the all-gather, 3 messages instead of the ring's 7.
         assert 1e3 * cost.all_gather(network, 8, 2 * part) - 4 == pytest.approx(gather, rel=0.01)
         shared = cost.broadcast(network, 8, part) + cost.all_reduce(network, 8, part)
         assert 1e3 * shared == pytest.approx(ring, rel=0.01)
@@ -66,7 +66,7 @@ def test_trees() -> None:
     name=st.sampled_from(sorted(COMPRESSORS)),
 )
 @settings(max_examples=50)
-def test_a_choice_is_the_quickest_that_tells_as_much_or_twice_as_quick(
+def test_the_choice_is_the_quickest_with_the_handicap(
     network: Network, numel: int, cf: float, ranks: int, name: str
 ) -> None:
     one = load(name, numel, cf, ranks)
@@ -103,7 +103,7 @@ def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, cho
     assert choose(network, load(name, numel, cf, ranks)).name == chosen
 
 
-def test_who_chooses_and_what_is_said() -> None:
+def test_choices_are_noted_once() -> None:
     network = Network(latency_seconds=1e-5, bytes_per_second=12.5e6)
     chooser = CollectiveChooser(ALONE, "auto", network)
     assert chooser.whole
@@ -121,7 +121,7 @@ def test_who_chooses_and_what_is_said() -> None:
     assert chooser.choose(load(cf=10.0, numel=60_000, ranks=3)).name == "all-reduce"
 
 
-def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
+def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
     """Whatever the network, so there is nothing to measure; a collective that was named is taken."""
     network = Network(latency_seconds=0.0, bytes_per_second=1e3)
     assert CollectiveChooser(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
@@ -149,13 +149,13 @@ def test_two_ranks_gather_and_so_does_who_knows_no_network() -> None:
         ("randomk+int8", "shared", "compressor='randomk+int8' is not: choose gather, all-reduce or auto"),
     ],
 )
-def test_wrong_chooser_are_named(codec: str, collective: str, said: str) -> None:
+def test_wrong_collectives_are_named(codec: str, collective: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         build(codec, ALONE, collective)
     assert said in str(error.value)
 
 
-def test_what_has_its_own_way_takes_no_notice() -> None:
+def test_linear_codecs_and_aggregators_ignore_the_collective() -> None:
     assert isinstance(build("randomk", ALONE, "shared"), OneShot)
     assert build("powersgd", ALONE, "reduce-scatter").name == "powersgd"
     assert parse_collective("auto") is None

@@ -64,7 +64,7 @@ def test_the_loop_is_the_published_one(compressor: str, estimator: str) -> None:
     assert loop.steps == 60
 
 
-def owed(memory: Memory) -> float:
+def residual_size(memory: Memory) -> float:
     return sum(float(residual.double().square().sum()) for residual in memory.state_dict().values())
 
 
@@ -76,7 +76,7 @@ def test_total_error_is_what_the_memories_hold(compressor: str) -> None:
     held = 0.0
     for _ in range(40):
         step = loop.step()
-        now = sum(owed(worker.memory) for worker in group)
+        now = sum(residual_size(worker.memory) for worker in group)
         assert step.error_sq == pytest.approx(now, rel=1e-5)
         held += now
     assert held > 0
@@ -107,9 +107,9 @@ def test_nothing_is_lost_when_the_step_size_changes() -> None:
         loop.step_size = 0.2 / (1 + step / 5)
         loop.step()
     mean_error = torch.stack([worker.memory.state_dict()["x"].double() for worker in group]).mean(0)
-    owed_now = loop.step_size * mean_error
-    assert float(owed_now.norm()) > 0.01
-    torch.testing.assert_close(loop.x - owed_now, start - Recording.total, rtol=0, atol=1e-5)
+    residual_now = loop.step_size * mean_error
+    assert float(residual_now.norm()) > 0.01
+    torch.testing.assert_close(loop.x - residual_now, start - Recording.total, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("compressor", sorted(COMPRESSORS))
@@ -134,7 +134,7 @@ def test_any_memory_of_the_registry_runs_in_the_loop(memory: str) -> None:
     assert torch.isfinite(loop.x).all()
     assert loop.x.abs().max() > 0
     if memory != "none":
-        assert owed(group[0].memory) > 0
+        assert residual_size(group[0].memory) > 0
 
 
 def test_a_run_is_its_seed() -> None:

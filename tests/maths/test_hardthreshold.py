@@ -70,7 +70,7 @@ def test_the_rule_takes_k_from_the_whole_model() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_learnt_threshold_is_one_for_the_model_and_sends_what_was_asked(size: int) -> None:
+def test_the_learned_threshold_is_one_for_the_model_and_sends_what_was_asked(size: int) -> None:
     """Over layers, buckets and ranks that differ in magnitude, d/CF elements a rank."""
     steps, cf = 4, 20.0
 
@@ -110,7 +110,7 @@ def learn(codec: WarmedThreshold, x: Tensor, *cfs: float) -> None:
     codec.commit()
 
 
-def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
+def test_the_mean_of_the_kth_largest_magnitudes_is_learned_and_stored() -> None:
     codec, levels = WarmedThreshold(steps=3), []
     for step in range(4):
         x = vector("gauss", 30_000, step) * (1.2**step)
@@ -129,7 +129,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     again = WarmedThreshold(steps=3)
     again.load_state_dict(state)
     assert torch.equal(again.compress(x, 20.0, KEY, torch.float32).values, sent)
-    # Another CF is learned anew; until a step is known, a bucket sends its share.
+    # Another CF is learned again; until a step is known, a bucket sends its share.
     assert codec.compress(x, 10.0, KEY, torch.float32).values.numel() == 100
     learn(codec, vector("gauss", 30_000, 1), 10.0, 20.0)
     assert codec.compress(
@@ -137,7 +137,7 @@ def test_the_mean_of_the_kth_largest_magnitudes_is_learnt_and_kept() -> None:
     ).values.numel() == pytest.approx(3000, rel=0.01)
 
 
-def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_states_are_named_and_older_ones_are_learned_again(caplog: pytest.LogCaptureFixture) -> None:
     codec = WarmedThreshold()
     for state in ({"a": torch.ones(3)}, {"4.0": torch.ones(2)}):
         with pytest.raises(
@@ -145,11 +145,11 @@ def test_wrong_states_are_named_and_older_ones_are_learnt_anew(caplog: pytest.Lo
         ):
             codec.load_state_dict(state)
     codec.load_state_dict({"0/1000/10.0": torch.ones(2)})
-    assert "bucket 0/1000/10.0 is of an older version and is learned anew" in caplog.text
+    assert "bucket 0/1000/10.0 is of an older version and is learned again" in caplog.text
     assert codec.state_dict() == {}
 
 
-def test_a_step_that_does_not_count_teaches_nothing() -> None:
+def test_nothing_is_learned_from_a_rolled_back_step() -> None:
     codec = WarmedThreshold(steps=1)
     codec.observe(vector("gauss", 100), (10.0,))
     codec.learn(codec.figures())

@@ -62,7 +62,7 @@ def test_impossible_k_is_refused(k: int) -> None:
         select_top(torch.ones(10), k)
 
 
-def test_energy_tells_overflow_from_infinity() -> None:
+def test_energy_distinguishes_overflow_from_infinity() -> None:
     assert energy(torch.full((10,), 1e25)) == pytest.approx(1e51)
     assert not math.isfinite(energy(torch.tensor([1.0, math.inf])))
     assert math.isnan(energy(torch.tensor([1.0, math.nan])))
@@ -72,7 +72,7 @@ def test_energy_tells_overflow_from_infinity() -> None:
 @pytest.mark.parametrize("bits", range(1, 9))
 @settings(deadline=None, max_examples=30)
 @given(data=st.data(), n=st.integers(0, 60))
-def test_packed_codes_come_back_in_real_bits(bits: int, data: st.DataObject, n: int) -> None:
+def test_packing_is_lossless_and_takes_the_declared_bits(bits: int, data: st.DataObject, n: int) -> None:
     values = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=n, max_size=n))
     packed = pack(torch.tensor(values, dtype=torch.int64), bits)
     assert packed.dtype == torch.uint8
@@ -82,7 +82,7 @@ def test_packed_codes_come_back_in_real_bits(bits: int, data: st.DataObject, n: 
 
 @settings(deadline=None, max_examples=30)
 @given(values=st.lists(st.integers(0, 2), max_size=40))
-def test_packed_trits_come_back(values: list[int]) -> None:
+def test_packing_trits_is_lossless(values: list[int]) -> None:
     packed = pack_trits(torch.tensor(values, dtype=torch.int8))
     assert packed.numel() == trit_bytes(len(values)) == math.ceil(len(values) / 5)
     assert unpack_trits(packed, len(values)).tolist() == values
@@ -99,7 +99,7 @@ def test_impossible_widths_are_refused(bits: int) -> None:
     levels=st.lists(st.one_of(st.just(0), st.integers(-200, 200)), min_size=1, max_size=80),
     zeros=st.integers(0, 5000),
 )
-def test_elias_code_comes_back(levels: list[int], zeros: int) -> None:
+def test_elias_coding_is_lossless(levels: list[int], zeros: int) -> None:
     expected = torch.tensor([*levels, *([0] * zeros), levels[0]])
     assert torch.equal(decode(encode(expected), expected.numel()), expected)
 

@@ -1,4 +1,4 @@
-"""Which backend runs, and that nothing stands in its way: no numba, no place for a cache, a wrong name."""
+"""Which backend runs: without numba, without a cache folder, with a wrong name."""
 
 import importlib
 import os
@@ -57,14 +57,14 @@ def test_a_wrong_choice_is_named(undecided: pytest.MonkeyPatch) -> None:
         use("fast")  # type: ignore[arg-type]
 
 
-def test_numba_is_loaded_when_needed_and_not_missed() -> None:
+def test_numba_is_loaded_only_when_needed() -> None:
     """Loading takes half a second that the controller and the command line need not spend."""
     code = "import gravac.kernels as k, gravac.compressors; print('numba' in sys.modules); "
     code += "sys.modules['numba'] = None; print(k.warm(), k.select_top(torch.arange(9.0), 2))"
     assert python(code, GRAVAC_KERNELS="auto") == "False\nreference tensor([7, 8])\n"
 
 
-def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
+def test_a_broken_numba_is_an_error_only_when_asked_for(
     undecided: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -81,7 +81,7 @@ def test_a_numba_that_does_not_work_is_gone_round_unless_it_was_demanded(
         use("cpu")
 
 
-def test_triton_is_loaded_for_gpus_only_and_not_missed(
+def test_triton_is_loaded_only_for_gpus(
     undecided: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Loading takes half a second, and importing it fails wherever there is no wheel."""
@@ -101,13 +101,13 @@ def test_triton_is_loaded_for_gpus_only_and_not_missed(
         use("cuda")
 
 
-def test_plain_torch_is_plain_torch_on_gpus_too(undecided: pytest.MonkeyPatch) -> None:
+def test_reference_runs_no_triton_on_gpus(undecided: pytest.MonkeyPatch) -> None:
     undecided.setattr(backend, "_gpu", None)
     undecided.setenv("GRAVAC_KERNELS", "reference")
     assert not backend.gpu_kernels(torch.device("cuda"))
 
 
-def test_a_place_for_the_cache_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache_folder_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read-only installation without a home: numba finds no locator and says so with a RuntimeError."""
     monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
 

@@ -48,7 +48,7 @@ def test_they_compile_without_a_gpu() -> None:
     python("tests/support/maths/compile_kernels.py")
 
 
-def test_the_benchmark_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_benchmark_reports_a_missing_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["cuda.py"])
     with pytest.raises(SystemExit, match="needs a CUDA GPU, and torch sees none here"):

@@ -33,7 +33,7 @@ def test_noise_is_the_same_everywhere(n: int, seed: int) -> None:
         assert torch.equal(noise(n + 7, seed, HOST)[:n], drawn)
 
 
-def test_noise_is_uniform_and_its_neighbors_know_nothing_of_it() -> None:
+def test_noise_is_uniform_and_independent_of_its_neighbors() -> None:
     n, limit = 200_000, 4.5
     drawn = noise(n, 3, HOST).double()
     for share in (0.001, 0.0625, 0.5):
@@ -66,7 +66,7 @@ def test_distinct_places(numel: int, count: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("numel", "count"), [(6, 2), (1100, 220), (1500, 150)])
-def test_every_place_and_every_pair_is_as_likely(numel: int, count: int) -> None:
+def test_all_places_and_pairs_are_equally_likely(numel: int, count: int) -> None:
     """Sums of squared deviations (chi-square) of places, and of distances of pairs, over many seeds."""
     rounds = 2000
     times = torch.zeros(numel, dtype=torch.float64)
@@ -124,7 +124,7 @@ SEEDS = st.sampled_from([0, 1, 12345, 2**31 - 1]) | st.integers(0, 2**31 - 1)
     ranks=st.integers(1, 9) | st.just(1000),
     seed=SEEDS,
 )
-def test_there_and_back(places: set[int], ranks: int, seed: int) -> None:
+def test_dealing_and_its_inverse(places: set[int], ranks: int, seed: int) -> None:
     given_ = torch.tensor(sorted(places), dtype=torch.int32)
     order, counts = everywhere(lambda: deal(given_, ranks, seed))
     assert sorted(order.tolist()) == list(range(len(places)))

@@ -1,4 +1,4 @@
-"""Places in about the bits that their entropy needs, in a size known beforehand; the same bytes on every backend."""
+"""Packed positions: about as many bits as their entropy, a size known beforehand, equal bytes on every backend."""
 
 import math
 
@@ -20,7 +20,7 @@ def some(numel: int, count: int, seed: int) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=80)
 @given(data=st.data(), numel=st.integers(0, 3000), seed=st.integers(0, 10**6), wide=st.booleans())
-def test_places_come_back(data: st.DataObject, numel: int, seed: int, wide: bool) -> None:
+def test_packing_positions_is_lossless(data: st.DataObject, numel: int, seed: int, wide: bool) -> None:
     count = data.draw(st.integers(0, numel) | st.integers(0, min(numel, 20)))
     indices = some(numel, count, seed).to(torch.int64 if wide else torch.int32)
     packed = everywhere(lambda: pack_positions(indices, numel))
@@ -52,7 +52,7 @@ def test_no_more_bits_than_promised(ratio: int) -> None:
 @given(
     bits=st.integers(1, 31), n=st.sampled_from([0, 1, 2, 7, 8, 9, 31, 100, 20_001]), seed=st.integers(0, 1000)
 )
-def test_wide_codes_come_back(bits: int, n: int, seed: int) -> None:
+def test_packing_wide_codes_is_lossless(bits: int, n: int, seed: int) -> None:
     codes = torch.randint(1 << bits, (n,), generator=torch.Generator().manual_seed(seed)).int()
     packed = everywhere(lambda: pack_wide(codes, bits))
     assert packed.numel() == packed_bytes(n, bits)

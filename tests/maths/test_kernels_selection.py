@@ -38,10 +38,10 @@ def test_the_largest_are_taken_and_zeros_left(
     indices, values, left = everywhere(run)
     assert torch.equal(indices, by_sorting(x, k))
     assert torch.equal(values.view(torch.int32), x[indices.long()].view(torch.int32))
-    owed = x.clone()
+    residual = x.clone()
     if clear:
-        owed[indices.long()] = 0.0
-    assert torch.equal(left.view(torch.int32), owed.view(torch.int32))
+        residual[indices.long()] = 0.0
+    assert torch.equal(left.view(torch.int32), residual.view(torch.int32))
 
 
 @settings(deadline=None, max_examples=60)
@@ -78,17 +78,17 @@ def test_buffers_are_filled_in_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])
-def test_the_tally_of_another_tensor_is_refused_and_nothing_is_lost(name: str) -> None:
+def test_the_tally_of_another_tensor_is_refused_and_changes_nothing(name: str) -> None:
     """Too many candidates would write past the buffers; too few would send rubbish."""
     x, few, many = vector(1000, 1, "normal"), vector(1000, 2, "normal") * 1e6, torch.zeros(1000)
     with on(name):  # type: ignore[arg-type]
         for other in (few, many, x[:800], x * 2):
             left = x.clone()
-            with pytest.raises(ValueError, match="counted is not of this tensor"):
+            with pytest.raises(ValueError, match="hint is of another tensor"):
                 take_top(left, 400, tally(other), clear=True)
             assert torch.equal(left, x)
         empty = Tally(torch.zeros(4096, dtype=torch.int64), torch.zeros(4096, dtype=torch.float64))
-        with pytest.raises(ValueError, match="counted is not of this tensor"):
+        with pytest.raises(ValueError, match="hint is of another tensor"):
             take_top(x.clone(), 4, empty)
 
 

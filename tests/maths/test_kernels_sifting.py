@@ -1,4 +1,4 @@
-"""A guess saves counting and never changes a result: the same sums, the same k elements, or an honest "off"."""
+"""A predicted threshold saves counting and never changes a result: equal sums, equal elements, or None."""
 
 import math
 
@@ -89,7 +89,7 @@ def test_a_histogram_gives_a_guess_of_the_right_size() -> None:
 
 
 @pytest.mark.parametrize(("level", "why"), [(1e30, "nothing is so large"), (1e-30, "all are")])
-def test_a_guess_that_is_far_off_says_so_and_is_mended(level: float, why: str) -> None:
+def test_a_wrong_guess_is_reported_and_corrected(level: float, why: str) -> None:
     x = vector(5000, 1, "normal")
     with on("cpu"):
         sifter = at(Sifter(50, 5000), level)
@@ -117,7 +117,7 @@ def test_candidates_of_another_tensor_are_not_used() -> None:
         assert torch.equal(take_top(other, 10, sifted)[0], take_top(other, 10)[0])
 
 
-def test_it_refuses_what_it_cannot_do() -> None:
+def test_unsupported_input_is_refused() -> None:
     g, out = torch.ones(8), torch.empty(8)
     with pytest.raises(ValueError, match="no guess yet"):
         Sifter(1, 8).sift(g, None, out)

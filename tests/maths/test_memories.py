@@ -75,12 +75,12 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
             after = memory.state_dict()
             assert {n for n, t in after.items() if t.any()} == {n for n, t in owed_before.items() if t.any()}
             assert all(torch.equal(after[n], owed_before[n]) for n in after if n in owed_before)
-    owed = memory.state_dict()
+    residual = memory.state_dict()
     for name in SIZES:
-        assert torch.equal(went[name] + owed.get(name, torch.zeros(SIZES[name])), came[name])
+        assert torch.equal(went[name] + residual.get(name, torch.zeros(SIZES[name])), came[name])
 
 
-def test_a_dense_step_sends_what_is_owed_and_then_owes_nothing() -> None:
+def test_a_dense_step_sends_the_residual_and_leaves_none() -> None:
     memory = ResidualMemory()
     first = step(memory, ONE, gradients(1), 100.0)
     assert memory.has_residual(ONE[0])
@@ -105,7 +105,7 @@ def test_state_moves_to_other_buckets_and_back() -> None:
     assert other.nbytes() == 2 * 4 * sum(SIZES.values())
 
 
-def test_rescale_multiplies_what_is_owed() -> None:
+def test_rescale_multiplies_the_residual() -> None:
     memory = ResidualMemory()
     step(memory, ONE, gradients(3), 50.0)
     before = memory.state_dict()
@@ -127,7 +127,7 @@ def test_state_of_another_model_is_named() -> None:
 
 
 @pytest.mark.parametrize("old", [1, 2, 3, 8])
-def test_resharding_conserves_what_is_owed_to_the_model(old: int) -> None:
+def test_resharding_conserves_the_mean_residual(old: int) -> None:
     states = [{"a": torch.randn(30), **({"b": torch.randn(7)} if rank else {})} for rank in range(old)]
     new = reshard(states)
     for name in new:
@@ -194,7 +194,7 @@ def test_a_bucket_that_changes_late_in_a_step_does_not_lose_the_drafts_of_the_ot
     memory.update(bucket(1, "b", "c"), codec, None)
     memory.commit()
     memory.compensate(bucket(0, "a"), torch.ones(30))
-    memory.update(bucket(0, "a"), codec, None)  # all sent: nothing owed
+    memory.update(bucket(0, "a"), codec, None)  # all sent: no residual
     memory.compensate(bucket(1, "c"), torch.ones(120))  # bucket 1 is another one now
     memory.update(bucket(1, "c"), codec, None)
     memory.commit()

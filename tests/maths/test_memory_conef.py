@@ -1,4 +1,4 @@
-"""What is claimed of contractive memories: error of mean zero, noise, convergence, bytes. Numbers: ConEF."""
+"""The claims of contractive memories: error of mean zero, noise, convergence, bytes. Numbers from ConEF."""
 
 import re
 
@@ -107,7 +107,7 @@ def test_the_others_converge_there(memory: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["topk", "blockrandomk"])
-def test_error_feedback_follows_sgd_exactly_but_for_what_is_owed(codec: str) -> None:
+def test_error_feedback_follows_sgd_exactly_except_for_the_residual(codec: str) -> None:
     """x_T = x_0 - Σ η mean(g) + η mean(e_T)."""
     virtual, x = follow("residual", codec, seed=0)
     assert float((virtual - x).abs().max()) < 1e-4
@@ -244,7 +244,7 @@ def test_bytes_saved_are_those_promised(text: str, saved: float) -> None:
 
 @pytest.mark.parametrize("numel", [1, 7, 255, 256, 257, 300, 4096, 5003])
 @pytest.mark.parametrize("size", [0.1, 0.4, 1.0])
-def test_row_sketches_are_linear_balanced_and_settle(size: float, numel: int) -> None:
+def test_row_sketches_are_linear_and_balanced(size: float, numel: int) -> None:
     sketcher = RowSketch(size, 256, 0)
     rows, length, width = sketcher.shape(numel)
     assert 0 <= rows * length - numel < rows or length <= 256

@@ -75,7 +75,7 @@ def test_never_compressed_it_is_sgd_with_momentum_whatever_the_learning_rate_doe
         reference.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     assert not memory.has_residual(BUCKET)
-    assert memory.transforms  # so nobody may pass these steps by
+    assert memory.transforms  # so these steps must not be skipped
 
 
 def test_a_new_rate_and_a_new_loss_scale_are_different_things() -> None:
@@ -132,7 +132,7 @@ def test_gradients_are_clipped_by_parameter_before_they_are_added_up(ranks: int)
         sent = send(memory, g, number)
         u = 0.9 * u + clipped
         v = v + u - sent
-    assert float(v.norm()) > 2 * limit  # what is owed is not clipped
+    assert float(v.norm()) > 2 * limit  # the residual is not clipped
     state = memory.state_dict()
     torch.testing.assert_close(torch.cat([state["x"], state["y"]]), v, rtol=1e-4, atol=1e-5)
 
@@ -144,7 +144,7 @@ def test_clipping_survives_any_finite_gradient(size: float) -> None:
     assert float(p[:30].norm()) == pytest.approx(min(2.0, size * math.sqrt(30)), rel=1e-5)
 
 
-def test_momentum_that_alone_overflows_is_given_up() -> None:
+def test_momentum_that_alone_overflows_is_dropped() -> None:
     """Else the same step would be non-finite for ever: m u + v leaves float32, whatever the gradient."""
     memory = build("momentum:momentum=0.99")
     memory.load_state_dict({"x": torch.full((30,), 9e36), "::velocity/x": torch.full((30,), 3.4e38)})
@@ -169,7 +169,7 @@ def test_momentum_goes_where_residuals_go() -> None:
     assert convert(residual, build("momentum")).state_dict().keys() == {"x", "y"}
     send(one, gradient(5), 5, cf=1.0)
     assert one.state_dict().keys() == {"::velocity/x", "::velocity/y"}
-    assert convert(one, build("none")).state_dict() == {}  # momentum is not owed
+    assert convert(one, build("none")).state_dict() == {}  # momentum is no residual
     with pytest.raises(ValueError, match="residual of '::velocity/x' must be a 1-D float tensor"):
         one.load_state_dict({"::velocity/x": torch.zeros(2, 2)})
     one.load_state_dict({"::velocity/x": torch.zeros(3)})

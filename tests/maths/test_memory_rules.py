@@ -1,4 +1,4 @@
-"""What must happen to what is owed when something else changes: learning rate, loss scale, clipping, micro-steps."""
+"""What happens to the residual when something else changes: learning rate, loss scale, clipping, micro-steps."""
 
 import pytest
 import torch
@@ -69,8 +69,8 @@ def test_a_loss_scale_that_changes_and_overflows_changes_nothing(text: str) -> N
         assert torch.equal(send(scaled, scale * gradient(number), number) / scale, expected)
 
 
-def test_clip_before_adding_what_is_owed() -> None:
-    """The other order loses what it cuts off: then sent + owed is no longer what came in."""
+def test_clip_before_adding_the_residual() -> None:
+    """The other order loses what it cuts off: then sent + residual is no longer what came in."""
 
     def clip(x: Tensor) -> Tensor:
         return x * min(1.0, 5.0 / float(x.norm()))
@@ -79,26 +79,26 @@ def test_clip_before_adding_what_is_owed() -> None:
     for number in range(20):
         came += clip(gradient(number))
         went += send(memory, clip(gradient(number)), number)
-    owed = memory.state_dict()["x"]
-    torch.testing.assert_close(went + owed, came, rtol=1e-5, atol=1e-5)
-    assert float(owed.norm()) > 5.0  # clipping p would have cut most of this off
+    residual = memory.state_dict()["x"]
+    torch.testing.assert_close(went + residual, came, rtol=1e-5, atol=1e-5)
+    assert float(residual.norm()) > 5.0  # clipping p would have cut most of this off
 
 
 @pytest.mark.parametrize("text", ["residual", "conef", "conef-sketch", "momentum"])
 def test_accumulated_micro_steps_are_one_step(text: str) -> None:
-    """The memory takes part once, in the step that synchronizes, with the summed gradient. Offering what is owed in
+    """The memory takes part once, in the step that synchronizes, with the summed gradient. Adding the residual in
     each micro-step would count it several times."""
     memory = build(text)
     send(memory, gradient(0), 0)
-    owed = memory.compensate(BUCKET, torch.zeros(N)).clone()
+    residual = memory.compensate(BUCKET, torch.zeros(N)).clone()
     memory.rollback()
     total = sum((gradient(number) for number in (1, 2, 3)), torch.zeros(N))
-    torch.testing.assert_close(memory.compensate(BUCKET, total), total + owed)
+    torch.testing.assert_close(memory.compensate(BUCKET, total), total + residual)
 
 
 @pytest.mark.parametrize("text", ["residual", "partial", "conef", "conef-sketch", "iconef-v2"])
 def test_codec_and_cf_may_change_between_steps(text: str) -> None:
-    """What is owed does not depend on what it was left out by."""
+    """A residual does not depend on the codec that left it out."""
     memory, net = build(text), torch.zeros(N)
     for number, (name, cf) in enumerate(
         [("topk", 10.0), ("randomk", 3.0), ("int8", 1.0), ("blockrandomk", 50.0)] * 5
@@ -109,14 +109,14 @@ def test_codec_and_cf_may_change_between_steps(text: str) -> None:
         net += gradient(number) - codec.decode(payload)
         memory.update(BUCKET, codec, payload)
         memory.commit()
-    owed = memory.compensate(BUCKET, torch.zeros(N), whole=True)
+    residual = memory.compensate(BUCKET, torch.zeros(N), whole=True)
     if memory.exact:
-        torch.testing.assert_close(owed, net, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(residual, net, rtol=1e-4, atol=1e-4)
     elif text == "conef-sketch":  # the same sketch, not the same residual
         fresh = build(text)
         fresh.load_state_dict({"x": net})
         torch.testing.assert_close(
-            owed, fresh.compensate(BUCKET, torch.zeros(N), whole=True), rtol=1e-4, atol=1e-4
+            residual, fresh.compensate(BUCKET, torch.zeros(N), whole=True), rtol=1e-4, atol=1e-4
         )
     else:  # twenty roundings, each of 0.4 % energy at most
-        assert float((owed - net).norm()) < 0.1 * float(net.norm())
+        assert float((residual - net).norm()) < 0.1 * float(net.norm())

@@ -29,7 +29,7 @@ from tests.support.maths.memory_steps import (
 
 ALL = [*EXAMPLES, *sorted(set(MEMORIES) - {text.partition(":")[0] for text in EXAMPLES})]
 EXACT = [text for text in ALL if MEMORIES[text.partition(":")[0]].exact]
-OWING = [text for text in ALL if text != "none"]
+WITH_RESIDUAL = [text for text in ALL if text != "none"]
 plans = st.lists(
     st.tuples(st.sampled_from([1.0, 2.0, 9.0, 100.0]), st.booleans(), st.booleans()), min_size=1, max_size=8
 )
@@ -50,7 +50,7 @@ def used(text: str, steps: int = 3) -> Memory:
 @settings(deadline=None, max_examples=15)
 @given(plan=plans)
 def test_exact_memories_lose_nothing(text: str, plan: list[tuple[float, bool, bool]]) -> None:
-    """Sent + owed = what came in, which ``Inflow`` works out beside the memory."""
+    """Sent + residual = what came in, which ``Inflow`` computes beside the memory."""
     memory = build(text)
     inflow = Inflow(memory)
     net = {name: torch.zeros(n, dtype=torch.float64) for name, n in SIZES.items()}
@@ -62,9 +62,9 @@ def test_exact_memories_lose_nothing(text: str, plan: list[tuple[float, bool, bo
             inflow.keep(grads, sent, dense=cf == 1.0)
         for name in SIZES if keep else ():
             net[name] += came[name] - sent[name].double()
-    owed = residuals(memory)
+    residual = residuals(memory)
     for name in SIZES:
-        left = owed.get(name, torch.zeros(SIZES[name])).double()
+        left = residual.get(name, torch.zeros(SIZES[name])).double()
         torch.testing.assert_close(left, net[name], rtol=1e-5, atol=1e-3)
 
 
@@ -121,7 +121,7 @@ def test_state_is_plain_tensors_and_resuming_is_exact(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_a_dense_step_sends_all_that_is_owed(text: str) -> None:
+def test_a_dense_step_sends_the_whole_residual(text: str) -> None:
     memory = used(text)
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
     before = offers(memory, ONE, whole=True)
@@ -135,9 +135,9 @@ def test_a_dense_step_sends_all_that_is_owed(text: str) -> None:
         assert memory.state_dict() == {}
 
 
-@pytest.mark.parametrize("text", OWING)
-def test_dense_steps_that_hold_back_a_share_pay_off_what_is_owed(text: str) -> None:
-    """Without ``whole``: the share offered is gone from what is owed, in the same sense as ``whole`` would send it."""
+@pytest.mark.parametrize("text", WITH_RESIDUAL)
+def test_dense_steps_that_hold_back_a_share_empty_the_residual(text: str) -> None:
+    """Without ``whole``: the share offered is gone from the residual, in the same sense as ``whole`` would send it."""
     memory, codec = used(text), build_codec("topk")
     total, paid = offers(memory, ONE, whole=True), torch.zeros(sum(SIZES.values()))
     zeros = {name: torch.zeros(n) for name, n in SIZES.items()}
@@ -150,7 +150,7 @@ def test_dense_steps_that_hold_back_a_share_pay_off_what_is_owed(text: str) -> N
         memory.update(ONE[0], codec, None)
         memory.commit()
         inflow.keep(zeros, zeros, dense=True)
-    # conef:beta=0.5 rounds what it holds back at each step, by an int8 step of at most 2 % of what is owed.
+    # conef:beta=0.5 rounds what it holds back at each step, by an int8 step of at most 2 % of the residual.
     tolerance = 5.0 if text == "conef:beta=0.5" else 1e-2
     torch.testing.assert_close(paid, flat(ONE[0], total), rtol=1e-3, atol=tolerance)
 
@@ -161,7 +161,7 @@ def test_rescaling_by_a_power_of_two_is_exact(text: str, factor: float) -> None:
     memory = used(text)
     before = offers(memory, ONE)
     memory.rescale(factor)
-    assert equal(offers(memory, ONE), {name: owed * factor for name, owed in before.items()})
+    assert equal(offers(memory, ONE), {name: residual * factor for name, residual in before.items()})
     memory.rescale(1 / factor, names=("a", "d"))  # one group of the optimizer alone
     after = offers(memory, ONE)
     for name in SIZES:
@@ -195,7 +195,7 @@ def test_bytes_are_those_really_held(text: str) -> None:
         assert memory.nbytes() > 0
 
 
-@pytest.mark.parametrize("text", OWING)
+@pytest.mark.parametrize("text", WITH_RESIDUAL)
 @pytest.mark.parametrize("huge", [3e38, torch.inf, torch.nan])
 def test_an_overflown_memory_costs_one_step_and_not_the_job(
     text: str, huge: float, caplog: pytest.LogCaptureFixture
@@ -215,11 +215,11 @@ def test_an_overflown_memory_costs_one_step_and_not_the_job(
     assert skipped <= 1
     assert memory.dropped == skipped
     assert ("overflowed and is dropped" in caplog.text) == bool(skipped)
-    assert all(owed.isfinite().all() for owed in offers(memory, ONE).values())
+    assert all(residual.isfinite().all() for residual in offers(memory, ONE).values())
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_an_update_nobody_asked_for_changes_nothing(text: str) -> None:
+def test_an_update_without_compensate_changes_nothing(text: str) -> None:
     """The agent sends nothing and calls ``update`` when encoding failed, perhaps before anything was compensated."""
     memory, codec = used(text), build_codec("topk")
     before = memory.state_dict()
@@ -237,8 +237,8 @@ class Undecodable(TopK):
         raise RuntimeError("cannot decode")
 
 
-@pytest.mark.parametrize("text", OWING)
-def test_a_failing_update_keeps_what_was_owed(text: str) -> None:
+@pytest.mark.parametrize("text", WITH_RESIDUAL)
+def test_a_failing_update_keeps_the_residual(text: str) -> None:
     memory, codec = used(text), Undecodable()
     before, gradient = memory.state_dict(), flat(ONE[0], gradients(9))
     payload = codec.compress(memory.compensate(ONE[0], gradient), 5.0, Key(0, 9, 0, 0), torch.float32)
@@ -259,10 +259,12 @@ def test_gradients_of_any_dtype(text: str, dtype: torch.dtype) -> None:
         payload = codec.compress(p, 5.0, Key(0, number, 0, 0), torch.bfloat16)
         memory.update(one, codec, payload)
         memory.commit()
-    assert all(owed.dtype == torch.float32 for name, owed in memory.state_dict().items() if "::" not in name)
+    assert all(
+        residual.dtype == torch.float32 for name, residual in memory.state_dict().items() if "::" not in name
+    )
 
 
-@pytest.mark.parametrize("text", OWING)
+@pytest.mark.parametrize("text", WITH_RESIDUAL)
 def test_another_world_size_conserves_the_mean(text: str) -> None:
     ranks = [build(text) for _ in range(3)]
     for rank, memory in enumerate(ranks):
@@ -274,16 +276,18 @@ def test_another_world_size_conserves_the_mean(text: str) -> None:
         name: sum((offers(memory, ONE, whole=True)[name].double() for memory in ranks), torch.zeros(n)) / 3
         for name, n in SIZES.items()
     }
-    for name, owed in offers(new, TWO, whole=True).items():
-        torch.testing.assert_close(owed.double(), mean[name], rtol=1e-5, atol=1e-4)
+    for name, residual in offers(new, TWO, whole=True).items():
+        torch.testing.assert_close(residual.double(), mean[name], rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("new", OWING)
-@pytest.mark.parametrize("old", OWING)
-def test_another_memory_takes_over_what_is_owed(old: str, new: str) -> None:
+@pytest.mark.parametrize("new", WITH_RESIDUAL)
+@pytest.mark.parametrize("old", WITH_RESIDUAL)
+def test_another_memory_takes_over_the_residual(old: str, new: str) -> None:
     before = used(old)
     after = convert(before, build(new))
-    if "sketch" in new:  # then what is owed is kept as its sketch; dense back again must find the same sketch
+    if (
+        "sketch" in new
+    ):  # then the residual is stored as its sketch; dense back again must find the same sketch
         again = convert(convert(after, build("residual")), build(new))
         torch.testing.assert_close(
             flat(ONE[0], offers(again, ONE)), flat(ONE[0], offers(after, ONE)), rtol=1e-5, atol=1e-3
@@ -291,20 +295,20 @@ def test_another_memory_takes_over_what_is_owed(old: str, new: str) -> None:
         return
     assert equal(residuals(after), residuals(before))
     moving = {name: u for name, u in after.state_dict().items() if name.startswith(VELOCITY)}
-    assert bool(moving) == (before.transforms and after.transforms)  # momentum is not owed
+    assert bool(moving) == (before.transforms and after.transforms)  # momentum is no residual
     assert all(torch.equal(u, before.state_dict()[name]) for name, u in moving.items())
     if not before.transforms:
         assert equal(offers(after, ONE, whole=True), offers(before, ONE, whole=True))
 
 
-def test_no_memory_refuses_to_take_over_what_is_owed() -> None:
+def test_no_memory_refuses_a_residual() -> None:
     with pytest.raises(ValueError, match="memory='none' cannot hold the residual"):
         convert(used("conef-sketch"), build("none"))
     convert(build("residual"), build("none"))
 
 
 @pytest.mark.parametrize("text", ALL)
-def test_what_is_held_back_is_owed(text: str) -> None:
+def test_what_is_held_back_is_in_the_residual(text: str) -> None:
     """If the step counts, and only then; on top of what the step itself leaves; and it goes out with a dense step."""
     plain, holding, rolled = used(text), used(text), used(text)
     excess = flat(ONE[0], gradients(77))

@@ -88,7 +88,7 @@ def test_sixteen_equal_rank_1_matrices_come_back_exactly(scale: float) -> None:
                 )
 
 
-def test_powersgd_changes_rank_and_keeps_what_it_knows() -> None:
+def test_powersgd_keeps_its_factors_when_the_rank_changes() -> None:
     aggregator, one = PowerSGD(ALONE), bucket(0, (40, 60))
     x = gradient(0, 0, one)
     for step, (cf, rank) in enumerate(((4.0, 6), (24.0, 1), (8.0, 3), (4.0, 6))):
@@ -98,7 +98,7 @@ def test_powersgd_changes_rank_and_keeps_what_it_knows() -> None:
         assert aggregator.state_dict()["p0.0"].shape == (60, rank)
 
 
-def test_what_a_rank_owes_is_smallest_by_its_own_reconstruction() -> None:
+def test_the_residual_is_smallest_by_a_ranks_own_reconstruction() -> None:
     ranks = run(2, "powersgd", 1)
     for number, one in enumerate(BUCKETS):
         own = aggregated = 0.0

@@ -60,7 +60,7 @@ def test_the_gain_is_never_too_high(values: list[float], cf: float) -> None:
 
 
 def quantiles(name: str, n: int) -> Tensor:
-    """``n`` numbers that lie as the law says, without luck."""
+    """``n`` numbers spread exactly as the law says, not at random."""
     share = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     if name == "gauss":
         return (math.sqrt(2) * torch.erfinv(2 * share - 1)).float()
@@ -180,7 +180,7 @@ def test_wire_bytes_are_the_codecs() -> None:
     assert LADDER[-1] == 1000.0
 
 
-def test_nothing_and_not_a_number() -> None:
+def test_empty_and_non_finite_tensors() -> None:
     for empty in (torch.zeros(10), torch.empty(0)):
         found = spectrum(empty)
         assert found.gain(10.0) is None

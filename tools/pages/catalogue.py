@@ -46,7 +46,9 @@ def _anchor(entry: Entry) -> str:
 
 
 def _section(entry: Entry) -> str:
-    paragraphs = [_text(paragraph) for paragraph in (entry.summary, *entry.details.split("\n\n"))]
+    paragraphs = [
+        _text(paragraph) for paragraph in (entry.summary, *entry.details.split("\n\n")) if paragraph
+    ]
     facts = [f"- Source: {_text(entry.source)}.", f"- Use: {_use(entry)}"]
     for word, held in (("Is", True), ("Is not", False)):
         if entries.traits(entry, held):

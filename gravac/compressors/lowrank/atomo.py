@@ -1,4 +1,4 @@
-"""Spectral ATOMO: each singular value is sent or not, at random, with the right mean and the least variance."""
+"""Spectral ATOMO: each singular value is sent or not, at random, unbiased and with the least variance."""
 
 from dataclasses import replace
 
@@ -13,11 +13,12 @@ from gravac.kernels import noise
 
 
 class Atomo(LowRank):
-    """Singular value i is sent with probability p_i, divided by it; Σ p_i = r per matrix, p_i ∝ σ_i up to 1.
+    """Sends each singular value at random: unbiased, with the least variance for the size.
 
-    Sends r terms of a + b values on average and 4 bytes a matrix for how many there are. A draw may come out empty; to
-    draw again until it does not (as public code does) would bias it. ``E‖C(x) - x‖² = Σ σ_i² (1/p_i - 1)``, at most
-    what equal probabilities give, ``(min(a, b)/r - 1) ‖x‖²``.
+    Singular value i is sent with probability p_i and divided by it; Σ p_i = r per matrix, p_i ∝ σ_i up to 1. That is r
+    terms of a + b values on average, and 4 bytes per matrix for their count. A draw may be empty; drawing again until
+    it is not, as public code does, would bias it. ``E‖C(x) - x‖² = Σ σ_i² (1/p_i - 1)``, at most what equal
+    probabilities give, ``(min(a, b)/r - 1) ‖x‖²``.
     """
 
     name = "atomo"
@@ -96,10 +97,16 @@ class Atomo(LowRank):
 
 
 def water_filling(values: Tensor, budget: float) -> Tensor:
-    """Probabilities ``p`` that minimize Σ v²/p with Σ p = ``budget`` and p <= 1: ``min(1, c·v)`` for the right c.
+    """Returns the probabilities ``p`` that minimize Σ v²/p with Σ p = ``budget`` and p <= 1.
 
-    ``values``: at least 0, the last dimension is one problem, shape ``(…, m)``. Where fewer than ``budget`` values are
-    positive, those have p = 1; zeros have p = 0.
+    They are ``min(1, c·v)`` for the right c (Wang et al. 2018, ATOMO, algorithm 1).
+
+    Args:
+        values: At least 0, shape ``(…, m)``; the last dimension is one problem.
+        budget: Sum of the probabilities. Where fewer than ``budget`` values are positive, those have p = 1.
+
+    Returns:
+        The shape and dtype of ``values``; 0 where a value is 0.
     """
     wide = values.double()
     ordered = wide.sort(-1, descending=True).values

@@ -1,4 +1,4 @@
-"""A flat tensor seen as the matrices it is made of: which are worth a low rank, and of which rank."""
+"""A flat tensor as the matrices it is made of: which are worth a low rank, and of which rank."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,15 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Matrices of one shape, worked on as a batch: ``rows × columns`` of rank ``rank``, at these places of the flat
-    tensor. ``numbers``: which tensors they are."""
+    """Matrices of one shape, processed as a batch.
+
+    Args:
+        rows: Rows of each matrix.
+        columns: Columns of each matrix.
+        rank: Rank of the factors.
+        offsets: Where each matrix begins in the flat tensor.
+        numbers: Which of the tensors they are.
+    """
 
     rows: int
     columns: int
@@ -27,35 +34,36 @@ class Group:
         return len(self.offsets) * self.rank * (self.rows + self.columns)
 
     def stack(self, flat: Tensor) -> Tensor:
-        """The matrices as float32, shape ``(count, rows, columns)``; a copy."""
+        """Returns the matrices as float32 of shape ``(count, rows, columns)``; a copy."""
         size = self.rows * self.columns
         pieces = [flat[offset : offset + size] for offset in self.offsets]
         return torch.stack(pieces).float().view(-1, self.rows, self.columns)
 
     def add(self, matrices: Tensor, out: Tensor, scale: float) -> None:
-        """``out += scale · matrices`` at their places."""
+        """Adds matrices to a flat tensor at their positions: ``out += scale · matrices``."""
         for offset, matrix in zip(self.offsets, matrices, strict=True):
             out[offset : offset + matrix.numel()].add_(matrix.flatten().to(out.dtype), alpha=scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a flat tensor is sent: groups of matrices by factors, and stretches ``(offset, length)`` as they are."""
+    """How a flat tensor is sent: groups of matrices as factors, and ranges ``(offset, length)`` as they are."""
 
     groups: tuple[Group, ...]
     dense: tuple[tuple[int, int], ...]
 
     @property
     def dense_numel(self) -> int:
+        """Elements sent as they are."""
         return sum(length for _, length in self.dense)
 
     def gather_dense(self, flat: Tensor) -> Tensor:
-        """What is sent as it is, shape ``(dense_numel,)``; a copy."""
+        """Returns the elements that are sent as they are, shape ``(dense_numel,)``; a copy."""
         pieces = [flat[offset : offset + length] for offset, length in self.dense]
         return torch.cat(pieces) if pieces else flat.new_empty(0)
 
     def add_dense(self, values: Tensor, out: Tensor, scale: float) -> None:
-        """``out += scale · values`` at their places."""
+        """Adds values to a flat tensor at the ranges sent as they are: ``out += scale · values``."""
         pieces = torch.split(values, [length for _, length in self.dense])
         for (offset, length), piece in zip(self.dense, pieces, strict=True):
             out[offset : offset + length].add_(piece.to(out.dtype), alpha=scale)
@@ -65,10 +73,16 @@ class Geometry:
 def geometry(
     shapes: tuple[tuple[int, ...], ...], cf: float, saving: float = 1.0, fixed: int | None = None
 ) -> Geometry:
-    """Matrices are ``shape[0] × the rest``, of the largest rank that reaches ``cf``, at least 1, or of ``fixed`` rank.
+    """Chooses what of a flat tensor is sent as factors.
 
-    Tensors of fewer than two dimensions, and those whose factors would not be more than ``saving`` times smaller, are
-    sent as they are.
+    Matrices are ``shape[0] × the rest``. Tensors of fewer than two dimensions, and those whose factors would not be
+    more than ``saving`` times smaller, are sent as they are.
+
+    Args:
+        shapes: Shapes of the tensors, in order.
+        cf: The CF asked for; the rank is the largest that reaches it, at least 1.
+        saving: How many times smaller factors must be.
+        fixed: A fixed rank instead of the one that ``cf`` asks for.
     """
     groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     dense: list[tuple[int, int]] = []
@@ -92,14 +106,19 @@ def geometry(
 
 
 def square(numel: int) -> tuple[int, int]:
-    """The two factors of ``numel`` nearest each other: the matrix a flat tensor of unknown shape is taken for."""
+    """Returns the two factors of ``numel`` nearest each other: the matrix that a flat tensor of unknown shape is
+    taken for.
+    """
     rows = next(rows for rows in range(math.isqrt(numel), 0, -1) if numel % rows == 0)
     return rows, numel // rows
 
 
 def halves(factors: Tensor, groups: Sequence[Group]) -> Iterator[tuple[Group, Tensor, Tensor]]:
-    """Each group with its left ``(count, rows, rank)`` and right ``(count, rank, columns)`` factors, from a flat
-    tensor that holds them one after the other."""
+    """Splits a flat tensor of factors by group.
+
+    Yields:
+        Each group with its left factors ``(count, rows, rank)`` and its right ones ``(count, rank, columns)``.
+    """
     at = 0
     for group in groups:
         count, rank = len(group.offsets), group.rank

@@ -1,4 +1,4 @@
-"""Best low-rank approximation: the largest singular values with their vectors."""
+"""Truncated SVD: the best low-rank approximation, as two factors per matrix."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from gravac.compressors.quantize.quantizer import ROUNDED
 
 
 class LowRank(Compressor):
-    """Sends two thin factors in place of each matrix; vectors and small matrices as they are.
+    """Base of codecs that send two thin factors per matrix, and vectors and small matrices as they are.
 
     A codec that was not ``fitted`` to shapes takes the flat tensor for one matrix, as square as its size allows.
     """
@@ -29,22 +29,25 @@ class LowRank(Compressor):
         return other
 
     def geometry(self, numel: int, cf: float) -> Geometry:
-        """What is sent how. Raises ValueError if the codec was fitted to another size."""
+        """Returns what is sent how. Raises ValueError if the codec was fitted to another size."""
         shapes = self._shapes or (square(numel),)
         if sum(math.prod(shape) for shape in shapes) != numel:
             raise ValueError(f"{self.name} was fitted to tensors of shapes {shapes}, not to {numel} elements")
         return geometry(shapes, cf)
 
     def least_share(self, numel: int, cf: float) -> float:
-        """Smallest rank / full rank of all matrices: the share of a matrix's energy that its rank keeps at least."""
+        """Returns the smallest rank / full rank of all matrices: the least share of a matrix's energy that its
+        rank keeps.
+        """
         groups = self.geometry(numel, cf).groups
         return min((group.rank / min(group.rows, group.columns) for group in groups), default=1.0)
 
 
 class SVD(LowRank):
-    """Rank r per matrix a×b: r(a + b) values, the singular values folded into the left factor.
+    """Sends the largest singular values of each matrix with their vectors: the best approximation of that rank.
 
-    A projection; nothing of that rank is closer. ``‖x - C(x)‖² <= (1 - r/min(a, b)) ‖x‖²``.
+    Rank r of an a×b matrix takes r(a + b) values; the singular values are folded into the left factor. A projection.
+    ``‖x - C(x)‖² <= (1 - r/min(a, b)) ‖x‖²``.
     """
 
     name = "svd"

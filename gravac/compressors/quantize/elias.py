@@ -15,10 +15,11 @@ from gravac.kernels.elias import chain, glue, omega, omega_at_every_bit, stream
 
 
 class EliasQSGD(QSGD):
-    """QSGD's levels; for each one that is not zero: omega(gap since the last), 1 bit of sign, omega(level).
+    """QSGD with Elias coding: zeros cost next to nothing, so few levels and the l2 norm make small payloads.
 
-    4 bytes a block and as many bits as the levels need. ``bits`` sets how many levels there are, as in QSGD, not what
-    they cost: with the l2 norm the CF asked for is exceeded, by how much is known after.
+    For each level that is not zero: omega(gap since the last one), 1 sign bit, omega(level). 4 bytes per block, and as
+    many bits as the levels need. ``bits`` sets how many levels there are, as in QSGD, not what they cost: with the l2
+    norm the CF asked for is exceeded, by how much is known afterwards.
     """
 
     name = "qsgd-elias"
@@ -61,7 +62,14 @@ class EliasQSGD(QSGD):
 
 
 def encode(levels: Tensor) -> Tensor:
-    """The code of whole numbers of shape ``(n,)``: uint8 bits, a multiple of 8 of them, none if all are zero."""
+    """Encodes whole numbers.
+
+    Args:
+        levels: Shape ``(n,)``.
+
+    Returns:
+        uint8 bits, a multiple of 8 of them; none if all levels are zero.
+    """
     places = levels.nonzero().squeeze(1)
     found = levels[places].long()
     gaps = torch.diff(places, prepend=places.new_full((1,), -1))
@@ -70,7 +78,18 @@ def encode(levels: Tensor) -> Tensor:
 
 
 def decode(bits: Tensor, numel: int) -> Tensor:
-    """Inverse of ``encode``: int64 levels of shape ``(numel,)``. Raises ValueError for bits that are no such code."""
+    """Decodes what ``encode`` made.
+
+    Args:
+        bits: uint8, shape ``(t,)``.
+        numel: Levels to return.
+
+    Returns:
+        int64 of shape ``(numel,)``.
+
+    Raises:
+        ValueError: The bits are no such code.
+    """
     end = bits.numel()
     number, following = omega_at_every_bit(bits)
     sign_at = following  # ... of the symbol whose gap begins at p; its level begins one further

@@ -1,4 +1,4 @@
-"""Natural compression: every element becomes a power of two, up or down at random."""
+"""Natural compression: every element becomes a power of two, rounded up or down at random."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from gravac.kernels import noise, pack, packed_bytes, unpack
 
 
 class _Range(NamedTuple):
-    """Exponents that have a code; 0 codes zero, the last code everything non-finite."""
+    """Exponents that have a code. Code 0 is zero, the last one everything non-finite."""
 
     lowest: int
     highest: int
@@ -26,10 +26,12 @@ _RANGES = {8: _Range(-109, 16), 9: _Range(-126, 127)}
 
 
 class Natural(Quantizer):
-    """Between 2^a and 2^(a+1), the upper one with probability ``|x|/2^a - 1``: ``E‖C(x) - x‖² <= ‖x‖²/8``.
+    """Rounds every element to a power of two, up or down at random.
 
-    ``bits=8``: n bytes, a sign and 7 bits of exponent, 2^-109 to 2^16; smaller elements become 0 or 2^-109, with the
-    right mean; larger ones become 2^16 and the rest stays owed. ``bits=9``: all exponents of float32.
+    Between 2^a and 2^(a+1) it takes the upper one with probability ``|x|/2^a - 1``: ``E‖C(x) - x‖² <= ‖x‖²/8``.
+
+    ``bits=8``: n bytes, a sign and 7 bits of exponent, 2^-109 to 2^16. Smaller elements become 0 or 2^-109, with the
+    right mean; larger ones become 2^16 and the rest stays in the residual. ``bits=9``: all exponents of float32.
     """
 
     name = "natural"

@@ -20,11 +20,12 @@ _LADDER = (4, 3, 2)
 
 
 class NUQSGD(Quantizer):
-    """Levels 0, 2^-s, …, 1/2, 1 of the l2 norm, s = 2^(bits-1) - 2; rounded at random to a neighbor.
+    """Rounds every element at random to a level: 0, 2^-s, …, 1/2 or 1 times the l2 norm of its block, s = 2^(bits-1) -
+    2.
 
-    ceil(bits·n/8) bytes and 4 a block. Error: between levels one eighth of x² at most, below the lowest
-    ``r·(2^-s - r)``; by Cauchy-Schwarz, with ``c = 2^-s √B``, at most ``2c²/9 + 1/8`` for c < 9/4, else ``c - 1``,
-    times ``‖x‖²`` (never above the paper's bound).
+    ceil(bits·n/8) bytes, and 4 per block. Error: at most one eighth of x² between levels, ``r·(2^-s - r)`` below the
+    lowest; by Cauchy-Schwarz, with ``c = 2^-s √B``, at most ``2c²/9 + 1/8`` for c < 9/4, else ``c - 1``, times ``‖x‖²``
+    (never above the paper's bound).
     """
 
     name = "nuqsgd"
@@ -36,7 +37,7 @@ class NUQSGD(Quantizer):
         self.bits, self.block = chosen_bits(self.name, bits, _LADDER), chosen_block(self.name, block)
 
     def width(self, cf: float) -> int:
-        """Bits an element at that CF."""
+        """Returns the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:

@@ -1,4 +1,4 @@
-"""QSGD, and int8 and int4: every element becomes a whole number of steps of its block's norm."""
+"""QSGD, int8 and int4: every element becomes a whole number of steps of its block's norm, rounded at random."""
 
 import math
 
@@ -30,10 +30,11 @@ _LADDER = (8, 4, 3, 2)
 
 
 class QSGD(Quantizer):
-    """s = 2^(bits-1) - 1 levels each side: ceil(bits·n/8) bytes and 4 a block.
+    """Rounds every element at random to a whole number of steps of its block's norm.
 
-    ``bits``: 8, 4, 3 or 2; not given, the CF asked for decides. ``norm``: linf (far smaller error) or l2 (the paper's).
-    ``block``: elements that share a norm. ``E‖C(x) - x‖² <= min(B/4s², √B/s) ‖x‖²`` with B the block.
+    s = 2^(bits-1) - 1 steps on each side: ceil(bits·n/8) bytes, and 4 per block. ``bits``: 8, 4, 3 or 2; by default the
+    CF asked for decides. ``norm``: linf (far smaller error) or l2 (the paper's). ``block``: elements that share a norm.
+    ``E‖C(x) - x‖² <= min(B/4s², √B/s) ‖x‖²`` with B the block.
     """
 
     name = "qsgd"
@@ -48,7 +49,7 @@ class QSGD(Quantizer):
         self.norm, self.block = norm, chosen_block(self.name, block)
 
     def width(self, cf: float) -> int:
-        """Bits an element at that CF."""
+        """Returns the bits per element at that CF."""
         return self.bits or mildest(_LADDER, cf)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
@@ -72,14 +73,14 @@ class QSGD(Quantizer):
         return self.scaled(payload, unpack(payload.parts[1], payload.numel, bits).float() - _steps(bits))
 
     def quantize(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
-        """Norms of the blocks, and each element's level in [-s, s] as int16, shape ``(n,)``."""
+        """Returns the norm of each block, and each element's level in [-s, s] as int16 of shape ``(n,)``."""
         rows = blocked(x, self.block)
         scales = row_scales(rows, self.norm)
         levels = stochastic_round(relative(rows, scales) * _steps(self.width(cf)), key.own_seed())
         return scales, levels.flatten()[: x.numel()].to(torch.int16)
 
     def scaled(self, payload: Payload, levels: Tensor) -> Tensor:
-        """Elements of these levels."""
+        """Returns the elements that these levels stand for."""
         share = levels / _steps(self.width(payload.cf))
         return share * spread(payload.parts[0], self.block, payload.numel)
 
@@ -93,7 +94,10 @@ def _steps(bits: int) -> int:
 
 
 class Int8(QSGD):
-    """127 steps of the block's largest magnitude, blocks of 256: variance at most 0.4 % of ``‖x‖²``, CF 3.94."""
+    """QSGD with 8 bits and blocks of 256: accurate enough to store an error memory.
+
+    127 steps of the block's largest magnitude: variance at most 0.4 % of ``‖x‖²``, CF 3.94.
+    """
 
     name = "int8"
     source = "Dettmers 2016, 8-bit approximations for parallelism; Alistarh et al. 2017, lemma 3.1 with the max norm"
@@ -104,7 +108,10 @@ class Int8(QSGD):
 
 
 class Int4(QSGD):
-    """7 steps of the block's largest magnitude, blocks of 32: variance at most 16.3 % of ``‖x‖²``, CF 6.4."""
+    """QSGD with 4 bits and blocks of 32: accurate enough to store an error memory.
+
+    7 steps of the block's largest magnitude: variance at most 16.3 % of ``‖x‖²``, CF 6.4.
+    """
 
     name = "int4"
     source = Int8.source

@@ -20,50 +20,53 @@ ROUNDED = Traits(
     selector=False,
     projection=False,
 )
-"""Traits of a stochastic quantizer with its own scale: others say where they differ."""
+"""Traits of a stochastic quantizer that sends its scale; others state where they differ."""
 
 
 class Quantizer(Compressor):
-    """Decodes to a whole tensor."""
+    """A codec that decodes to a whole tensor. Subclasses implement ``decode`` instead of ``decompress``."""
 
     @abstractmethod
     def decode(self, payload: Payload) -> Tensor:
-        """The decoded tensor, float32, shape ``(n,)``."""
+        """Returns the decoded tensor, float32 of shape ``(n,)``."""
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         out.add_(self.decode(payload).to(out.dtype), alpha=scale)
 
 
 def mildest(ladder: tuple[int, ...], cf: float) -> int:
-    """The most bits of a descending ``ladder`` with 32 / bits >= ``cf``, else the fewest."""
+    """Returns the most bits of a descending ``ladder`` with 32 / bits >= ``cf``, else the fewest."""
     return next((bits for bits in ladder if 32 / bits >= cf), ladder[-1])
 
 
 def chosen_bits(name: str, bits: int | None, ladder: tuple[int, ...]) -> int | None:
-    """``bits`` as given by a user. Raises ValueError if it is not on the ladder."""
+    """Checks the ``bits`` that a user gave. Raises ValueError if they are not on the ladder."""
     if bits is not None and bits not in ladder:
         raise ValueError(f"{name}: bits={bits} must be one of {', '.join(map(str, ladder))}")
     return bits
 
 
 def chosen_block(name: str, block: int) -> int:
-    """``block`` as given by a user. Raises ValueError if no tensor can be cut that way."""
+    """Checks the ``block`` that a user gave. Raises ValueError if it is below 1."""
     if block < 1:
         raise ValueError(f"{name}: block={block} must be at least 1 element")
     return block
 
 
 def spread(scales: Tensor, block: int, numel: int) -> Tensor:
-    """Each block's scale for each of its elements, shape ``(numel,)``."""
+    """Returns each block's scale for each of its elements, shape ``(numel,)``."""
     return torch.repeat_interleave(scales, min(block, numel))[:numel]
 
 
 _AT_ONCE = 1 << 16
-"""Elements summed at a time on a CPU, so that what is in between stays in its cache."""
+"""Elements summed at a time on a CPU, so that intermediate results stay in its cache."""
 
 
 class PerTensor(Quantizer):
-    """A quantizer that is ``fitted`` to tensors of known sizes; not fitted, the flat tensor counts as one."""
+    """A quantizer with scales per tensor: layers differ in magnitude, and a DDP bucket holds several.
+
+    It is ``fitted`` to tensors of known sizes; otherwise the flat tensor counts as one.
+    """
 
     _numels: tuple[int, ...] = ()
 
@@ -74,22 +77,31 @@ class PerTensor(Quantizer):
         return other
 
     def numels(self, numel: int) -> tuple[int, ...]:
-        """Sizes of the tensors that have a scale of their own. Raises ValueError if it was fitted to others."""
+        """Returns the sizes of the tensors that have a scale. Raises ValueError if the codec was fitted to others."""
         if sum(self._numels) not in (0, numel):
             raise ValueError(f"{self.name} was fitted to tensors of {self._numels} elements, not to {numel}")
         return self._numels or (numel,)
 
     def pieces(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Views of ``x``, one a tensor."""
+        """Returns views of ``x``, one per tensor."""
         return torch.split(x, list(self.numels(x.numel())))
 
     def spread(self, scales: Tensor, numel: int) -> Tensor:
-        """Each tensor's scale for each of its elements."""
+        """Returns each tensor's scale for each of its elements."""
         counts = torch.tensor(self.numels(numel), device=scales.device)
         return torch.repeat_interleave(scales, counts, output_size=numel)
 
     def choose(self, upper: Tensor, high: Tensor, low: Tensor) -> Tensor:
-        """Each tensor's ``high`` where ``upper`` (bool, shape ``(n,)``), else its ``low``: float32, shape ``(n,)``."""
+        """Returns each tensor's ``high`` where ``upper`` is True, else its ``low``.
+
+        Args:
+            upper: bool, shape ``(n,)``.
+            high: One value per tensor.
+            low: One value per tensor.
+
+        Returns:
+            float32 of shape ``(n,)``.
+        """
         out = torch.empty(upper.numel(), device=upper.device)
         for piece, which, one, other in zip(self.pieces(out), self.pieces(upper), high, low, strict=True):
             torch.where(which, one, other, out=piece)
@@ -97,7 +109,7 @@ class PerTensor(Quantizer):
 
 
 def summed(x: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Sum of ``of(x)`` in float64, shape ``()``: a float32 sum of finite elements could overflow."""
+    """Returns the sum of ``of(x)`` in float64, shape ``()``: a float32 sum of finite elements could overflow."""
     size = _AT_ONCE if x.device.type == "cpu" else x.numel()
     total = of(x[:size]).double().sum()
     for part in x[size:].split(size):

@@ -11,11 +11,11 @@ from gravac.kernels import pack, packed_bytes, unpack
 
 
 class ScaledSign(PerTensor):
-    """``C(x) = (‖x‖₁ / n) · sign(x)`` of each tensor, sign(0) = +1: ceil(n/8) bytes and 4 a tensor, a CF of nearly 32
-    whatever is asked.
+    """Sends the sign of every element, and the mean magnitude of each tensor.
 
-    A projection on the sign vectors, so ``‖x - C(x)‖² = ‖x‖² - ‖x‖₁²/n`` for a tensor, at most ``(1 - 1/n) ‖x‖²`` with
-    n the largest tensor.
+    ``C(x) = (‖x‖₁ / n) · sign(x)`` for each tensor, sign(0) = +1: ceil(n/8) bytes and 4 per tensor, a CF of nearly 32
+    whatever is asked for. A projection on the sign vectors, so ``‖x - C(x)‖² = ‖x‖² - ‖x‖₁²/n`` for a tensor, at most
+    ``(1 - 1/n) ‖x‖²`` with n the largest tensor.
     """
 
     name = "scaledsign"
@@ -35,7 +35,7 @@ class ScaledSign(PerTensor):
         return self.choose(unpack(signs, payload.numel, 1).bool(), scales, -scales)
 
     def scales(self, x: Tensor) -> Tensor:
-        """Mean magnitude of each tensor, float32."""
+        """Returns the mean magnitude of each tensor, float32."""
         return torch.stack([(summed(piece, torch.abs) / piece.numel()).float() for piece in self.pieces(x)])
 
     def bound(self, numel: int, cf: float) -> Bound:
@@ -43,10 +43,10 @@ class ScaledSign(PerTensor):
 
 
 class OneBit(PerTensor):
-    """A tensor's elements >= 0 become their mean, the others theirs: ceil(n/8) bytes and 8 a tensor.
+    """1-bit SGD: the elements >= 0 of each tensor become their mean, and so do the others.
 
-    A projection that never loses more than the scaled sign does, ``‖x - C(x)‖² <= (1 - 1/n) ‖x‖²`` with n the largest
-    tensor.
+    ceil(n/8) bytes and 8 per tensor. A projection that never loses more than the scaled sign does, ``‖x - C(x)‖² <= (1
+    - 1/n) ‖x‖²`` with n the largest tensor.
     """
 
     name = "onebit"
@@ -73,7 +73,7 @@ class OneBit(PerTensor):
 
 
 def _means(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the elements below zero and of the others, float32; a NaN makes both NaN."""
+    """Means of the elements below zero and of the others, float32; a NaN makes both NaN."""
     above = positive.count_nonzero()
     low = summed(x, lambda part: part.clamp_max(0)) / (x.numel() - above).clamp_min(1)
     high = summed(x, lambda part: part.clamp_min(0)) / above.clamp_min(1)

@@ -1,4 +1,4 @@
-"""TernGrad: every element becomes -s, 0 or +s, at random with the right mean."""
+"""TernGrad: every element becomes -s, 0 or +s, at random and unbiased."""
 
 import math
 from dataclasses import replace
@@ -12,10 +12,10 @@ from gravac.kernels import noise, pack, pack_trits, packed_bytes, trit_bytes, un
 
 
 class TernGrad(PerTensor):
-    """s = max |x| of each tensor; ``C(x) = s · sign(x) · b`` with P(b = 1) = |x| / s.
+    """Rounds every element at random to -s, 0 or +s, with s the largest magnitude of its tensor.
 
-    ceil(n/4) + 4 bytes a tensor, or ceil(n/5) + 4 in base 3. ``E‖C(x) - x‖² = s‖x‖₁ - ‖x‖²``, at most
-    ``(√n - 1)/2 · ‖x‖²``. ``base3``: five digits to a byte in place of four.
+    ``C(x) = s · sign(x) · b`` with P(b = 1) = |x| / s. ``E‖C(x) - x‖² = s‖x‖₁ - ‖x‖²``, at most ``(√n - 1)/2 · ‖x‖²``.
+    ceil(n/4) bytes and 4 per tensor. ``base3``: five digits per byte instead of four, so ceil(n/5) bytes.
     """
 
     name = "terngrad"
@@ -48,7 +48,7 @@ class TernGrad(PerTensor):
         return (codes.float() - 1) * self.spread(scales, n)
 
     def clipped(self, x: Tensor) -> Tensor:
-        """``x`` as float32, clipped to ``clip`` standard deviations of its tensor if so set."""
+        """Returns ``x`` as float32, clipped to ``clip`` standard deviations of its tensor if that is set."""
         x = x.float()
         if self.clip is None:
             return x
@@ -58,11 +58,11 @@ class TernGrad(PerTensor):
         return torch.where(limit > 0, x.clamp(-limit, limit), x)
 
     def scales(self, x: Tensor) -> Tensor:
-        """Largest magnitude of each tensor, float32."""
+        """Returns the largest magnitude of each tensor, float32."""
         return torch.stack([piece.abs().amax() for piece in self.pieces(x)])
 
     def ternary(self, x: Tensor, scales: Tensor, key: Key) -> Tensor:
-        """-1, 0 or 1 for each element, int8; ``scales`` at least the largest magnitudes."""
+        """Returns -1, 0 or 1 for each element, int8. ``scales`` must be at least the largest magnitudes."""
         spread = self.spread(scales, x.numel())
         chance = torch.where(spread > 0, x.abs() / spread, 0.0)
         on = noise(x.numel(), key.own_seed(), x.device) < chance
@@ -73,7 +73,10 @@ class TernGrad(PerTensor):
 
 
 class ClippedTernGrad(TernGrad):
-    """TernGrad of ``x`` clipped to ±clip·σ (2.5 by default): far less variance, at the price of a bias."""
+    """TernGrad of gradients clipped to a few standard deviations: far less variance, but biased.
+
+    ``clip``: standard deviations of each tensor, 2.5 by default.
+    """
 
     name = "terngrad-clipped"
     source = "Wen et al. 2017, TernGrad, gradient clipping"

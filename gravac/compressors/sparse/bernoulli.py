@@ -1,4 +1,4 @@
-"""Uniform sparsification: every element is sent with probability p = 1 / CF, by a mask all ranks draw alike."""
+"""Uniform sparsification: every element is sent with probability p = 1 / CF, by a mask that all ranks draw alike."""
 
 from dataclasses import replace
 
@@ -10,10 +10,11 @@ from gravac.compressors.sparse.selector import PLAIN, Selector
 
 
 class Bernoulli(Selector):
-    """About n / CF values, no positions: the size is random but the same on all ranks, so values are all-reduced.
+    """Sends every element with probability 1 / CF, by a mask that all ranks draw alike.
 
+    About n / CF values and no positions. The size is random but the same on all ranks, so values are all-reduced.
     Unscaled, for error feedback: ``E ||x - C(x)||² = (1 - p) ||x||²``. Nested: a stronger CF keeps those of the mask
-    whose draw is small enough. A mask that came out empty sends one zero, since no collective takes nothing.
+    whose draw is small enough. An empty mask sends one zero, because no collective takes nothing.
     """
 
     name = "bernoulli"
@@ -87,7 +88,10 @@ class Bernoulli(Selector):
 
 
 class UnbiasedBernoulli(Bernoulli):
-    """Divided by p: unbiased, ``E ||x - C(x)||² = (1/p - 1) ||x||²``. Use it without error feedback."""
+    """Uniform sparsification divided by p: unbiased, for training without error feedback.
+
+    ``E ||x - C(x)||² = (1/p - 1) ||x||²``.
+    """
 
     name = "bernoulli-unbiased"
     traits = replace(Bernoulli.traits, unbiased=True, projection=False)

@@ -1,4 +1,4 @@
-"""Hard threshold: send every element of magnitude λ or more. λ is fixed, or learned in the first steps."""
+"""Hard threshold: sends every element of magnitude λ or more. λ is fixed, or learned in the first steps."""
 
 import logging
 import math
@@ -19,14 +19,16 @@ from gravac.kernels.histogram import count
 
 
 class HardThreshold(Thresholded):
-    """``|x| >= threshold`` (in gradient units); without one, λ = 1 / (2 √k) with k = d / CF.
+    """Sends every element of magnitude λ or more, however many those are.
 
-    d is the size of the whole model, so that λ is the same in all buckets and on all ranks; a codec that was not fitted
-    to a model takes the tensor for all of it.
+    ``threshold``: λ in gradient units. Without one, λ = 1 / (2 √k) with k = d / CF. d is the size of the whole model,
+    so that λ is the same in all buckets and on all ranks; a codec that was not given a model takes the tensor as the
+    model.
 
-    An *absolute* compressor, ``||x - C(x)||² <= n λ²`` whatever x is: over a whole run it has the smallest total
-    error of all sparsifiers with the same number of elements (Sahu et al.). Its price: the CF is an outcome,
-    not a knob, and λ depends on the gradient's scale. The rule presumes gradients averaged over ranks and unscaled.
+    An *absolute* compressor, ``||x - C(x)||² <= n λ²`` whatever x is: over a whole run it has the smallest total error
+    of all sparsifiers with the same number of elements (Sahu et al.). In return, the CF is an outcome and not a
+    setting, and λ depends on the scale of the gradient. The rule assumes gradients that are averaged over ranks and not
+    scaled.
     """
 
     name = "hardthreshold"
@@ -45,7 +47,7 @@ class HardThreshold(Thresholded):
         return other
 
     def level(self, numel: int, cf: float) -> float:
-        """λ in force."""
+        """Returns the λ in force."""
         if self.threshold is not None:
             return self.threshold
         return 0.5 / math.sqrt(kept_count(self._model or numel, cf))
@@ -61,7 +63,7 @@ class HardThreshold(Thresholded):
         return Payload(parts, support, payload.numel, cf, payload.key)
 
     def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
-        # The rule read backwards gives the count a fixed λ stands for.
+        # Inverting the rule gives the count that a fixed λ corresponds to.
         count = (
             kept_count(numel, cf) if self.threshold is None else min(numel, round(0.25 / self.threshold**2))
         )
@@ -72,33 +74,40 @@ class HardThreshold(Thresholded):
 
 
 _SHIFT = 20
-"""Bits of a float32 below those that say its bin: 8 bins an octave."""
+"""Bits of a float32 below those that number its bin: 8 bins per octave."""
 _FINITE = 0x7F800000 >> _SHIFT
 """Bins of finite magnitudes."""
 REACH = 8
-"""Bins on each side of a known level that a window covers: an octave."""
+"""Bins on each side of a level that a window covers: an octave."""
 
 
 def magnitude_histogram(x: Tensor) -> Tensor:
-    """Elements of ``x`` (finite, shape ``(n,)``) by bin of their magnitude, ascending; int64 of shape ``(2048,)``."""
+    """Returns the elements of ``x`` (finite, shape ``(n,)``) by magnitude bin, ascending; int64 of shape
+    ``(2048,)``.
+    """
     return count(x.detach().float().contiguous()).view(-1, 2).sum(1)
 
 
 def kth_magnitude(counts: Tensor, k: int) -> float:
-    """About the ``k``-th largest magnitude of those counted."""
+    """Returns about the ``k``-th largest of the counted magnitudes."""
     return _level(counts.tolist(), 0, 0.0, k)
 
 
 def histogram_window(counts: Tensor, about: float) -> list[float]:
-    """Elements above all bins near ``about``, then those in each of these bins, ascending: 1 + 2 · REACH numbers."""
+    """Returns the part of a histogram near the level ``about``, as 1 + 2 · REACH numbers.
+
+    The first is the count above the window, then the counts of its bins, ascending.
+    """
     first = _first(about)
     near = counts[first : first + 2 * REACH]
     return [float(counts[first + 2 * REACH :].sum()), *map(float, near.tolist())]
 
 
 def kth_magnitude_in_window(window: Sequence[float], about: float, k: int) -> float:
-    """``kth_magnitude`` from one window, or the sum or mean of several, near the same level.
-    The result lies inside the window."""
+    """Returns what ``kth_magnitude`` does, from a window near ``about``, or from the sum or mean of several.
+
+    The result lies inside the window.
+    """
     return _level(window[1:], _first(about), window[0], k)
 
 
@@ -117,13 +126,13 @@ def _level(counts: Sequence[float], first: int, above: float, k: int) -> float:
 
 
 def _first(about: float) -> int:
-    """The lowest bin of the window about a level."""
+    """The lowest bin of the window near a level."""
     bits: int = struct.unpack("<I", struct.pack("<f", about))[0]
     return min(max(0, (bits >> _SHIFT) - REACH), _FINITE - 2 * REACH)
 
 
 def _edge(number: int) -> float:
-    """The lowest magnitude of a bin; of the first that is not finite, the largest that is."""
+    """The lowest magnitude of a bin; for the first bin that is not finite, the largest finite number."""
     bits = min(number << _SHIFT, (_FINITE << _SHIFT) - 1)
     (value,) = struct.unpack("<f", struct.pack("<I", bits))
     return float(value)
@@ -132,12 +141,12 @@ def _edge(number: int) -> float:
 log = logging.getLogger("gravac.compressors")
 
 _AT_ONCE = 2
-"""CFs that learn in one step: an exploring step measures two."""
+"""CFs that are learned in one step: an exploring step measures two."""
 _EACH = 2 + 2 * REACH
-"""Figures of each: the k-th largest magnitude of this rank, and a window of its histogram."""
+"""Figures per CF: the k-th largest magnitude of this rank, and a window of its histogram."""
 
 
-class _Known(NamedTuple):
+class _LearnedLevel(NamedTuple):
     """What was learned of one CF; equal on all ranks."""
 
     seen: int
@@ -149,17 +158,18 @@ class _Known(NamedTuple):
 
 
 class WarmedThreshold(HardThreshold):
-    """λ is the mean over ``steps`` steps of the magnitude that, on average over ranks, d / CF elements of a rank reach;
-    d is the size of the whole model.
+    """A hard threshold whose λ is learned in the first steps: the mean magnitude that d / CF elements of a rank reach.
 
-    All buckets and ranks use the same λ, one for each CF, kept in ``state_dict``. It needs no knowledge of the
-    gradient's scale. Each rank counts its elements by magnitude over all buckets of a step; at the end of the step the
-    counts are averaged over ranks and give λ for the next one. Only counts near the λ of the step before are exchanged.
-    So one more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket
-    sends its own n / CF largest elements; the agent only measures then, as its first step at a CF is dense.
+    λ is the mean over ``steps`` steps, and over ranks; d is the size of the whole model. All buckets and ranks use the
+    same λ, one per CF, stored in ``state_dict``. It needs no knowledge of the gradient's scale.
 
-    Under an error memory the residual goes on growing after a short warm-up, and more than d / CF elements are sent.
-    A longer one (``steps``, in the order of the CF) comes closer.
+    Each rank counts its elements by magnitude over all buckets of a step. At the end of the step the counts are
+    averaged over ranks and give λ for the next step. Only counts near the λ of the step before are exchanged, so one
+    more step comes first, whose λ is the mean of the ranks' own. During that step nothing is known, and a bucket sends
+    its own n / CF largest elements; the agent only measures then, because its first step at a CF is dense.
+
+    Under an error memory the residual goes on growing after a short warm-up, and more than d / CF elements are sent. A
+    longer one (``steps``, about as many as the CF) comes closer.
     """
 
     name = "hardthreshold-warmup"
@@ -170,13 +180,13 @@ class WarmedThreshold(HardThreshold):
             raise ValueError(f"hardthreshold-warmup: steps={steps} must be at least 1")
         super().__init__()
         self.steps = steps
-        self._learnt: dict[float, _Known] = {}  # by CF
-        self._drafts: dict[float, _Known] = {}
+        self._learned: dict[float, _LearnedLevel] = {}  # by CF
+        self._drafts: dict[float, _LearnedLevel] = {}
         self._counts: Tensor | None = None
         self._asked: tuple[float, ...] = ()
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
-        known = self._learnt.get(cf)
+        known = self._learned.get(cf)
         if known is not None:
             return survivors.above(known.last if known.seen < self.steps else known.total / known.seen)
         count = kept_count(survivors.x.numel(), cf)
@@ -192,7 +202,7 @@ class WarmedThreshold(HardThreshold):
         return Bound()  # λ is known only at run time
 
     def observe(self, x: Tensor, cfs: Sequence[float]) -> None:
-        learning = [cf for cf in cfs if cf not in self._learnt or self._learnt[cf].seen < self.steps]
+        learning = [cf for cf in cfs if cf not in self._learned or self._learned[cf].seen < self.steps]
         if learning:
             self._asked = tuple(learning[:_AT_ONCE])
             counts = magnitude_histogram(x)
@@ -203,7 +213,7 @@ class WarmedThreshold(HardThreshold):
         if self._counts is not None:
             for cf in self._asked:
                 found.append(kth_magnitude(self._counts, self._count(self._counts, cf)))
-                known = self._learnt.get(cf)
+                known = self._learned.get(cf)
                 found += histogram_window(self._counts, known.last) if known else [0.0] * (_EACH - 1)
         return found + [0.0] * (_AT_ONCE * _EACH - len(found))
 
@@ -212,15 +222,17 @@ class WarmedThreshold(HardThreshold):
             return
         for number, cf in enumerate(self._asked):
             own, *window = means[number * _EACH : (number + 1) * _EACH]
-            seen, total, last = self._learnt.get(cf, _Known(0, 0.0, 0.0))
+            seen, total, last = self._learned.get(cf, _LearnedLevel(0, 0.0, 0.0))
             level = (
                 kth_magnitude_in_window(window, last, self._count(self._counts, cf)) if last > 0.0 else own
             )
-            if own > 0.0 and level > 0.0:  # of zeros there is nothing to learn
-                self._drafts[cf] = _Known(seen + 1, total + level, level) if last else _Known(0, 0.0, level)
+            if own > 0.0 and level > 0.0:  # zeros teach nothing
+                self._drafts[cf] = (
+                    _LearnedLevel(seen + 1, total + level, level) if last else _LearnedLevel(0, 0.0, level)
+                )
 
     def commit(self) -> None:
-        self._learnt |= self._drafts
+        self._learned |= self._drafts
         self.rollback()
 
     def rollback(self) -> None:
@@ -228,25 +240,25 @@ class WarmedThreshold(HardThreshold):
         self._counts, self._asked = None, ()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learnt.items()}
+        return {repr(cf): torch.tensor(known, dtype=torch.float64) for cf, known in self._learned.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         learned = {}
         for cf, value in state.items():
             if cf.count("/") == 2:
-                log.warning("%s: λ of bucket %s is of an older version and is learned anew", self.name, cf)
+                log.warning("%s: λ of bucket %s is of an older version and is learned again", self.name, cf)
                 continue
             try:
                 seen, total, last = value.tolist()
-                learned[float(cf)] = _Known(int(seen), total, last)
+                learned[float(cf)] = _LearnedLevel(int(seen), total, last)
             except (AttributeError, TypeError, ValueError):
                 raise ValueError(
                     f"{self.name}: state of {cf!r} must be three numbers of a CF, got {value!r:.80}"
                 ) from None
-        self._learnt = learned
+        self._learned = learned
         self.rollback()
 
     @staticmethod
     def _count(counts: Tensor, cf: float) -> int:
-        """Elements a rank should send of the whole model."""
+        """Elements that a rank should send of the whole model."""
         return kept_count(int(counts.sum()), cf)

@@ -19,16 +19,16 @@ from gravac.kernels import distinct
 
 
 class SharedDraw(Selector):
-    """k = floor(n / CF) elements at positions that follow from the key, the same on every rank: 4k bytes.
+    """Base of codecs that send k = floor(n / CF) elements at positions that follow from the key: 4k bytes.
 
-    Nested: a stronger CF keeps a prefix of the same draw.
+    The positions are the same on every rank. Nested: a stronger CF keeps a prefix of the same draw.
     """
 
     traits = replace(PLAIN, linear=True)
 
     @abstractmethod
     def draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
-        """Positions, int32 or int64, shape ``(k,)``, no two equal."""
+        """Returns the positions, int32 or int64 of shape ``(k,)``, no two equal."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return (TensorSpec(dtype, kept_count(numel, cf)),)
@@ -53,7 +53,10 @@ class SharedDraw(Selector):
 
 
 class RandomK(SharedDraw):
-    """Drawn without replacement; unscaled, as error feedback needs it: ``E ||x - C(x)||² = (1 - k/n) ||x||²``."""
+    """Sends k = floor(n / CF) random elements at positions that all ranks know.
+
+    Drawn without replacement, and unscaled, as error feedback needs it: ``E ||x - C(x)||² = (1 - k/n) ||x||²``.
+    """
 
     name = "randomk"
     source = "Stich et al. 2018, Sparsified SGD with memory, definition 2.2"
@@ -63,9 +66,10 @@ class RandomK(SharedDraw):
 
 
 class UnbiasedRandomK(RandomK):
-    """Random-k times n/k: unbiased, ``E ||x - C(x)||² = (n/k - 1) ||x||²``. No contraction: use it without feedback.
+    """Random-k times n/k: unbiased, for training without error feedback.
 
-    The wire carries the values as they are; decoding multiplies.
+    ``E ||x - C(x)||² = (n/k - 1) ||x||²``, so it does not contract. The wire carries the values as they are; decoding
+    multiplies.
     """
 
     name = "randomk-unbiased"
@@ -80,7 +84,9 @@ class UnbiasedRandomK(RandomK):
 
 
 class Run(NamedTuple):
-    """``length`` neighbors of the tensor of ``numel`` elements that begins at ``offset``, from its place ``start``."""
+    """A run of ``length`` neighbors from element ``start`` of the tensor of ``numel`` elements that begins at
+    ``offset``.
+    """
 
     offset: int
     numel: int
@@ -92,12 +98,13 @@ class Run(NamedTuple):
 
 
 class BlockRandomK(SharedDraw):
-    """k = floor(n / CF) elements, of each tensor a run that goes round its end: copied, not gathered; only values sent.
+    """Block Random-k: sends one contiguous run of elements of each tensor, at positions that all ranks know.
 
-    As in ConEF's code every tensor has a block of its own: no layer waits for many steps and then comes whole. A tensor
-    of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally often. The start
-    is uniform over *all* places of the tensor; without going round, its ends would be sent less often. As Random-k:
-    ``E ||x - C(x)||² = (1 - k/n) ||x||²``. Not fitted to tensors, it takes the whole for one.
+    k = floor(n / CF) elements are copied, not gathered; only values are sent. Runs wrap around the end of their tensor.
+    As in ConEF's code, every tensor has its own block, so that no layer waits for many steps and then is sent
+    whole. A tensor of m elements gets m k / n of the k, rounded up or down at random, so every element is sent equally
+    often. The start is uniform over *all* positions of the tensor. As Random-k, ``E ||x - C(x)||² = (1 - k/n) ||x||²``.
+    Not fitted to tensors, it takes the whole as one.
     """
 
     name = "blockrandomk"
@@ -112,7 +119,7 @@ class BlockRandomK(SharedDraw):
             return self
         other = copy(self)
         other._numels = numels
-        # A stronger CF rounds the tensors' shares anew: its runs need not lie within the weaker one's.
+        # A stronger CF rounds the tensors' shares again, so its runs need not lie within the weaker one's.
         other.traits = replace(self.traits, nested=False)
         return other
 
@@ -143,7 +150,7 @@ class BlockRandomK(SharedDraw):
 
     @staticmethod
     def start(numel: int, key: Key) -> int:
-        """First position sent of a tensor that is alone, in [0, n)."""
+        """Returns the first position sent of a tensor that is alone, in [0, n)."""
         return kernels.run_start(numel, key.shared_seed())
 
     def _take(self, x: Tensor, runs: tuple[Run, ...]) -> Tensor:
@@ -164,7 +171,7 @@ class BlockRandomK(SharedDraw):
 
 @lru_cache(maxsize=256)  # asked for several times a step: to take, to add, to take off
 def _deal(numels: tuple[int, ...], count: int, seed: int) -> tuple[Run, ...]:
-    """A run of each tensor that gets any of the ``count``; systematic sampling, in exact integers."""
+    """Splits ``count`` elements among tensors: a run of each that gets any. Systematic sampling in exact integers."""
     total, offset, runs = sum(numels), 0, []
     shift = _draw(seed, "shares") % total
     for number, numel in enumerate(numels):
@@ -180,7 +187,10 @@ def _draw(seed: int, what: object) -> int:
 
 
 class UnbiasedBlockRandomK(BlockRandomK):
-    """Block Random-k times n/k: unbiased, ``E ||x - C(x)||² = (n/k - 1) ||x||²``. Use it without error feedback."""
+    """Block Random-k times n/k: unbiased, for training without error feedback.
+
+    ``E ||x - C(x)||² = (n/k - 1) ||x||²``.
+    """
 
     name = "blockrandomk-unbiased"
     traits = replace(BlockRandomK.traits, unbiased=True, projection=False)

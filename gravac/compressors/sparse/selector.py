@@ -1,4 +1,4 @@
-"""What all codecs share that send some elements as they are."""
+"""The base classes of selectors: codecs that send some elements as they are."""
 
 from abc import abstractmethod
 
@@ -17,14 +17,14 @@ PLAIN = Traits(
     selector=True,
     projection=True,
 )
-"""Traits of Top-k: other selectors say where they differ."""
+"""Traits of Top-k; other selectors state where they differ."""
 
 
 class Selector(Compressor):
-    """The payload's values belong to ``support``; everything is done on those few elements."""
+    """A codec whose payload has values and their positions, ``support``; all work is done on those few elements."""
 
     def weight(self, payload: Payload) -> float:
-        """What decoding multiplies the values by: 1, but in unbiased codecs."""
+        """Returns the factor by which decoding multiplies values: 1, except in unbiased codecs."""
         return 1.0
 
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
@@ -46,15 +46,15 @@ class Selector(Compressor):
 
 
 class Indexed(Selector):
-    """Values and their positions; as many as ``choose`` finds.
+    """A selector that sends values with their positions, for the elements that ``choose`` finds.
 
-    Where that number is known beforehand, positions take about the bits that their entropy needs (``pack_positions``:
-    at most 2 + log2(CF) bits each, or one bit for each of the n); else they are int32.
+    Where their number is known beforehand, positions take about as many bits as their entropy (``pack_positions``: at
+    most 2 + log2(CF) bits each, or one bit for each of the n elements). Otherwise they are int32.
     """
 
     @abstractmethod
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        """Positions to send of ``x``, int32 or int64, ascending."""
+        """Returns the positions of ``x`` to send, int32 or int64, ascending."""
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
         return packed_pairs(kept_count(numel, cf), numel, dtype) if self.traits.fixed_size else None
@@ -110,10 +110,10 @@ class Indexed(Selector):
 
 
 def packed_pairs(count: int, numel: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """Parts of ``count`` values of ``numel`` with their positions, packed."""
+    """Returns the layout of ``count`` values of ``numel`` elements with packed positions."""
     return TensorSpec(dtype, count), TensorSpec(torch.uint8, kernels.position_bytes(count, numel))
 
 
 def pairs(count: int, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """Parts of ``count`` values with their positions."""
+    """Returns the layout of ``count`` values with int32 positions."""
     return TensorSpec(dtype, count), TensorSpec(torch.int32, count)

@@ -15,12 +15,12 @@ from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.kernels import SelectionHint
 
 _AT_ONCE = 1 << 18
-"""Elements treated at a time, so that what is in between stays in a CPU's cache."""
+"""Elements processed at a time, so that intermediate results stay in a CPU's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Elements that passed: places (int32, ascending) and values (float32), both of shape ``(m,)``."""
+    """Elements above a threshold: places (int32, ascending) and values (float32), both of shape ``(m,)``."""
 
     places: Tensor
     values: Tensor
@@ -30,7 +30,7 @@ class Passed:
         return self.places.numel()
 
     def largest(self, most: int) -> "Passed":
-        """All, or the ``most`` largest of them."""
+        """Returns all of them, or the ``most`` largest."""
         if self.count <= most:
             return self
         chosen, values = kernels.take_top(self.values, most)
@@ -38,10 +38,10 @@ class Passed:
 
 
 class Survivors:
-    """Answers about ``x`` (float32, contiguous, shape ``(n,)``). What passes a high threshold is looked for among what
-    passed a lower one, and nothing is worked out twice; the answers do not depend on what was asked before.
+    """Finds the elements of ``x`` (float32, contiguous, shape ``(n,)``) above thresholds.
 
-    NaN passes every threshold; a threshold that is NaN lets everything pass.
+    A high threshold is applied to what passed a lower one, and nothing is computed twice. The results do not depend on
+    the order of calls. NaN passes every threshold; a threshold that is NaN lets everything pass.
     """
 
     def __init__(self, x: Tensor) -> None:
@@ -58,13 +58,13 @@ class Survivors:
         return float(torch.maximum(-least, most))
 
     def sample(self, first: int, stride: int) -> Tensor:
-        """Every ``stride``-th element, from ``first`` on."""
+        """Returns every ``stride``-th element, from ``first`` on."""
         if (first, stride) not in self._samples:
             self._samples[first, stride] = self.x[first::stride].contiguous()
         return self._samples[first, stride]
 
     def above(self, level: float) -> Passed:
-        """All of magnitude ``level`` (rounded to float32) and more."""
+        """Returns all elements of at least magnitude ``level`` (rounded to float32)."""
         level = _single(level)
         if level not in self._passed:
             near = self._near(level)
@@ -76,7 +76,7 @@ class Survivors:
         return self._passed[level]
 
     def count(self, level: float) -> int:
-        """How many those are."""
+        """Returns how many elements have at least magnitude ``level``."""
         level = _single(level)
         if level in self._passed:
             return self._passed[level].count
@@ -86,7 +86,7 @@ class Survivors:
         return self._counts[level]
 
     def mean(self, level: float = 0.0) -> float:
-        """Mean magnitude of those."""
+        """Returns the mean magnitude of the elements of at least magnitude ``level``."""
         level = _single(level)
         if level not in self._means:
             values = self.x if level == 0.0 else self.above(level).values
@@ -96,23 +96,25 @@ class Survivors:
         return self._means[level]
 
     def _near(self, level: float) -> Passed | None:
-        """The fewest known survivors that ``level``'s are among; None: all of ``x``."""
+        """The fewest known survivors that include those of ``level``; None: all of ``x``."""
         lower = [known for known in self._passed if known <= level]
         return self._passed[max(lower)] if lower else None
 
 
 class Thresholded(Indexed):
-    """Sends what passes a threshold of its own making."""
+    """A selector that sends what passes a threshold it estimates."""
 
     @abstractmethod
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
-        """What to send at ``cf``."""
+        """Returns the elements to send at ``cf``."""
 
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """What ``compress`` gives at each of ``cfs``, weakest first, to the bit, for less: passes over ``x`` are
-        shared, and each looks among the survivors of the one before (multi-level compression, GraVAC §III-C)."""
+        """Returns what ``compress`` gives at each of ``cfs``, weakest first, to the bit, in less time.
+
+        Passes over ``x`` are shared, and each level searches the survivors of the one before (GraVAC §III-C).
+        """
         survivors = Survivors(x.detach().float().contiguous())
         payloads = []
         for cf in cfs:
@@ -130,7 +132,7 @@ class Thresholded(Indexed):
 
 
 def _single(level: float) -> float:
-    """As float32 holds it; 0 for what lets everything pass."""
+    """``level`` as float32 holds it; 0 if it lets everything pass."""
     return float(torch.tensor(level)) if level > 0.0 else 0.0
 
 
@@ -138,10 +140,12 @@ _ROUNDS = 10
 
 
 class DGC(Thresholded):
-    """Threshold = the sample's k/n quantile of ``|x|``; lowered by a fifth while it lets less than 0.8 k through.
+    """Estimates a threshold from a sample, then takes the exact Top-k of the few elements above it.
 
-    More than k: Top-k among those ("hierarchical"). So it sends between 0.8 k and k elements, and exactly the largest
-    ones, after a pass over n elements and a sort of few. The sample is strided from a random start.
+    The threshold is the sample's k/n quantile of ``|x|``, lowered by a fifth while fewer than 0.8 k elements pass. If
+    more than k pass, their Top-k is sent ("hierarchical"). So it sends between 0.8 k and k elements, and exactly the
+    largest ones, after a pass over n elements and a sort of few. ``sample``: share of the elements that is sampled,
+    with a stride from a random start.
     """
 
     name = "dgc"
@@ -173,11 +177,11 @@ class DGC(Thresholded):
 
 
 class RedSync(Thresholded):
-    """Bisect for a threshold that lets k to 2k elements pass, and send what passes.
+    """Bisects for a threshold between the mean and the maximum of ``|x|`` that k to 2k elements pass, and sends those.
 
-    Where counts jump past that, the 2k largest go. It never looks below the mean, so for a CF under about 3 it sends
-    less than k: believe the CF achieved, not the one asked for. (Public code stops at a ``tolerance`` of 0.2 and takes
-    what it then has, down to a hundredth of k.)
+    Where counts jump past that range, the 2k largest are sent. It never looks below the mean, so for a CF under about 3
+    it sends fewer than k elements: rely on the CF achieved, not on the one asked for. ``tolerance``: width at which
+    bisection ends. Public code stops at 0.2 and takes what it then has, down to a hundredth of k.
     """
 
     name = "redsync"
@@ -209,14 +213,16 @@ class RedSync(Thresholded):
 
 
 _STAGE = 0.25
-"""Share a stage may cut down to. One fit for the whole tail misses it when gradients are not exponential."""
+"""Share of elements that a stage keeps at least. One fit for the whole tail misses it when gradients are not
+exponential."""
 
 
 class SIDCo(Thresholded):
-    """If ``|x|`` were exponential, a share r of it would lie above ``-mean · ln r``.
+    """Uses the threshold that an exponential tail would have, fitted again to what passed until the count is right.
 
-    Stage by stage: the excess over the last threshold is fitted anew and cut to a quarter, the last stage to what is
-    left. Sends about k elements, never more than 2k; the CF achieved is the payload's.
+    If ``|x|`` were exponential, a share r of it would lie above ``-mean · ln r``. Each stage fits the excess over the
+    last threshold and cuts it to a quarter, the last stage to what is left. It sends about k elements, never more than
+    2k; the payload has the CF achieved.
     """
 
     name = "sidco"

@@ -1,4 +1,4 @@
-"""Exact Top-k: keep the k elements of largest magnitude."""
+"""Exact Top-k: sends the k elements of largest magnitude."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ from gravac.kernels import SelectionHint, Sifted, select_top, take_top
 
 
 class TopK(Indexed):
-    """k = floor(n / CF) values and their positions in at most 2 + log2(CF) bits each.
+    """Sends the k = floor(n / CF) elements of largest magnitude, exactly.
 
-    For float32 that is a wire CF of 8.6 at CF 10 and 728 at CF 1000; with 16-bit values (``topk+bf16``) 15.1 and 1,145.
+    k values, and their positions in at most 2 + log2(CF) bits each. For float32 that is a wire CF of 8.6 at CF 10 and
+    728 at CF 1000; with 16-bit values (``topk+bf16``) 15.1 and 1,145.
 
     Biased, contractive: ``||x - C(x)||² <= (1 - k/n) ||x||²``, never worse than Random-k.
     """
@@ -29,8 +30,10 @@ class TopK(Indexed):
     def levels(
         self, x: Tensor, cfs: Sequence[float], key: Key, dtype: torch.dtype, hint: SelectionHint | None = None
     ) -> list[Payload]:
-        """One histogram serves all levels, and each takes its elements out of those of the one before. Candidates serve
-        the first one."""
+        """Compresses to several CFs: one histogram serves all levels, and each selects from the one before.
+
+        Candidates serve only the first level.
+        """
         numel, taken, payloads = x.numel(), x.float().contiguous(), []
         support: Tensor | None = None
         for cf in cfs:
@@ -49,9 +52,10 @@ class TopK(Indexed):
 
 
 class TrimmedTopK(TopK):
-    """Published as: lower the threshold from the maximum in fifths until k elements pass, then Top-k among those.
+    """RedSync's trimmed Top-k: the same elements as Top-k, ties included.
 
-    That is Top-k exactly, ties included, so it is found the way Top-k is, which is faster.
+    Published as lowering the threshold from the maximum in fifths until k elements pass, then Top-k among those. That
+    is Top-k exactly, so it is computed the same way, which is faster.
     """
 
     name = "redsync-trimmed"

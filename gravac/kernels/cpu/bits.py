@@ -25,7 +25,7 @@ lowest: Any = intrinsic(_lowest)
 
 @jit("void(uint8[::1], int64, uint8[::1])", "void(int32[::1], int64, uint8[::1])")
 def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
-    """Codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
+    """Packs codes below ``2**bits``, bits 1 to 31, into ``out`` of ``ceil(codes.size · bits / 8)`` bytes."""
     word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
     for i in range(codes.size):
         word |= np.uint64(codes[i]) << filled
@@ -44,7 +44,7 @@ def pack(codes: NDArray[np.int32], bits: int, out: NDArray[np.uint8]) -> None:
 
 @jit("void(uint8[::1], int64, uint8[::1])", "void(uint8[::1], int64, int32[::1])")
 def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None:
-    """Inverse of ``pack``: ``out.size`` codes."""
+    """Unpacks ``out.size`` codes that ``pack`` packed."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     size = np.uint64(packed.size)
@@ -67,7 +67,7 @@ def unpack(packed: NDArray[np.uint8], bits: int, out: NDArray[np.int32]) -> None
 
 @jit("void(int32[::1], uint8[::1])")
 def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
-    """Set these bits of ``out``."""
+    """Sets these bits of ``out``."""
     for i in range(places.size):
         place = np.uint64(np.uint32(places[i]))
         out[place >> np.uint64(3)] |= np.uint8(1) << np.uint8(place & np.uint64(7))
@@ -75,7 +75,7 @@ def set_ones(places: NDArray[np.int32], out: NDArray[np.uint8]) -> None:
 
 @jit("int64(uint8[::1], int32[::1])")
 def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
-    """Places of the set bits, ascending, as many as fit ``places``; how many there are."""
+    """Writes the positions of the set bits, ascending, as many as fit ``places``. Returns how many there are."""
     room, count = np.uint64(places.size), np.uint64(0)
     for begin in range(0, packed.size, 8):
         word = np.uint64(0)
@@ -95,8 +95,11 @@ def find_ones(packed: NDArray[np.uint8], places: NDArray[np.int32]) -> int:
 
 @jit("void(int32[::1], int64, int64, uint8[::1])")
 def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]) -> None:
-    """Ascending places into ``out``, which holds zeros: the ``low`` lower bits of each in the first ``size`` bytes,
-    then for the i-th place the bit ``(place >> low) + i``."""
+    """Writes ascending positions into ``out``, which holds zeros.
+
+    The ``low`` lower bits of each go into the first ``size`` bytes; then bit ``(place >> low) + i`` is set for the
+    i-th.
+    """
     word, filled, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base = np.uint64(size)
@@ -120,7 +123,7 @@ def write(places: NDArray[np.int32], low: int, size: int, out: NDArray[np.uint8]
 
 @jit("int64(uint8[::1], int64, int64, int32[::1])")
 def read(packed: NDArray[np.uint8], low: int, size: int, places: NDArray[np.int32]) -> int:
-    """Inverse of ``write``; how many places there are, which should be as many as fit."""
+    """Reads what ``write`` wrote. Returns how many positions there are, which should be as many as fit."""
     word, left, at = np.uint64(0), np.uint64(0), np.uint64(0)
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     base, room, count = np.uint64(size), np.uint64(places.size), np.uint64(0)

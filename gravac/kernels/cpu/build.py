@@ -1,4 +1,4 @@
-"""How the kernels are compiled: at import, for types fixed beforehand, so that no step ever waits for a compiler."""
+"""Compiles the kernels at import for fixed types, so that no step ever waits for a compiler."""
 
 import logging
 from collections.abc import Callable
@@ -11,16 +11,18 @@ log = logging.getLogger("gravac.kernels")
 
 
 def jit(*signatures: str) -> Callable[[F], F]:
-    """Compile for these signatures only, without the GIL, from the cache on disk if it is there.
+    """Compiles a function for these signatures only, without the GIL, or loads it from the cache on disk.
 
-    Callers see to bounds: an index outside an array is not noticed. Whatever a kernel calls must stand in its own file,
-    as the cache does not see changes in others.
+    The caller checks bounds: an index outside an array is not noticed. Whatever a kernel calls must stand in its own
+    file, because the cache does not see changes in others.
     """
 
     def compile_(function: F) -> F:
         try:
             kernel = _njit(function, signatures, cache=True)
-        except Exception as error:  # nowhere to write, disk full, spoilt file; a true error comes back below
+        except (
+            Exception
+        ) as error:  # no folder to write to, disk full, damaged file; a real error is raised again below
             log.debug("%s is compiled without a cache: %s", function.__name__, error)
             kernel = _njit(function, signatures, cache=False)
         return kernel

@@ -10,7 +10,7 @@ _PIECE = 512
 
 @jit("void(uint32[::1], uint32, uint32, uint32[::1])")
 def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArray[np.uint32]) -> None:
-    """``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
+    """Computes ``half ^= f(given, key)``, f a function of 32 bits with no visible pattern (the end of MurmurHash3)."""
     for i in range(half.size):
         word = np.uint32(given[i] * np.uint32(0x9E3779B1) + key)
         word = np.uint32((word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B))
@@ -20,8 +20,11 @@ def turn(given: NDArray[np.uint32], key: np.uint32, mask: np.uint32, half: NDArr
 
 @jit("void(int64, int64[::1], int64, int64, int32[::1])")
 def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: NDArray[np.int32]) -> None:
-    """The images below ``numel`` of 0, 1, 2, … under a permutation of numbers of ``lower + upper`` bits, until ``out``
-    is full. ``keys``: one a round, an even number of them."""
+    """Writes the images below ``numel`` of 0, 1, 2, … under a permutation of ``lower + upper`` bits, until ``out`` is
+    full.
+
+    ``keys``: one per round, an even number of them.
+    """
     left, right = np.empty(_PIECE, np.uint32), np.empty(_PIECE, np.uint32)
     low_mask, high_mask = np.uint32((1 << lower) - 1), np.uint32((1 << upper) - 1)
     taken, first = 0, 0
@@ -44,7 +47,7 @@ def distinct(numel: int, keys: NDArray[np.int64], lower: int, upper: int, out: N
 def deal(
     places: NDArray[np.int32], ranks: int, seed: int, order: NDArray[np.int32], counts: NDArray[np.int64]
 ) -> None:
-    """The order that sorts ``places`` by owner, and how many each has (``counts`` zero before)."""
+    """Computes the order that sorts ``places`` by owner, and how many each has (``counts`` must be zero before)."""
     n, first = np.uint32(ranks), np.uint32(seed)
     owners = np.empty(places.size, dtype=np.uint32)
     for i in range(places.size):
@@ -68,7 +71,7 @@ def deal(
 def global_positions(
     rows: NDArray[np.int32], owner: int, ranks: int, seed: int, places: NDArray[np.int32]
 ) -> None:
-    """The places of these rows of an owner's share."""
+    """Computes the positions of these rows of an owner's share."""
     n, first, mine = np.uint32(ranks), np.uint32(seed), np.uint32(owner)
     for i in range(rows.size):
         row = np.uint32(rows[i])

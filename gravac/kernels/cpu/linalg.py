@@ -1,4 +1,4 @@
-"""Sparse vectors added to dense ones, and their inner products."""
+"""Sparse vectors added to dense ones, and inner products with them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from gravac.kernels.cpu.build import jit
 def scatter_add(
     out: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32], scale: np.float32
 ) -> bool:
-    """``out[indices] += scale·values``, in order; False, and nothing done, if an index is outside."""
+    """Adds ``out[indices] += scale·values``, in order. Returns False, with nothing done, if an index is outside."""
     highest = np.uint32(0)
     for i in range(indices.size):
         highest = max(highest, np.uint32(indices[i]))  # a negative one becomes a large one
@@ -23,7 +23,7 @@ def scatter_add(
 
 @jit("float64(float32[::1], int32[::1], float32[::1])")
 def inner_at(x: NDArray[np.float32], indices: NDArray[np.int32], values: NDArray[np.float32]) -> float:
-    """Sum of ``values · x[indices]``; NaN if an index is outside."""
+    """Returns the sum of ``values · x[indices]``; NaN if an index is outside."""
     total = 0.0
     for i in range(indices.size):
         place = np.uint64(np.uint32(indices[i]))

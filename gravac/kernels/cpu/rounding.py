@@ -13,7 +13,7 @@ _PIECE = 512
 
 @jit("void(int64, int64, float32[::1])")
 def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
-    """Numbers ``first`` (even) and on of a stream, two from each word."""
+    """Writes the numbers from ``first`` (even) on of a stream, two from each word."""
     base = np.uint64(stream) + np.uint64(first >> 1) * _GOLDEN
     for i in range(out.size >> 1):
         word = base + np.uint64(i + 1) * _GOLDEN
@@ -28,7 +28,7 @@ def draws(stream: np.int64, first: np.int64, out: NDArray[np.float32]) -> None:
 
 @jit("void(int64, float32[::1])")
 def noise(stream: np.int64, out: NDArray[np.float32]) -> None:
-    """The first numbers of a stream."""
+    """Writes the first numbers of a stream."""
     whole = out.size & ~1
     draws(stream, np.int64(0), out[:whole])
     if whole < out.size:
@@ -48,7 +48,7 @@ def round_piece(
     first: int,
     codes: NDArray[np.uint8],
 ) -> None:
-    """``floor(a)`` or one more of ``a = x / scale · steps``, and ``steps`` on top, so that no code is negative."""
+    """Writes ``floor(a)`` or one more, of ``a = x / scale · steps``, plus ``steps``, so that no code is negative."""
     for i in range(size):
         a = x[np.uint64(begin + i)] / scale * steps
         low = np.floor(a)
@@ -66,7 +66,7 @@ def quantize(
     scales: NDArray[np.float32],
     codes: NDArray[np.uint8],
 ) -> None:
-    """Largest magnitude of each block, and each element's code. ``bits`` is ``x``'s memory."""
+    """Finds the largest magnitude of each block, and each element's code. ``bits`` is ``x``'s memory."""
     drawn = np.empty(_PIECE, np.float32)
     top = np.empty(1, np.int32)
     for piece in range(0, x.size, _PIECE):
@@ -100,7 +100,7 @@ def dequantize(
     steps: int,
     out: NDArray[np.float32],
 ) -> None:
-    """``(code - steps) / steps · scale``."""
+    """Computes ``(code - steps) / steps · scale``."""
     shares = np.empty(256, np.float32)
     for code in range(256):
         shares[code] = np.float32(code - steps) / np.float32(steps)

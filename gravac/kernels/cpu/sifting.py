@@ -1,4 +1,4 @@
-"""One pass over a gradient when it is roughly known how large an element must be to go: add, measure, pick those."""
+"""One pass over a gradient with a known threshold: add the residual, measure, pick the elements above it."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ _SINGLES, _WORDS, _DOUBLES = (
 )
 
 
-def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _emit(with_residual: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
     g, e, p, sums = (
         context.make_array(signature.args[number])(context, builder, args[number]).data
         for number in (0, 1, 3, 4)
@@ -35,7 +35,7 @@ def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> 
 
     accumulators = [
         builder.bitcast(builder.gep(sums, [ir.Constant(_I64, _WIDTH * row)]), _DOUBLES.as_pointer())
-        for row in range(3 if owed else 1)
+        for row in range(3 if with_residual else 1)
     ]
     totals = [builder.load(accumulator, align=8) for accumulator in accumulators]
     shares, edges = every(args[2], _SINGLES), every(args[6], _WORDS)
@@ -43,13 +43,13 @@ def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> 
     for step in range(0, 64, _WIDTH):
         at = builder.add(args[5], ir.Constant(_I64, step))
         fresh = sum_ = builder.load(eight(g, at), align=4)
-        if owed:
+        if with_residual:
             old = builder.load(eight(e, at), align=4)
             sum_ = builder.fadd(fresh, builder.fmul(shares, old))
         builder.store(sum_, eight(p, at), align=4)
         wide = builder.fpext(sum_, _DOUBLES)
         factors = [(wide, wide)]
-        if owed:
+        if with_residual:
             gradient = builder.fpext(fresh, _DOUBLES)
             factors += [(gradient, gradient), (gradient, builder.fpext(old, _DOUBLES))]
         totals = [
@@ -63,15 +63,15 @@ def _emit(owed: bool, context: Any, builder: Any, signature: Any, args: Any) -> 
     return found
 
 
-def _owing(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
+def _add_with_residual(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
     """``p = g + share·e`` for the 64 elements from ``at``; ``sums`` += p·p, g·g, e·g, in 8 lanes each; a bit for each
     element whose magnitude is at least ``edge``."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, True)
 
 
-def _fresh(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """The same where nothing is owed: ``p = g``, and p·p alone."""
+def _add_without(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
+    """The same without a residual: ``p = g``, and p·p alone."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, False)
 
@@ -85,8 +85,8 @@ def _lowest(typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), emit
 
 
-has_residual: Any = intrinsic(_owing)
-fresh: Any = intrinsic(_fresh)
+add_with_residual: Any = intrinsic(_add_with_residual)
+add_without: Any = intrinsic(_add_without)
 lowest: Any = intrinsic(_lowest)
 
 
@@ -113,9 +113,9 @@ def sift(
     for begin in range(0, whole + 1, 64):
         mask: Any = np.uint64(0)
         if begin < whole and e.size > 0:
-            mask = has_residual(g, e, share, p, sums, begin, edge)
+            mask = add_with_residual(g, e, share, p, sums, begin, edge)
         elif begin < whole:
-            mask = fresh(g, e, share, p, sums, begin, edge)
+            mask = add_without(g, e, share, p, sums, begin, edge)
         else:
             for i in range(whole, p.size):
                 p[i] = g[i]

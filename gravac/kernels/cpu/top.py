@@ -62,7 +62,7 @@ ones: Any = intrinsic(_ones)
 def put_back(
     bits: NDArray[np.int32], places: NDArray[np.int32], words: NDArray[np.int32], count: Any
 ) -> None:
-    """``bits[places] = words`` for the first ``count``."""
+    """Restores ``bits[places] = words`` for the first ``count``."""
     for j in range(count):
         bits[places[j]] = words[j]
 
@@ -77,11 +77,11 @@ def top(
     indices: NDArray[np.int32],
     values: NDArray[np.int32],
 ) -> bool:
-    """The ``indices.size`` largest magnitudes of the floats in ``bits``: places, ascending, and the floats themselves.
+    """Selects the ``indices.size`` largest magnitudes of the floats in ``bits``: positions, ascending, and the floats.
 
-    ``edge``: lowest magnitude of the bin in which the last of them lies; ``above``: how many lie in higher bins;
-    ``within``: at most so many in this one. ``clear``: put zeros where they were. False, and ``bits`` as it was, if
-    these numbers are not of this tensor.
+    ``edge``: lowest magnitude of the bin of the last of them; ``above``: how many lie in higher bins; ``within``: at
+    most this many in this one. ``clear``: leave zeros behind. Returns False, with ``bits`` as it was, if these numbers
+    are not of this tensor.
     """
     n, k, upper = bits.size, indices.size, np.int64(edge) + (1 << _OPEN)
     # Candidates go to the buffers given, and those that do not fit there (at most as many as the bin has) behind them.
@@ -159,7 +159,7 @@ def top(
 
 @jit("int64(int32[::1], int32)")
 def count_above(bits: NDArray[np.int32], edge: int) -> int:
-    """How many magnitudes are at least ``edge``."""
+    """Returns how many magnitudes are at least ``edge``."""
     count: Any = np.int64(0)
     whole = bits.size & ~63
     for begin in range(0, whole, 64):
@@ -173,7 +173,7 @@ def count_above(bits: NDArray[np.int32], edge: int) -> int:
 def take_above(
     bits: NDArray[np.int32], edge: int, indices: NDArray[np.int32], values: NDArray[np.int32]
 ) -> None:
-    """Places of these, ascending, and what is there; ``indices`` and ``values`` have room for just so many."""
+    """Writes positions, ascending, and values of these; ``indices`` and ``values`` have exactly that size."""
     count: Any = np.uint64(0)
     whole = bits.size & ~63
     for begin in range(0, whole, 64):

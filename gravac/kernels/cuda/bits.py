@@ -1,4 +1,4 @@
-"""Codes of a few bits one after the other, lowest bit first; and bits that stand for places.
+"""Bit packing: codes of a few bits, lowest bit first, and bits that stand for positions.
 
 Widths are arguments, not constants: a new CF must not wait for a compiler.
 """
@@ -11,16 +11,16 @@ from gravac.kernels.cuda.blocks import begin_of, number, ones, read, room, some
 from gravac.kernels.cuda.build import jit, launch
 
 BLOCK = 1024
-"""Bytes, codes or places of a program."""
+"""Bytes, codes or positions per program."""
 WORDS = 512
-"""Words of 32 bits that a program goes over."""
+"""Words of 32 bits per program."""
 
 
 @jit()
 def _pack(
     codes: tl.tensor, out: tl.tensor, n: tl.int64, size: tl.int64, bits: tl.int32, SIZE: tl.constexpr
 ) -> None:
-    """A byte from the codes that reach into it: those that begin up to 7 bits before its end."""
+    """Makes each byte from the codes that reach into it: those that begin up to 7 bits before its end."""
     begin = begin_of(SIZE)
     at = tl.arange(0, SIZE)
     start = begin * 8 // bits  # the first code of the program's first byte
@@ -38,7 +38,7 @@ def _pack(
 
 @jit()
 def field(packed: tl.tensor, at: tl.tensor, inside: tl.tensor, size: tl.tensor, bits: tl.tensor) -> tl.tensor:
-    """Codes number ``at`` (int64) of ``bits`` bits, int64; 0 for ``bits`` 0."""
+    """Returns the codes number ``at`` (int64) of ``bits`` bits, int64; 0 for ``bits`` 0."""
     bit = at * bits
     first = bit >> 3
     word = tl.zeros_like(bit)
@@ -61,7 +61,7 @@ def _unpack(
 def _set(
     places: tl.tensor, words: tl.tensor, n: tl.int64, bits: tl.int64, low: tl.int32, SIZE: tl.constexpr
 ) -> None:
-    """With ``low`` > 0, the walk of Elias and Fano: the upper part of each place, and one more for each before it."""
+    """Sets bits. With ``low`` > 0, the walk of Elias and Fano: the upper part of each position, plus its number."""
     begin, at = begin_of(SIZE), tl.arange(0, SIZE)
     left = room(n, begin, SIZE)
     place = read(places + begin, at, left, SIZE).to(tl.int64) >> low
@@ -72,7 +72,7 @@ def _set(
 
 @jit()
 def _word(packed: tl.tensor, index: tl.tensor, size: tl.tensor) -> tl.tensor:
-    """32 bits from wherever they lie."""
+    """Returns 32 bits at any alignment."""
     word = tl.zeros_like(index).to(tl.int32)
     for step in tl.static_range(4):
         byte = tl.load(packed + index * 4 + step, mask=index * 4 + step < size, other=0)
@@ -98,7 +98,7 @@ def _find(
     low: tl.int32,
     SIZE: tl.constexpr,
 ) -> None:
-    """Inverse of ``_set``, for the first ``n`` ones; ``upto``: how many there are up to the end of each program's."""
+    """The inverse of ``_set``, for the first ``n`` ones. ``upto``: ones up to the end of each program's words."""
     index = begin_of(SIZE) + tl.arange(0, SIZE)
     left = _word(packed, index, size)
     count = ones(left)
@@ -115,30 +115,34 @@ def _find(
 
 
 def pack(codes: Tensor, bits: int, size: int) -> Tensor:
-    """Codes below ``2**bits`` (uint8 or int32; higher bits are left out), bits 1 to 31, in ``size`` bytes."""
+    """Packs codes below ``2**bits`` (uint8 or int32; higher bits are dropped), bits 1 to 31, into ``size`` bytes."""
     out = torch.empty(size, dtype=torch.uint8, device=codes.device)
     launch(_pack, -(-size // BLOCK), codes, out, codes.numel(), size, bits, SIZE=BLOCK)
     return out
 
 
 def unpack(packed: Tensor, count: int, bits: int, dtype: torch.dtype) -> Tensor:
-    """Inverse of ``pack``: codes as ``dtype``, shape ``(count,)``."""
+    """Returns the codes that ``pack`` packed, as ``dtype``, shape ``(count,)``."""
     out = torch.empty(count, dtype=dtype, device=packed.device)
     launch(_unpack, -(-count // BLOCK), packed, out, count, packed.numel(), bits, SIZE=BLOCK)
     return out
 
 
 def set_ones(places: Tensor, bits: int, low: int) -> Tensor:
-    """``bits`` bits as bytes with ones at ``places``; with ``low`` > 0, at ``(places >> low) + (0, 1, 2, …)``. Places
-    outside are left out."""
+    """Returns ``bits`` bits as bytes, with ones at ``places``; with ``low`` > 0, at ``(places >> low) + (0, 1, 2, …)``.
+
+    Positions outside are left out.
+    """
     words = torch.zeros(-(-bits // 32), dtype=torch.int32, device=places.device)
     launch(_set, -(-places.numel() // BLOCK), places, words, places.numel(), bits, low, SIZE=BLOCK)
     return words.view(torch.uint8)[: -(-bits // 8)]
 
 
 def find_ones(packed: Tensor, count: int, low: int, lower: Tensor) -> Tensor:
-    """Inverse of ``set_ones``: int32 of shape ``(count,)``, the ``low`` lower bits of each taken from ``lower``. Where
-    there are fewer ones, the last places are -1."""
+    """Returns the positions that ``set_ones`` set, int32 of shape ``(count,)``; missing ones are -1 at the end.
+
+    The ``low`` lower bits of each are read from ``lower``.
+    """
     size, device = packed.numel(), packed.device
     places = torch.full((count,), -1, dtype=torch.int32, device=device)
     programs = -(-size // (4 * WORDS))

@@ -1,4 +1,4 @@
-"""What several kernels do to a block of elements or bits."""
+"""Operations on a block of elements or bits that several kernels share."""
 
 import torch
 import triton.language as tl
@@ -8,31 +8,35 @@ from gravac.kernels.cuda.build import jit
 
 
 def raw(values: Tensor) -> Tensor:
-    """What ``widened`` takes: bfloat16 as its bits, because Triton's interpreter gets the smallest numbers wrong."""
+    """Returns what ``widened`` takes: bfloat16 as bits, because Triton's interpreter gets the smallest numbers
+    wrong.
+    """
     return values.view(torch.int16) if values.dtype == torch.bfloat16 else values
 
 
 @jit()
 def begin_of(size: tl.tensor) -> tl.tensor:
-    """The first element of this program, 64-bit: the last program's elements may end beyond 2^31."""
+    """Returns the first element of this program, 64-bit: the last program's elements may end beyond 2^31."""
     return tl.program_id(0).to(tl.int64) * size
 
 
 @jit()
 def room(total: tl.tensor, begin: tl.tensor, size: tl.tensor) -> tl.tensor:
-    """How many of the ``size`` elements from ``begin`` there are, 32-bit."""
+    """Returns how many of the ``size`` elements from ``begin`` exist, 32-bit."""
     return tl.minimum(total - begin, size).to(tl.int32)
 
 
 @jit()
 def read(base: tl.tensor, at: tl.tensor, left: tl.tensor, size: tl.tensor) -> tl.tensor:
-    """The elements ``base[at]`` below ``left``, zero beyond; without a mask, so in wide loads, where all are there."""
+    """Loads the elements ``base[at]`` below ``left``, zero beyond; without a mask, so in wide loads, where all
+    exist.
+    """
     return tl.load(base + at) if left == size else tl.load(base + at, mask=at < left, other=0)
 
 
 @jit()
 def write(base: tl.tensor, at: tl.tensor, values: tl.tensor, left: tl.tensor, size: tl.tensor) -> tl.tensor:
-    """``base[at] = values`` below ``left``."""
+    """Stores ``base[at] = values`` below ``left``."""
     if left == size:
         tl.store(base + at, values)
     else:
@@ -41,7 +45,7 @@ def write(base: tl.tensor, at: tl.tensor, values: tl.tensor, left: tl.tensor, si
 
 @jit()
 def widened(values: tl.tensor) -> tl.tensor:
-    """As float32, exactly, what ``raw`` gave: floats, or the bits of bfloat16, which are a float32's upper ones."""
+    """Returns as float32, exactly, what ``raw`` gave: floats, or the bits of bfloat16, a float32's upper ones."""
     if values.dtype == tl.int16:
         wide = (values.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -51,7 +55,7 @@ def widened(values: tl.tensor) -> tl.tensor:
 
 @jit()
 def ones(word: tl.tensor) -> tl.tensor:
-    """Bits set in each 32-bit word."""
+    """Returns the bits set in each 32-bit word."""
     word = word.to(tl.uint32, bitcast=True)
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
@@ -61,12 +65,12 @@ def ones(word: tl.tensor) -> tl.tensor:
 
 @jit()
 def number(bit: tl.tensor) -> tl.tensor:
-    """Which bit it is, 0 to 31, of words with one bit set: the exponent of the float of that size."""
+    """Returns which bit is set, 0 to 31, of words with one bit set: the exponent of the float of that size."""
     size = bit.to(tl.uint32, bitcast=True).to(tl.float32)
     return (size.to(tl.int32, bitcast=True) >> 23) - 127
 
 
 @jit()
 def some(words: tl.tensor) -> tl.tensor:
-    """Whether any word has a bit set."""
+    """Returns whether any word has a bit set."""
     return tl.max((words != 0).to(tl.int32)) > 0

@@ -1,4 +1,4 @@
-"""How the kernels are made and started."""
+"""How the GPU kernels are compiled and launched."""
 
 import inspect
 from collections.abc import Callable
@@ -14,10 +14,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def jit(*wide: str) -> Callable[[F], F]:
-    """A kernel, or a function that kernels call; compiled when first started for such types (``kernels.warm``).
+    """Compiles a kernel, or a function that kernels call, when it is first launched for such types (``kernels.warm``).
 
-    ``wide``: tensors read or written in runs, in 16 bytes at a time where they begin at a multiple of that; this makes
-    two variants for each. Nothing else about the arguments does, or the step with a new size would wait for a compiler.
+    Args:
+        *wide: Tensors that are read or written in runs, 16 bytes at a time where they begin at a multiple of that. This
+            compiles two variants for each. Nothing else about the arguments makes a variant, or the step with a new
+            size would wait for a compiler.
     """
 
     def make(function: F) -> F:
@@ -32,13 +34,20 @@ def jit(*wide: str) -> Callable[[F], F]:
 def launch(
     kernel: Callable[..., Any], programs: int, *arguments: Tensor | float, warps: int = 4, **constants: Any
 ) -> None:
-    """Start ``programs`` programs where the first argument lies, on its current stream, and return at once.
+    """Starts programs on the device and current stream of the first argument, and returns at once.
 
-    Sums and products are rounded one by one, never fused, so that results are those of plain torch.
+    Sums and products are rounded one by one, never fused, so that results equal those of plain torch.
+
+    Args:
+        kernel: Compiled by ``jit``.
+        programs: How many.
+        *arguments: Positional arguments; the first is a tensor.
+        warps: Warps per program.
+        **constants: Compile-time constants.
     """
     if not programs:
         return
     device = arguments[0].device  # type: ignore[union-attr]  # a tensor always comes first
-    # A thread of ours starts with the first GPU as its current one, wherever the model lies.
+    # Our threads start with the first GPU as their current one, wherever the model lies.
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[(programs,)](*arguments, num_warps=warps, enable_fp_fusion=False, **constants)  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed and a place: noise, rounding by it, and different places."""
+"""Random numbers that follow from a seed and a position: noise, and different positions."""
 
 import torch
 import triton.language as tl
@@ -8,16 +8,16 @@ from gravac.kernels.cuda.blocks import begin_of, number, ones, some
 from gravac.kernels.cuda.build import jit, launch
 
 BLOCK = 1024
-"""Numbers of a program."""
+"""Numbers per program."""
 WORDS = 64
-"""Words of 32 candidates each that a program draws."""
+"""Words of 32 candidates each per program."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = tl.constexpr(0xBF58476D1CE4E5B9), tl.constexpr(0x94D049BB133111EB)
 
 
 @jit()
 def noise(stream: tl.tensor, begin: tl.tensor, SIZE: tl.constexpr) -> tl.tensor:
-    """Numbers ``begin`` (even) to ``begin + SIZE - 1`` of a stream, in [0, 1): two from each word."""
+    """Returns numbers ``begin`` (even) to ``begin + SIZE - 1`` of a stream, in [0, 1): two from each word."""
     place = (begin // 2 + tl.arange(0, SIZE // 2) + 1).to(tl.uint64)
     word = place * _GOLDEN + stream.to(tl.uint64)
     word = (word ^ (word >> 30)) * _FIRST
@@ -47,7 +47,7 @@ def _scrambled(word: tl.tensor, key: tl.tensor) -> tl.tensor:
 def _permuted(
     place: tl.tensor, keys: tl.tensor, rounds: tl.tensor, lower: tl.tensor, upper: tl.tensor
 ) -> tl.tensor:
-    """The image of ``place`` under the Feistel network of ``draws.distinct``, uint32."""
+    """Returns the image of ``place`` under the Feistel network of ``draws.distinct``, uint32."""
     low_mask = (tl.full([1], 1, tl.uint32) << lower) - 1
     high_mask = (tl.full([1], 1, tl.uint32) << upper) - 1
     left, right = (place >> lower) & high_mask, place & low_mask
@@ -68,8 +68,7 @@ def _draw(
     upper: tl.int32,
     SIZE: tl.constexpr,
 ) -> None:
-    """A bit for each candidate whose image is below ``numel``. Those beyond the network's range come after all that are
-    wanted."""
+    """Sets a bit for each candidate whose image is below ``numel``. Those beyond the network's range come last."""
     begin, row, lane = begin_of(SIZE * 32), tl.arange(0, SIZE), tl.arange(0, 32)
     place = begin + row[:, None] * 32 + lane[None, :]
     image = _permuted(place.to(tl.uint32), keys, rounds, lower, upper)
@@ -91,7 +90,7 @@ def _keep(
     upper: tl.int32,
     SIZE: tl.constexpr,
 ) -> None:
-    """The images of the first ``count`` bits set, in their order."""
+    """Writes the images of the first ``count`` bits set, in their order."""
     index = begin_of(SIZE) + tl.arange(0, SIZE)
     left = tl.load(words + index)
     many = ones(left)
@@ -106,13 +105,21 @@ def _keep(
 
 
 def fill_noise(out: Tensor, stream: int) -> None:
-    """The first numbers of a stream (``randomness.stream``) into ``out``, float32."""
+    """Fills ``out`` (float32) with the first numbers of a stream (``randomness.stream``)."""
     launch(_noise, -(-out.numel() // BLOCK), out, stream, out.numel(), SIZE=BLOCK)
 
 
 def distinct(numel: int, count: int, keys: Tensor, lower: int, upper: int, candidates: int) -> Tensor:
-    """The first ``count`` images below ``numel`` (int32) of the permutation of ``lower + upper`` bits that ``keys``
-    (int64, on the device) stand for, among those of 0 to ``candidates - 1``; -1 where these are too few."""
+    """Returns the first ``count`` images below ``numel`` (int32) of a permutation; -1 where candidates are too few.
+
+    Args:
+        numel: Number of positions.
+        count: How many to return.
+        keys: int64 on the device, one per round.
+        lower: Bits of the lower half.
+        upper: Bits of the upper half.
+        candidates: Numbers 0 to ``candidates - 1`` are tried.
+    """
     programs = -(-candidates // (32 * WORDS))
     words = torch.empty(programs * WORDS, dtype=torch.int32, device=keys.device)
     counts = torch.empty(programs, dtype=torch.int32, device=keys.device)

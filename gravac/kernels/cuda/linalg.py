@@ -21,7 +21,7 @@ def _inner(x: tl.tensor, y: tl.tensor, sums: tl.tensor, n: tl.int64, SIZE: tl.co
 
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ of two tensors of shape ``(n,)``, any floating types up to float32: float64 of shape ``()``."""
+    """Returns ⟨x, y⟩ of two tensors of shape ``(n,)``, floating dtypes up to float32: float64 of shape ``()``."""
     n = x.numel()
     programs = -(-n // INNER_BLOCK)
     sums = torch.empty(programs, dtype=torch.float64, device=x.device)
@@ -50,7 +50,7 @@ def _scatter_add(
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
-    """``out[indices] += scale · values`` for a float32 ``out``; a place outside makes ``out[0]`` NaN."""
+    """Adds ``out[indices] += scale · values`` to a float32 ``out``; a position outside makes ``out[0]`` NaN."""
     count = indices.numel()
     launch(
         _scatter_add,

@@ -10,11 +10,11 @@ from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.cuda.draws import noise
 
 BLOCK = 1024
-"""Elements of a program; even."""
+"""Elements per program; even."""
 TILE = 4096
-"""Elements of a program that looks for the largest of each block."""
+"""Elements per program that searches the largest of each block."""
 SIZES = (32, 256)
-"""Blocks of up to so many elements are looked at together; each size is a kernel of its own, so they are few."""
+"""Blocks of up to this many elements are processed together. Each size compiles a kernel, so they are few."""
 
 
 @jit()
@@ -28,7 +28,7 @@ def _largest(
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
-    """``ROWS`` blocks, or one of the ``pieces`` of one; ``scales`` begins with zeros, and takes bits of magnitudes."""
+    """Finds the largest of ``ROWS`` blocks, or of one of the ``pieces`` of one. ``scales`` begins with zeros."""
     row = (tl.program_id(0) // pieces).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at = (tl.program_id(0) % pieces).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     place = row[:, None] * block + at[None, :]
@@ -39,7 +39,7 @@ def _largest(
 
 @jit()
 def _row(begin: tl.tensor, at: tl.tensor, block: tl.tensor) -> tl.tensor:
-    """The block of each element ``begin + at``; one 64-bit division for all of them."""
+    """Returns the block of each element ``begin + at`` with one 64-bit division for all of them."""
     first = begin // block
     return first + ((begin - first * block).to(tl.uint32) + at.to(tl.uint32)) // block.to(tl.uint32)
 
@@ -87,7 +87,9 @@ def _restore(
 
 
 def quantize(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Tensor]:
-    """Largest magnitude of each block of ``x`` (float32, shape ``(n,)``), and each element's code as uint8."""
+    """Returns the largest magnitude of each block of ``x`` (float32, shape ``(n,)``), and each element's code as
+    uint8.
+    """
     n = x.numel()
     rows = -(-n // block)
     scales = torch.zeros(rows, dtype=torch.float32, device=x.device)
@@ -106,7 +108,7 @@ def quantize(x: Tensor, block: int, steps: int, stream: int) -> tuple[Tensor, Te
 
 
 def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int) -> Tensor:
-    """``(code - steps) / steps · scale``, float32 of shape ``(numel,)``."""
+    """Returns ``(code - steps) / steps · scale``, float32 of shape ``(numel,)``."""
     out = torch.empty(numel, dtype=torch.float32, device=scales.device)
     launch(_restore, -(-numel // BLOCK), scales, packed, out, numel, block, packed.numel(), bits, SIZE=BLOCK)
     return out

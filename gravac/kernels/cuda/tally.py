@@ -1,9 +1,9 @@
 """One pass over a gradient: add the residual, count bins, sum their energies.
 
-A program adds its elements to one of many tables, one 64-bit sum for each element: the upper 20 bits count, the lower
-44 add up the squared significand, rounded to 24 bits. So energies are sums of integers, in any order the same, and a
-bin's is off by at most 2^-23 of itself (2^-15 where numbers are below the normal ones). Bin 0, magnitudes below 2^-130
-and zero, of which sparse gradients are full, is counted by the block, and its energy is taken as 0.
+A program adds its elements to one of many tables, one 64-bit sum per element: the upper 20 bits count, the lower 44 add
+up the squared significand, rounded to 24 bits. So energies are sums of integers, equal in any order, and a bin's is off
+by at most 2^-23 of itself (2^-15 below the normal numbers). Bin 0, magnitudes below 2^-130 and the zeros of sparse
+gradients, is counted per block, and its energy is taken as 0.
 """
 
 import torch
@@ -15,7 +15,7 @@ from gravac.kernels.cuda.build import jit, launch
 from gravac.kernels.reference import BINS
 
 BLOCK = 4096
-"""Elements of a program."""
+"""Elements per program."""
 BLOCKS_A_TABLE = 128
 """Programs that share a table: fewer need more memory, more wait for each other, and 256 would count to 2^20."""
 FOLDED, _AT_ONCE = 64, 16
@@ -38,7 +38,7 @@ def _count(
     n: tl.int64,
     copies: tl.int32,
     programs: tl.int32,
-    OWED: tl.constexpr,
+    RESIDUAL: tl.constexpr,
     WRITTEN: tl.constexpr,
     SUMS: tl.constexpr,
     SIZE: tl.constexpr,
@@ -49,11 +49,11 @@ def _count(
     if SUMS:
         wide = value.to(tl.float64)
         tl.store(products + tl.program_id(0), tl.sum(wide * wide))
-    if OWED:
-        owed = read(e + begin, at, left, SIZE)
+    if RESIDUAL:
+        residual = read(e + begin, at, left, SIZE)
         if SUMS:
-            tl.store(products + programs + tl.program_id(0), tl.sum(owed.to(tl.float64) * wide))
-        value = value + owed * share
+            tl.store(products + programs + tl.program_id(0), tl.sum(residual.to(tl.float64) * wide))
+        value = value + residual * share
     if WRITTEN:
         write(p + begin, at, value, left, SIZE)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -92,7 +92,9 @@ def _fold(
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``reference.tally``; counts, energies (see above) and the products g·g and e·g, all on the device."""
+    """Does what ``reference.tally`` does. Returns counts, energies (see above), and the products g·g and e·g, on
+    the device.
+    """
     n, device = p.numel(), p.device
     programs = -(-n // BLOCK)
     copies = max(1, -(-programs // BLOCKS_A_TABLE))
@@ -100,14 +102,14 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
     counts = torch.empty(BINS, dtype=torch.int64, device=device)
     energies = torch.empty(BINS, dtype=torch.float64, device=device)
     products = torch.zeros(2, programs if sums else 0, dtype=torch.float64, device=device)
-    owed = p if e is None else e  # not looked at
+    residual = p if e is None else e  # not read
     written = e is not None or g.data_ptr() != p.data_ptr()
     launch(
         _count,
         programs,
-        *(raw(g), owed, share, p, tables, products, n, copies, programs),
+        *(raw(g), residual, share, p, tables, products, n, copies, programs),
         warps=8,
-        OWED=e is not None,
+        RESIDUAL=e is not None,
         WRITTEN=written,
         SUMS=sums,
         SIZE=BLOCK,

@@ -1,9 +1,8 @@
-"""The largest elements, exactly, in the order of their places, in as many steps as there are questions.
+"""The k largest elements, exactly, in the order of their positions.
 
-Two passes over the tensor: ``tally`` found the bin in which the k-th largest lies, and ``_mark`` sets bits for the
-elements in that bin and beyond. All else goes over bits, 32 elements a word, of which few are set: those in the bin are
-counted by magnitude, all 2^19 of them, which gives the k-th largest to the bit, and every element its place in the
-result.
+Two passes over the tensor: ``tally`` finds the bin of the k-th largest, and ``_mark`` sets bits for the elements in
+that bin and beyond. The rest works on bits, 32 elements per word, of which few are set: those in the bin are counted by
+magnitude, all 2^19 of them, which gives the k-th largest to the bit, and every element its position in the result.
 """
 
 import torch
@@ -26,7 +25,7 @@ _NAN = tl.constexpr(0x7FC00000)
 
 @jit()
 def _aim(counts: tl.tensor, aim: tl.tensor, k: tl.int64) -> None:
-    """``aim``: the lowest magnitude of the bin in which the k-th largest lies, and which of that bin's it is."""
+    """Sets ``aim``: the lowest magnitude of the bin of the k-th largest, and its rank in that bin."""
     bins = tl.arange(0, _BINS)
     count = tl.load(counts + bins)
     at_least = tl.cumsum(count, 0, reverse=True)
@@ -46,7 +45,7 @@ def _mark(
     size: tl.int64,
     ROWS: tl.constexpr,
 ) -> None:
-    """A bit in ``near`` for each element whose magnitude is in the bin, and in ``above`` for each beyond."""
+    """Sets a bit in ``near`` for each element whose magnitude is in the bin, and in ``above`` for each beyond."""
     begin, row, lane = begin_of(ROWS * 32), tl.arange(0, ROWS), tl.arange(0, 32)
     at = row[:, None] * 32 + lane[None, :]
     left = room(n, begin, ROWS * 32)
@@ -64,7 +63,7 @@ def _mark(
 def _spread(
     x: tl.tensor, near: tl.tensor, coarse: tl.tensor, fine: tl.tensor, size: tl.int64, SIZE: tl.constexpr
 ) -> None:
-    """Count the magnitudes within the bin, each by itself in ``fine``, by 1,024 of them in ``coarse``."""
+    """Counts the magnitudes in the bin, each of them in ``fine`` and 1,024 together in ``coarse``."""
     place = begin_of(SIZE) + tl.arange(0, SIZE)
     left = tl.load(near + place, mask=place < size, other=0)
     one = tl.full([SIZE], 1, tl.int32)
@@ -85,7 +84,7 @@ def _spread(
 
 @jit()
 def _find_threshold(aim: tl.tensor, coarse: tl.tensor, fine: tl.tensor) -> None:
-    """``aim[2]``: the magnitude of the k-th largest."""
+    """Sets ``aim[2]``: the magnitude of the k-th largest."""
     edge, rank = tl.load(aim), tl.load(aim + 1)
     piece = tl.arange(0, _COARSE)
     count = tl.load(coarse + piece)
@@ -106,7 +105,7 @@ def _part(
     size: tl.int64,
     SIZE: tl.constexpr,
 ) -> None:
-    """Move the bits of what is larger than the k-th from ``near`` to ``above``, and leave those equal to it."""
+    """Moves the bits of elements larger than the k-th from ``near`` to ``above``, and leaves those equal to it."""
     place = begin_of(SIZE) + tl.arange(0, SIZE)
     threshold = tl.load(aim + 2)
     larger = tl.load(above + place, mask=place < size, other=0)
@@ -137,7 +136,7 @@ def _take(
     CLEAR: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
-    """``upto``: how many larger and equal ones there are up to the end of each program's words."""
+    """Copies the selected elements. ``upto``: larger and equal ones up to the end of each program's words."""
     programs, number_ = tl.num_programs(0), tl.program_id(0)
     larger = tl.load(upto + programs - 1)
     wanted, equals = k - larger, tl.load(upto + 2 * programs - 1)
@@ -172,10 +171,17 @@ def _take(
 
 
 def top(x: Tensor, k: int, counts: Tensor, clear: bool, indices: Tensor, values: Tensor) -> None:
-    """The ``k`` largest magnitudes of ``x`` (float32, shape ``(n,)``) into ``indices`` (int32) and ``values``, both of
-    shape ``(k,)``; ``counts`` of ``x`` by bin, int64 of shape ``(4096,)``. ``clear``: leave 0 where one was taken.
+    """Selects the ``k`` largest magnitudes of ``x``.
 
     With counts of another tensor nothing is cleared, and the values are NaN.
+
+    Args:
+        x: float32, shape ``(n,)``.
+        k: 1 to n.
+        counts: Elements of ``x`` by bin, int64 of shape ``(4096,)``.
+        clear: Leave 0 where an element was taken.
+        indices: Buffer for the positions, int32 of shape ``(k,)``.
+        values: Buffer for the values, float32 of shape ``(k,)``.
     """
     n, device = x.numel(), x.device
     size = -(-n // 32)

@@ -1,4 +1,4 @@
-"""Every kernel once, on a few elements, so that none is compiled in a step."""
+"""Runs every kernel once, on a few elements, so that none is compiled in a step."""
 
 import torch
 
@@ -8,7 +8,9 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def run_all(device: torch.device) -> None:
-    """Start all kernels there for the types that training uses. Takes up to a minute the first time on a machine."""
+    """Launches all kernels on a device for the types that training uses. Takes up to a minute the first time on a
+    machine.
+    """
     n = 8192
     x, out = torch.ones(n, device=device), torch.empty(n, device=device)
     tally = kernels.tally(x)

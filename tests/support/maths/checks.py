@@ -1,6 +1,6 @@
 """What every codec promises, as functions that raise AssertionError.
 
-The suite runs them over the registry; the tests of the suite itself run them on members that lie.
+The suite runs them over the registry; the tests of the suite itself run them on members that violate one.
 """
 
 import math
@@ -34,10 +34,10 @@ def vector(kind: str, n: int, seed: int = 0) -> Tensor:
     }[kind]
 
 
-def owed_after(codec: Compressor, payload: Payload, x: Tensor) -> Tensor:
-    owed = x.clone()
-    codec.remove(payload, owed)
-    return owed
+def residual_after(codec: Compressor, payload: Payload, x: Tensor) -> Tensor:
+    residual = x.clone()
+    codec.remove(payload, residual)
+    return residual
 
 
 def draws(codec: Compressor, x: Tensor, cf: float, count: int) -> Tensor:
@@ -72,13 +72,13 @@ def check_expected_bytes(codec: Compressor, n: int = 4096, cf: float = 16.0) -> 
 
 
 def check_conservation(codec: Compressor, x: Tensor, cf: float, dtype: torch.dtype) -> None:
-    """Sent + owed = in: exactly where elements are sent as they are, else to float32 rounding."""
+    """Sent + residual = in: exactly where elements are sent as they are, else to float32 rounding."""
     payload = codec.compress(x, cf, KEY, dtype)
-    sent, owed = codec.decode(payload), owed_after(codec, payload, x)
+    sent, residual = codec.decode(payload), residual_after(codec, payload, x)
     if codec.traits.selector and codec.traits.projection and dtype == torch.float32:
-        assert torch.equal(sent + owed, x)
+        assert torch.equal(sent + residual, x)
         return
-    error = (sent.double() + owed.double() - x.double()).abs()
+    error = (sent.double() + residual.double() - x.double()).abs()
     assert bool((error <= EPS * (sent.double().abs() + x.double().abs())).all())
 
 
@@ -172,7 +172,7 @@ def check_nonfinite(codec: Compressor, x: Tensor, cf: float, bad: float) -> None
         assert payload.nbytes == codec.wire_bytes(x.numel(), cf, torch.float32)
     arrived = codec.unpack(payload.pack(), x.numel(), cf, KEY, torch.float32)
     for one in (payload, arrived):
-        sent, residual = codec.decode(one), owed_after(codec, one, x)
+        sent, residual = codec.decode(one), residual_after(codec, one, x)
         assert not bool(sent.isfinite().all()) or not bool(residual.isfinite().all())
 
 
@@ -211,7 +211,7 @@ def check_bound(codec: Compressor, x: Tensor, cf: float, count: int = 100) -> No
 
 
 def check_unbiased(codec: Compressor, x: Tensor, cf: float, count: int = 1000) -> None:
-    """No coordinate's mean is 4.5 standard errors off. (The least of test_codec_liars' biases is 11 off at 1000.)"""
+    """No coordinate's mean is 4.5 standard errors off. (The smallest bias of test_codec_violations is 11 at 1000.)"""
     sent = draws(codec, x, cf, count)
     off, error = (sent.mean(0) - x.double()).abs(), sent.std(0) / math.sqrt(count)
     rounding = 1e-5 * float(x.abs().max())

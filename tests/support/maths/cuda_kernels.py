@@ -129,7 +129,7 @@ def test_a_second_level_comes_from_the_first_ones_values() -> None:
 
 
 def test_the_tally_of_another_tensor_takes_nothing_and_shows() -> None:
-    """Nobody waits to raise an error, so the values must not pass for a gradient."""
+    """No error is raised, because that would wait, so the values must not pass for a gradient."""
     x = vector(1000, 1, "normal")
     for other in (vector(1000, 2, "normal") * 1e6, torch.zeros(1000), x[:300], x * 2):
 
@@ -290,8 +290,8 @@ def step(g: Tensor, e: Tensor, out: Tensor) -> tuple[Tensor, ...]:
     return *results, drawn, signs, kernels.product(g, out), kernels.noise(n, 5, g.device)
 
 
-def test_nobody_looks_at_what_may_not_have_been_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of the meta device have no data, so whoever would wait for some raises: a GPU is not needed to see it."""
+def test_the_host_never_waits_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the meta device have no data, so code that would wait for them raises; no GPU is needed."""
     tensors = [torch.empty(100_003, device="meta") for _ in range(3)]
     with on("reference"), pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         step(*tensors)  # plain torch looks

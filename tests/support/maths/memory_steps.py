@@ -85,7 +85,7 @@ def step(
 class Inflow:
     """What comes in for a gradient, in float64: the gradient itself, or what the memory's paper makes of it.
 
-    The other side of "sent + owed = what came in". A memory that ``transforms`` has its rule written down here once
+    The other side of "sent + residual = what came in". A memory that ``transforms`` has its rule written down here once
     more, by parameter; one that has none fails the suite.
     """
 
@@ -124,7 +124,7 @@ class Inflow:
 
 
 def residuals(memory: Memory) -> dict[str, Tensor]:
-    """What is owed, by parameter, without what is merely kept (momentum) and without tags."""
+    """The residual per parameter, without momentum and without tags."""
     return to_dense(memory.state_dict())
 
 

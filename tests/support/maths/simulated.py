@@ -57,7 +57,7 @@ class SimulatedWorld:
         self._slots[rank] = x
         self._barrier.wait()
         combined = combine(self._slots)
-        self._barrier.wait()  # nobody writes over an input that another still reads
+        self._barrier.wait()  # no rank overwrites an input that another still reads
         out.copy_(combined)
 
 

@@ -1,4 +1,4 @@
-"""Members that lie are caught, each by the check that is there for it. So are the known bugs of public code."""
+"""Codecs that violate a property are caught, each by the check for it. So are known bugs of public code."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.support.maths.checks import KEY, LECTURE, vector
 class WrongBound(RandomK):
     """Claims Top-k's share of ten times as many elements."""
 
-    name = "liar-bound"
+    name = "wrong-bound"
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=min(1.0, 10 * kept_count(numel, cf) / numel))
@@ -33,7 +33,7 @@ class WrongBound(RandomK):
 class Biased(QSGD):
     """Rounds up when the draw is *above* the fraction, as a public implementation does."""
 
-    name = "liar-bias"
+    name = "wrong-bias"
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         rows = x.float().view(1, -1)
@@ -53,7 +53,7 @@ class Biased(QSGD):
 class WrongBytes(TopK):
     """Counts its values and forgets the positions."""
 
-    name = "liar-bytes"
+    name = "wrong-bytes"
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         return (TensorSpec(dtype, kept_count(numel, cf)),)
@@ -88,7 +88,7 @@ def test_a_bias_is_caught(register: Callable[[type[Compressor]], str]) -> None:
     checks.check_unbiased(compressors.build("qsgd"), LECTURE, 4.0)
 
 
-def test_a_lie_about_bytes_is_caught(register: Callable[[type[Compressor]], str]) -> None:
+def test_wrong_bytes_are_caught(register: Callable[[type[Compressor]], str]) -> None:
     name = register(WrongBytes)
     with pytest.raises(AssertionError):
         checks.check_bytes(compressors.build(name), vector("gauss", 120), 10.0, torch.float32)
@@ -156,14 +156,14 @@ class Writes(ScaledSign):
 
 
 class Forgets(TopK):
-    """Takes nothing off what is owed."""
+    """Subtracts nothing from the residual."""
 
     def remove(self, payload: Payload, x: Tensor) -> None:
         return
 
 
 class Swallows(TopK):
-    """NaNs look small to it, and are not owed either."""
+    """NaNs look small to it, and do not stay in the residual either."""
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         return super().compress(x.nan_to_num(0.0), cf, key, dtype)
