@@ -4,7 +4,7 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.policies import parse
-from gravac.whatif import Fleet, GainUnknown, Predictor, Scenario, best, simulate
+from gravac.whatif import Fleet, GainUnknown, Predictor, Scenario, SimulatedRun, best, simulate
 from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, kept, recording
 
 SLOW = Network(latency_seconds=1e-4, bytes_per_second=6e6)
