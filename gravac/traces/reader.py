@@ -171,7 +171,7 @@ def lines_of(trace: str | Path | BinaryIO | Iterable[Line]) -> Iterable[Line]:
     """Return the lines of ``trace``, opened with ``read_trace`` unless they are lines already. Raises TraceError."""
     if isinstance(trace, str | Path):
         return read_trace(trace)
-    return read_trace(cast(BinaryIO, trace)) if hasattr(trace, "readline") else cast(Iterable[Line], trace)
+    return read_trace(cast(BinaryIO, trace)) if hasattr(trace, "readline") else trace
 
 
 def _raw_lines(
