@@ -95,7 +95,7 @@ def test_each_part_is_a_trace_of_its_own(scribe: Scribe) -> None:
     assert windows(scribe.path) == list(range(8, 12))
     found = check(scribe.path)
     assert found.ok
-    assert found.notes == ["begins with part 3: what was before it is not here"]
+    assert found.notes == ["begins with part 3: the parts before it are missing"]
 
 
 def test_the_download_of_all_parts_is_one_trace(scribe: Scribe, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_network_too_fast_to_show_is_not_made_up() -> None:
     fast = Network(latency_seconds=0.0, bytes_per_second=1e12)
     found = fit([(recording(noise=0.05, network=fast), None)])
     assert 1e9 < found.network.bytes_per_second < 1e10
-    assert any("hardly go with the bytes" in line for line in found.unknown)
+    assert any("hardly depend on the bytes" in line for line in found.unknown)
 
 
 def test_an_emulated_link_is_the_network() -> None:

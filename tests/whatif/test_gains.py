@@ -40,26 +40,26 @@ def settled(cf: float, steps: int = 60, elements: int = 10_000) -> tuple[float, 
     sizes = torch.randn(elements, generator=generator).mul(1.5).exp()
     residual, gains, curves = torch.zeros(elements), [], []
     for _ in range(steps):
-        owed = residual + sizes * torch.randn(elements, generator=generator)
-        order = owed.abs().argsort(descending=True)
-        energy = owed[order].square().cumsum(0) / owed.square().sum()
+        compensated = residual + sizes * torch.randn(elements, generator=generator)
+        order = compensated.abs().argsort(descending=True)
+        energy = compensated[order].square().cumsum(0) / compensated.square().sum()
         gains.append(float(energy[int(elements / cf) - 1]))
         curves.append([float(energy[max(1, int(elements / at)) - 1]) for at in LADDER])
-        residual = owed.index_fill(0, order[: int(elements / cf)], 0.0)
+        residual = compensated.index_fill(0, order[: int(elements / cf)], 0.0)
     late = curves[steps // 2 :]
     return median(gains[steps // 2 :]), [sum(column) / len(late) for column in zip(*late, strict=True)]
 
 
 def test_between_two_cfs_residuals_are_counted() -> None:
-    """As real error feedback has them: a curve alone promises too much, and the power of the CF too little."""
+    """With real error feedback a curve alone predicts too much, and the power of the CF too little."""
     found = {cf: settled(cf) for cf in (1.0, 4.0, 10.0, 30.0, 100.0)}
     for cf, below, above in ((10.0, 1.0, 30.0), (10.0, 4.0, 30.0), (30.0, 1.0, 100.0), (30.0, 10.0, 100.0)):
         sent = {at: found[at][0] for at in (below, above)}
-        told = GainModel(sent, {at: found[at][1] for at in sent}, loss=0.0, spread=0.0)
-        assert told.at(cf).likely == pytest.approx(found[cf][0], rel=0.035), (cf, below, above)
-        promised = told.on_curve(below, cf)
-        assert promised is not None
-        assert promised > 1.04 * found[cf][0]
+        model_of = GainModel(sent, {at: found[at][1] for at in sent}, decay=0.0, spread=0.0)
+        assert model_of.at(cf).likely == pytest.approx(found[cf][0], rel=0.035), (cf, below, above)
+        on_curve = model_of.on_curve(below, cf)
+        assert on_curve is not None
+        assert on_curve > 1.04 * found[cf][0]
 
 
 def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
@@ -71,7 +71,7 @@ def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
     assert far.low is not None
     assert near.low is not None
     assert far.low / far.likely < near.low / near.likely
-    assert found.at(2000.0).likely is None, "no curve goes that far"
+    assert found.at(2000.0).likely is None, "no curve reaches that CF"
 
 
 def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
@@ -94,7 +94,7 @@ def test_another_codec_is_not_told_unless_it_sends_the_largest_too() -> None:
     held = recording()
     blind = GainModel.of(held, same_codec=False, largest=False)
     assert blind.at(100.0).likely is None
-    assert "no curve" in blind.at(100.0).why
+    assert "no gain curve" in blind.at(100.0).why
     alike = GainModel.of(held, same_codec=False, largest=True)
     assert alike.at(100.0).likely == pytest.approx(kept(100.0), rel=0.01)
 
