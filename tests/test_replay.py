@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def resealed(path: Path, line: int, old: bytes, new: bytes) -> None:
-    """Alter a line and seal the whole file anew, as a forger would: only replay can find that."""
+    """Alter a line and compute all digests again, as a forger would: only replay can find that."""
     lines, digest, pieces = list(read_trace(path)), "", []
     for item in lines:
         record = item.record

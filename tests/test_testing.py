@@ -1,4 +1,4 @@
-"""``gravac.testing``: what passes, what fails, and what a failure says. In a foreign project: test_packaging."""
+"""``gravac.testing``: what passes, what fails, and the message of a failure. In another project: test_packaging."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Trace files as they are written: the chain of digests, torn tails, locks, bounds."""
+"""Writing traces: the chain of digests, torn tails, locks, bounds."""
 
 import errno
 import json

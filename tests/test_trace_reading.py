@@ -1,4 +1,4 @@
-"""Reading traces that nobody vouches for: compressed, damaged, hostile."""
+"""Reading traces from untrusted sources: compressed, damaged, hostile."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Traces made from a time model that is known, with noise, so that a fit can be held against the truth."""
+"""Traces made from a known time model, with noise, to compare a fit with the truth."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ TRUTH = TimeModel(
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=25e6)
 CFS = (1.0, 10.0, 30.0, 100.0, 1000.0)
 KEPT = 0.35
-"""The made codec keeps CF ** -KEPT, whatever was sent before."""
+"""The gain of the simulated codec is CF ** -KEPT, independent of the residual."""
 
 
 def spec(**changes: object) -> JobSpec:
@@ -103,7 +103,7 @@ def _window(
 
 
 def recording(**options: object) -> Recording:
-    """What a trace of such windows holds."""
+    """Return the recording of such windows."""
     found = Recording(spec(world_size=options.get("ranks", RANKS)))
     for report in windows(**options):  # type: ignore[arg-type]
         found.add(report)
@@ -111,6 +111,6 @@ def recording(**options: object) -> Recording:
 
 
 def trace(path: Path, **options: object) -> Path:
-    """The same as a file; its decisions are of no interest here and left out."""
+    """Write them as a trace without decisions."""
     write(path, [(spec(world_size=options.get("ranks", RANKS)),), *((one,) for one in windows(**options))])  # type: ignore[arg-type]
     return path

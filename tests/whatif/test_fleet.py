@@ -1,4 +1,4 @@
-"""A real controller takes what ten thousand ranks report, decides on it as replay does, and journals it."""
+"""A real controller accepts the reports of ten thousand ranks, decides as replay does, and journals them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each CF keeps, as a trace shows it, and what it does not show."""
+"""Gains that a trace shows, and gains that it does not show."""
 
 from collections import deque
 from statistics import median
@@ -24,12 +24,12 @@ def test_what_was_sent_is_known() -> None:
 
 
 def test_between_what_was_sent() -> None:
-    """Also where only the curve's shape could tell."""
-    told = model().at(55.0)
-    assert told.likely == pytest.approx(kept(55.0), rel=0.01)
-    assert told.low is not None
-    assert told.high is not None
-    assert told.low < told.likely < told.high
+    """Also where only the shape of the curve shows it."""
+    predicted = model().at(55.0)
+    assert predicted.likely == pytest.approx(kept(55.0), rel=0.01)
+    assert predicted.low is not None
+    assert predicted.high is not None
+    assert predicted.low < predicted.likely < predicted.high
     straight = model(curve=False).at(55.0)
     assert straight.likely == pytest.approx(kept(55.0), rel=0.01)  # a power law is straight in logarithms
 
@@ -81,7 +81,7 @@ def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
 
 
 def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
-    """Curves promise CF ** -0.35 everywhere, but at 30x only half of it came."""
+    """Curves predict CF ** -0.35 everywhere, but at 30x half of that was measured."""
     held = recording(cfs=(10.0, 30.0))
     held.gains[30.0] = deque([kept(30.0) / 2] * 6)
     found = GainModel.of(held, same_codec=True, largest=True)
@@ -90,7 +90,7 @@ def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
     assert beyond == pytest.approx(kept(90.0) / 2, rel=0.02)  # by 30x's own curve: another 3x, half again
 
 
-def test_another_codec_is_not_told_unless_it_sends_the_largest_too() -> None:
+def test_another_codec_is_unknown_unless_it_sends_the_largest_too() -> None:
     held = recording()
     blind = GainModel.of(held, same_codec=False, largest=False)
     assert blind.at(100.0).likely is None

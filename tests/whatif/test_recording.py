@@ -1,4 +1,4 @@
-"""What is taken from a trace, however odd or long it is."""
+"""Recordings of odd and of long traces."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_dense_steps_that_were_compressed_in_vain_do_not_count_as_dense() -> Non
     assert held.observations == []
 
 
-def test_a_restart_with_other_ranks_begins_anew() -> None:
+def test_a_restart_with_other_ranks_begins_again() -> None:
     one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
     found = Recording.from_trace(lines(spec(), *one, spec(), *two))
     assert (found.windows, sorted(found.by_cf)) == (12, [1.0, 10.0])

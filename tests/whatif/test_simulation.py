@@ -1,4 +1,4 @@
-"""A policy's path through a scenario, and how long it takes to deliver as much."""
+"""Simulated runs of a policy, and how long they take to deliver the samples."""
 
 import pytest
 
@@ -39,14 +39,14 @@ def test_the_warm_up_of_a_policy_counts(predictor: Predictor) -> None:
 
 
 def test_what_goes_on_for_ever_is_not_played_window_by_window(predictor: Predictor) -> None:
-    """Ten thousand times as much takes ten thousand times as long."""
+    """Ten thousand times the samples take ten thousand times as long."""
     little, much = (walked(predictor, "dense", count).seconds_to_samples for count in (1e4, 1e8))
     assert much == pytest.approx(1e4 * little, rel=1e-6)
 
 
 @pytest.mark.parametrize("network", [NETWORK, SLOW], ids=["as recorded", "slow"])
 def test_gravac_settles_about_where_t_comp_is_highest(predictor: Predictor, network: Network) -> None:
-    """The real policy on made reports: its own tolerance lies between it and the best of its ladder."""
+    """The real policy on simulated reports finds the best CF of its ladder, within its own tolerance."""
     path = walked(predictor, "gravac:epsilon=0.05,ladder=10/30/100/1000", 1e5, network)
     scenario = Scenario(network=network, ranks=RANKS, compressor="topk")
     chosen = best([predictor.predict(scenario, cf) for cf in CFS], 0.05)
@@ -84,7 +84,7 @@ def test_best_heeds_epsilon_and_unknown_gains(predictor: Predictor) -> None:
 
 
 def test_reports_of_a_fleet_are_what_ranks_would_say(predictor: Predictor) -> None:
-    """Valid, repeatable, with the slowest rank in them; whole steps take equally long on all ranks."""
+    """Valid, repeatable, with a slow rank; whole steps take equally long on all ranks."""
     scenario = Scenario(network=NETWORK, ranks=64, compressor="topk")
     spec = predictor.recording.spec.model_copy(update={"world_size": 64})
     decision = parse("static:cf=100").start().decision
