@@ -215,16 +215,16 @@ def test_what_only_replay_can_find(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPAIRED)
-def test_repaired_and_said(path: Path, name: str) -> None:
+def test_repairs_are_noted(path: Path, name: str) -> None:
     change, notes = REPAIRED[name]
     broken(path, change)
     lines = read_trace(path)
-    kept = list(lines)
+    read = list(lines)
     assert len(lines.notes) == len(notes)
-    assert all(said.startswith(note) for said, note in zip(lines.notes, notes, strict=True))
+    assert all(noted.startswith(note) for noted, note in zip(lines.notes, notes, strict=True))
     whole = path.with_name("whole.jsonl")
     make(whole, windows=4)
-    assert [one.record for one in kept] == [one.record for one in read_trace(whole)][: len(kept)]
+    assert [one.record for one in read] == [one.record for one in read_trace(whole)][: len(read)]
 
 
 def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:

@@ -92,7 +92,7 @@ def test_each_part_is_a_trace_of_its_own(scribe: Scribe) -> None:
         found = check(path)
         assert found.ok, found.differences
         assert {line.number: line.record for line in read_trace(path)}.items() <= whole.items()
-    (folder / "journal.000002.jsonl").unlink()  # a gap: what is before it cannot be told to belong
+    (folder / "journal.000002.jsonl").unlink()  # a gap: parts before it may not belong
     assert windows(scribe.path) == list(range(8, 12))
     found = check(scribe.path)
     assert found.ok

@@ -64,13 +64,13 @@ def test_torn_at_every_byte_loses_only_the_torn_line(tmp_path: Path, monkeypatch
         path.write_bytes(whole[:length])
         before = max([end for end in ends if end <= length], default=0)
         complete = before if length + 1 not in ends else length  # a lost newline loses nothing
-        kept = sum(end <= length + 1 for end in ends)
+        count = sum(end <= length + 1 for end in ends)
         with TraceWriter(path, Ticker()) as writer:
-            assert writer.lines == kept, length
+            assert writer.lines == count, length
             assert bool(writer.notes) == (length > complete), (length, writer.notes)
             writer.append(NOTE)
-        again = list(read_trace(path)) if kept else []
-        assert len(again) == (kept + 1 if kept else 0), length
+        again = list(read_trace(path)) if count else []
+        assert len(again) == (count + 1 if count else 0), length
 
 
 def test_torn_tail_is_told_by_the_reader(tmp_path: Path) -> None:

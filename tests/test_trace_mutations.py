@@ -23,7 +23,7 @@ BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.par
 SILENT = {
     # About the run, for people. What a rule has to know of it is in its settings.
     "for people": ("job.environment", "job.model", "job.settings", "job.link", "job.window_steps"),
-    "told, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
+    "reported, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
     "after the last decision": ("end",),
     "where a part lies, for who reads it alone": ("part",),
     # Rules read the medians and the samples of settled steps, by CF. These show where the time went, and to whom.
@@ -101,7 +101,7 @@ def turned(values: list[object], by: int) -> list[object]:
 
 
 @BY_NAME
-def test_silent_fields_decide_nothing_whatever_they_say(path: Path) -> None:
+def test_no_decision_depends_on_silent_fields(path: Path) -> None:
     """All changed at once, in every line, with other times: each decision stays the same, to the byte."""
     trace, changed = replayed(path), 0
     forged = []

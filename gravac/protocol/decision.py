@@ -16,9 +16,9 @@ Rule = Literal[
     "climb",  # the candidate passed and paid: try the next rung
     "extend",  # too few settled steps to judge: same candidate again
     "no_headroom",  # the network is too small a share of the step for any CF to pay
-    "saturated",  # a stronger CF no longer raises T_comp: settled on the best
-    "too_strong",  # the candidate keeps too little: settled on the best below it
-    "top",  # the ladder ended: settled on the best
+    "saturated",  # a stronger CF no longer raises T_comp: hold the best
+    "too_strong",  # the gain of the candidate is too low: hold the best below it
+    "top",  # the ladder ended: hold the best
     "hold",  # nothing changed
     "scale_down",  # the gain in hold fell below epsilon: one rung down
     "reexplore",  # step time or gain drifted: measure again

@@ -41,10 +41,10 @@ class GainTracker:
 
     def update(self, cf: float, kept_sq: float, compensated_sq: float) -> None:
         """Add one step's energies at ``cf`` (arguments as in ``gain``)."""
-        kept, compensated = self.averages.get(cf, (kept_sq, compensated_sq))
-        kept += self.smoothing * (kept_sq - kept)
-        compensated += self.smoothing * (compensated_sq - compensated)
-        self.averages[cf] = (kept, compensated)
+        numerator, denominator = self.averages.get(cf, (kept_sq, compensated_sq))
+        numerator += self.smoothing * (kept_sq - numerator)
+        denominator += self.smoothing * (compensated_sq - denominator)
+        self.averages[cf] = (numerator, denominator)
 
     def gain(self, cf: float) -> float | None:
         """Return the smoothed gain at ``cf``: 1 for dense, None if it was never measured or gradients were zero."""

@@ -182,7 +182,7 @@ class Curve:
         numel: number of elements.
         energy: sum of all squares.
         elements: elements sent at each CF, int64 of shape ``(len(cfs),)``.
-        kept: lower bound for their energy, float64 of shape ``(len(cfs),)``.
+        kept_energy: lower bound for their energy, float64 of shape ``(len(cfs),)``.
         wire_bytes: their payload in bytes, int64 of shape ``(len(cfs),)``.
     """
 
@@ -190,7 +190,7 @@ class Curve:
     numel: int
     energy: float
     elements: Tensor
-    kept: Tensor
+    kept_energy: Tensor
     wire_bytes: Tensor
 
     def __add__(self, other: "Curve") -> "Curve":
@@ -201,7 +201,7 @@ class Curve:
             self.numel + other.numel,
             self.energy + other.energy,
             self.elements + other.elements,
-            self.kept + other.kept,
+            self.kept_energy + other.kept_energy,
             self.wire_bytes + other.wire_bytes,
         )
 
@@ -209,16 +209,16 @@ class Curve:
         """Return a lower bound for the gain at each CF; None where all elements are zero."""
         if not self.energy > 0.0:
             return [None] * len(self.cfs)
-        pairs = zip(self.elements.tolist(), self.kept.tolist(), strict=True)
+        pairs = zip(self.elements.tolist(), self.kept_energy.tolist(), strict=True)
         return [1.0 if elements == self.numel else energy / self.energy for elements, energy in pairs]
 
     def sums(self) -> Tensor:
         """Return what ranks add up, float64 of shape ``(len(cfs) + 1,)``: 496 bytes for ``LADDER``."""
-        return torch.cat((self.kept, self.kept.new_tensor([self.energy])))
+        return torch.cat((self.kept_energy, self.kept_energy.new_tensor([self.energy])))
 
     def summed(self, sums: Tensor) -> "Curve":
         """Return this curve with the energies of all ranks; elements and bytes stay those of one rank."""
-        return replace(self, kept=sums[:-1], energy=float(sums[-1]))
+        return replace(self, kept_energy=sums[:-1], energy=float(sums[-1]))
 
 
 @lru_cache(maxsize=256)  # the same few buckets in every step

@@ -42,7 +42,7 @@ def spec(**changes: object) -> JobSpec:
     return job_spec(parse("gravac").spec(), **(given | changes))
 
 
-def kept(cf: float) -> float:
+def true_gain(cf: float) -> float:
     return float(cf**-KEPT)
 
 
@@ -58,11 +58,13 @@ def windows(
     """``each`` windows of every CF; ``noise``: standard deviation of a window's times, relative."""
     random, number = Random(7), 0
     for cf in cfs:
-        told = volume("topk", ELEMENTS, cf, ranks, network)
-        step = truth.step(cf, told, network)
+        exchanged = volume("topk", ELEMENTS, cf, ranks, network)
+        step = truth.step(cf, exchanged, network)
         for _ in range(each):
             off = max(0.1, random.gauss(1.0, noise))
-            yield _window(number, cf, [part * off for part in _parts(step)], told.payload_bytes, ranks, curve)
+            yield _window(
+                number, cf, [part * off for part in _parts(step)], exchanged.payload_bytes, ranks, curve
+            )
             number += 1
 
 
@@ -73,7 +75,7 @@ def _parts(step: object) -> list[float]:
 def _window(
     number: int, cf: float, parts: list[float], payload: float, ranks: int, curve: bool
 ) -> WindowReport:
-    seconds, share = sum(parts), kept(cf)
+    seconds, share = sum(parts), true_gain(cf)
     level = level_sums(0, cf, STEPS, STEPS - 5, seconds, parts[2])
     energy = float(STEPS)
     sums = level.sums.model_copy(
@@ -86,7 +88,7 @@ def _window(
     )
     level = level.model_copy(update={"payload_bytes": int(payload * STEPS * ranks), "sums": sums})
     compute, compress, communicate, decompress = (STEPS * part for part in parts)
-    gains = tuple(min(1.0, kept(at)) for at in LADDER)
+    gains = tuple(min(1.0, true_gain(at)) for at in LADDER)
     return window_report(
         window=number,
         first_step=number * STEPS,

@@ -8,7 +8,7 @@ import torch
 
 from gravac.signals.spectrum import LADDER
 from gravac.whatif.gains import USUAL_DECAY, GainModel
-from tests.support.whatif import kept, recording
+from tests.support.whatif import recording, true_gain
 
 
 def model(**options: object) -> GainModel:
@@ -18,7 +18,7 @@ def model(**options: object) -> GainModel:
 def test_what_was_sent_is_known() -> None:
     found = model()
     for cf in (10.0, 30.0, 100.0, 1000.0):
-        assert found.at(cf).likely == pytest.approx(kept(cf))
+        assert found.at(cf).likely == pytest.approx(true_gain(cf))
         assert found.at(cf).why == "sent"
     assert found.at(1.0).likely == 1.0
 
@@ -26,12 +26,14 @@ def test_what_was_sent_is_known() -> None:
 def test_between_what_was_sent() -> None:
     """Also where only the shape of the curve shows it."""
     predicted = model().at(55.0)
-    assert predicted.likely == pytest.approx(kept(55.0), rel=0.01)
+    assert predicted.likely == pytest.approx(true_gain(55.0), rel=0.01)
     assert predicted.low is not None
     assert predicted.high is not None
     assert predicted.low < predicted.likely < predicted.high
     straight = model(curve=False).at(55.0)
-    assert straight.likely == pytest.approx(kept(55.0), rel=0.01)  # a power law is straight in logarithms
+    assert straight.likely == pytest.approx(
+        true_gain(55.0), rel=0.01
+    )  # a power law is straight in logarithms
 
 
 def settled(cf: float, steps: int = 60, elements: int = 10_000) -> tuple[float, list[float]]:
@@ -66,7 +68,7 @@ def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
     found = model(cfs=(1.0, 10.0, 30.0))
     far, near = found.at(900.0), found.at(20.0)
     assert far.likely == pytest.approx(
-        kept(900.0), rel=0.01
+        true_gain(900.0), rel=0.01
     )  # here no residual spoils it: none was measured to
     assert far.low is not None
     assert near.low is not None
@@ -77,17 +79,19 @@ def test_beyond_what_was_sent_the_curve_tells_and_the_range_is_wider() -> None:
 def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
     found = model(cfs=(1.0,))
     assert found.decay == USUAL_DECAY
-    assert found.at(100.0).likely == pytest.approx(kept(100.0) * 100.0**-USUAL_DECAY, rel=0.01)
+    assert found.at(100.0).likely == pytest.approx(true_gain(100.0) * 100.0**-USUAL_DECAY, rel=0.01)
 
 
 def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
     """Curves predict CF ** -0.35 everywhere, but at 30x half of that was measured."""
     held = recording(cfs=(10.0, 30.0))
-    held.gains[30.0] = deque([kept(30.0) / 2] * 6)
+    held.gains[30.0] = deque([true_gain(30.0) / 2] * 6)
     found = GainModel.of(held, same_codec=True, largest=True)
     assert found.decay == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
     beyond = found.at(90.0).likely
-    assert beyond == pytest.approx(kept(90.0) / 2, rel=0.02)  # by 30x's own curve: another 3x, half again
+    assert beyond == pytest.approx(
+        true_gain(90.0) / 2, rel=0.02
+    )  # by 30x's own curve: another 3x, half again
 
 
 def test_another_codec_is_unknown_unless_it_sends_the_largest_too() -> None:
@@ -96,10 +100,10 @@ def test_another_codec_is_unknown_unless_it_sends_the_largest_too() -> None:
     assert blind.at(100.0).likely is None
     assert "no gain curve" in blind.at(100.0).why
     alike = GainModel.of(held, same_codec=False, largest=True)
-    assert alike.at(100.0).likely == pytest.approx(kept(100.0), rel=0.01)
+    assert alike.at(100.0).likely == pytest.approx(true_gain(100.0), rel=0.01)
 
 
 def test_without_a_curve_nothing_is_told_beyond() -> None:
     found = model(cfs=(1.0, 10.0, 100.0), curve=False)
-    assert found.at(30.0).likely == pytest.approx(kept(30.0), rel=0.01)
+    assert found.at(30.0).likely == pytest.approx(true_gain(30.0), rel=0.01)
     assert found.at(200.0).likely is None

@@ -57,7 +57,7 @@ def test_a_long_trace_is_held_in_bounds() -> None:
     assert held.observations[-1].window == MAX_WINDOWS_PER_CF + 49
 
 
-def test_nothing_to_go_by_is_said() -> None:
+def test_a_trace_without_usable_windows_is_refused() -> None:
     with pytest.raises(NothingRecorded, match="0 windows"):
         Recording.from_trace([])
     with pytest.raises(NothingRecorded, match="no trained elements"):
@@ -72,7 +72,7 @@ ODD = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 1e9])
 @given(
     st.lists(st.tuples(ODD, ODD, ODD, st.sampled_from([1, 3, 2**40])), min_size=1, max_size=4), st.booleans()
 )
-def test_whatever_was_recorded_is_answered_in_finite_numbers(
+def test_any_recording_is_answered_in_finite_numbers(
     odd: list[tuple[float, float, float, int]], known: bool
 ) -> None:
     """Or refused with a reason."""

@@ -5,7 +5,7 @@ import pytest
 from gravac.collectives import Network
 from gravac.policies import parse
 from gravac.whatif import Fleet, GainUnknown, Predictor, Scenario, SimulatedRun, best, simulate
-from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, kept, recording
+from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, recording, true_gain
 
 SLOW = Network(latency_seconds=1e-4, bytes_per_second=6e6)
 
@@ -26,9 +26,11 @@ def test_a_static_policy_takes_steps_over_gain(predictor: Predictor) -> None:
     path = walked(predictor, "static:cf=100", 10_000.0)
     assert [each.cf for each in path.stretches] == [100.0]
     assert path.seconds_to_samples == pytest.approx(10_000 / SAMPLES * step)
-    assert path.seconds_to_useful_samples == pytest.approx(10_000 / SAMPLES * step / kept(100.0), rel=1e-3)
+    assert path.seconds_to_useful_samples == pytest.approx(
+        10_000 / SAMPLES * step / true_gain(100.0), rel=1e-3
+    )
     payload = predictor.predict(scenario, 100.0).volume.payload_bytes
-    assert path.payload_bytes == pytest.approx(10_000 / SAMPLES / kept(100.0) * payload, rel=1e-3)
+    assert path.payload_bytes == pytest.approx(10_000 / SAMPLES / true_gain(100.0) * payload, rel=1e-3)
 
 
 def test_the_warm_up_of_a_policy_counts(predictor: Predictor) -> None:
@@ -60,7 +62,7 @@ def test_gravac_settles_about_where_t_comp_is_highest(predictor: Predictor, netw
 
 
 def test_the_gate_sends_what_keeps_epsilon(predictor: Predictor) -> None:
-    path = walked(predictor, f"static:cf=100,epsilon={kept(100.0) + 0.01:.3f}", 10_000.0)
+    path = walked(predictor, f"static:cf=100,epsilon={true_gain(100.0) + 0.01:.3f}", 10_000.0)
     assert {each.cf for each in path.stretches} == {1.0}
 
 
@@ -73,7 +75,7 @@ def test_a_gain_that_cannot_be_told_stops_it() -> None:
 def test_best_heeds_epsilon_and_unknown_gains(predictor: Predictor) -> None:
     scenario = Scenario(network=SLOW, ranks=RANKS, compressor="topk")
     predictions = [predictor.predict(scenario, cf) for cf in (*CFS, 5000.0)]
-    free, bound = best(predictions), best(predictions, kept(30.0))
+    free, bound = best(predictions), best(predictions, true_gain(30.0))
     assert free is not None
     assert bound is not None
     assert free.cf == max(
@@ -99,4 +101,4 @@ def test_reports_of_a_fleet_are_what_ranks_would_say(predictor: Predictor) -> No
     assert len(even) > 60
     assert max(even) == pytest.approx(min(even))
     level = report.levels[0]
-    assert level.sums.sent_sq / level.sums.compensated_sq == pytest.approx(kept(100.0))
+    assert level.sums.sent_sq / level.sums.compensated_sq == pytest.approx(true_gain(100.0))

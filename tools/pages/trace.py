@@ -105,12 +105,12 @@ def written(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
         for node in definition.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 assert node.end_lineno is not None
-                _, mark, said = lines[node.end_lineno - 1].rpartition("  # ")
+                _, mark, meaning = lines[node.end_lineno - 1].rpartition("  # ")
                 if not mark:
                     raise ValueError(
                         f"{owner.__name__}.{node.target.id} has no comment that says what it means"
                     )
-                found[node.target.id] = (ast.unparse(node.annotation), said)
+                found[node.target.id] = (ast.unparse(node.annotation), meaning)
     return found
 
 
@@ -142,8 +142,8 @@ def schema() -> dict[str, Any]:
     _, document = models_json_schema(wanted, ref_template="#/$defs/{model}")  # type: ignore[arg-type]
     definitions = document["$defs"]
     for model in models():
-        for name, (_, said) in written(model).items():
-            definitions[model.__name__]["properties"][name]["description"] = said
+        for name, (_, meaning) in written(model).items():
+            definitions[model.__name__]["properties"][name]["description"] = meaning
     head: dict[str, Any] = {
         "schema": {"const": SCHEMA, "description": "version of this document"},
         "time": {"type": "number", "description": "Unix seconds; no decision depends on it"},
@@ -180,10 +180,10 @@ def page() -> str:
         title = f"A line of kind `{kind}`: {model.__name__}" if kind else f"Inside: {model.__name__}"
         text += f"\n### {title}\n\n{_prose(model)}\n\n| Field | Type | Unit | Meaning |\n|---|---|---|---|\n"
         defined = definitions[model.__name__]
-        for name, (source, said) in written(model).items():
+        for name, (source, meaning) in written(model).items():
             optional = "" if name in defined.get("required", ()) else " (may be left out)"
             kind_of = _type(defined["properties"][name]) + optional
-            text += f"| `{name}` | {kind_of} | {_unit(name, source)} | {_cell(said)} |\n"
+            text += f"| `{name}` | {kind_of} | {_unit(name, source)} | {_cell(meaning)} |\n"
     return text
 
 
