@@ -140,3 +140,11 @@ def test_what_is_missing_is_noted(path: Path) -> None:
     write(cut, [tuple(line.record for line in lines if line.number not in (7, 8))])
     found = redecide(read_trace(cut))
     assert found.notes == ("window 2 is missing before line 7",)
+
+
+def test_a_path_and_lines_are_redecided_alike(path: Path) -> None:
+    assert redecide(path, "static:cf=4") == redecide(read_trace(path), "static:cf=4")
+    with pytest.raises(
+        ValueError, match="no policy named 'best'"
+    ):  # and the file is closed: warnings are errors
+        redecide(path, "best")

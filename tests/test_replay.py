@@ -272,3 +272,11 @@ def test_replay_with_starts_a_resumed_job_afresh(path: Path) -> None:
     spec = fold.spec.model_copy(update={"policy_state": fold.policy_state})
     write(path, [(spec, fold.start_decision)])
     assert replay(read_trace(path), parse("static:cf=3")).decisions[0].replayed.cf_candidate == 3.0
+
+
+def test_a_path_a_stream_and_lines_replay_alike(path: Path) -> None:
+    by_path = replay(path)
+    with path.open("rb") as stream, read_trace(path) as lines:
+        assert replay(stream).decisions == replay(lines).decisions == by_path.decisions
+    assert len(by_path.decisions) > 1
+    assert by_path.differing == ()
