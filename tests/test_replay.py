@@ -275,6 +275,7 @@ def test_replay_with_starts_a_resumed_job_afresh(path: Path) -> None:
 
 
 def test_a_path_a_stream_and_lines_replay_alike(path: Path) -> None:
+    make(path)
     by_path = replay(path)
     with path.open("rb") as stream, read_trace(path) as lines:
         assert replay(stream).decisions == replay(lines).decisions == by_path.decisions

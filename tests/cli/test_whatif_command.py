@@ -40,7 +40,7 @@ def test_one_scenario_is_told_cf_by_cf(recorded: Path) -> None:
     assert sum(" * " in line for line in output.splitlines()) >= 1
     assert "Policy gravac:" in output
     assert "to have a baseline" in output
-    assert "what other than 4 ranks change" in output
+    assert "the effect of other than 4 ranks" in output
 
 
 def test_without_options_it_tells_the_recorded_run(recorded: Path) -> None:
