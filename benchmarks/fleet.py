@@ -1,10 +1,10 @@
-"""Thousands of ranks that do not exist report to a real controller: how long answers take, what it holds in memory.
+"""Thousands of simulated ranks report to a real controller: duration of answers, and memory of the controller.
 
-    python benchmarks/fleet.py TRACE                     windows of 16, 1,024 and 10,000 ranks, made from TRACE's model
+    python benchmarks/fleet.py TRACE                     windows of 16, 1,024 and 10,000 ranks, from TRACE's model
     python benchmarks/fleet.py TRACE --ranks 4096 --rows 256 --windows 500
 
-The reports are those of `gravac whatif`: the model fitted to TRACE on its own network, each rank with its own pace. The
-controller is a process of its own on core 1, spoken to by HTTP; making the reports is not timed.
+The reports are those of `gravac whatif`: the model fitted to TRACE on its own network, each rank with its own speed.
+The controller is a separate process on core 1, reached by HTTP. Making the reports is not timed.
 """
 
 import argparse
@@ -44,13 +44,13 @@ def main() -> None:
     os.sched_setaffinity(0, {0})
     for ranks in given.ranks:
         with tempfile.TemporaryDirectory() as scratch, Service(Path(scratch), SERVICE_CORE) as service:
-            print(told(measure(predictor, service, Path(scratch), ranks, given)), flush=True)
+            print(summary(measure(predictor, service, Path(scratch), ranks, given)), flush=True)
 
 
 def measure(
     predictor: Predictor, service: Service, folder: Path, ranks: int, given: argparse.Namespace
 ) -> dict[str, float]:
-    """One job of so many ranks, window after window; each report follows the decision on the one before."""
+    """Run one job window by window; each report follows the decision on the window before."""
     recorded = predictor.recording.spec
     spec = recorded.model_copy(
         update={
@@ -106,7 +106,7 @@ def begin(connection: http.client.HTTPConnection, spec: JobSpec) -> Decision:
     ).decision
 
 
-def told(found: dict[str, float]) -> str:
+def summary(found: dict[str, float]) -> str:
     """The figures in a line."""
     milliseconds = {
         name: f"{1e3 * value:.1f} ms" for name, value in found.items() if name.endswith("_seconds")

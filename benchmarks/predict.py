@@ -1,9 +1,9 @@
-"""Predicted against measured: a time model fitted on one network and some CFs, held against others, on the testbed.
+"""Predicted against measured: a time model fitted on one network and some CFs, compared with others on the testbed.
 
     python benchmarks/predict.py                  fits on one link, predicts ten others; needs root, ip and tc
-    python benchmarks/predict.py --keep FOLDER    keeps the journals; --from FOLDER judges them again
+    python benchmarks/predict.py --keep FOLDER    stores the journals; --from FOLDER compares them again
 
-Every CF is a job of its own (two ranks, a core and a host with a link each); all of them take turns on every link.
+Every CF is a separate job (two ranks, each with a core and a host with a link). The jobs take turns on every link.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--settle", type=int, default=5, help="windows before it begins")
     parser.add_argument("--block", type=int, default=12, help="steps of a window")
     parser.add_argument("--keep", type=Path, help="folder for the journals, not there yet")
-    parser.add_argument("--from", dest="again", type=Path, help="judge journals that were kept")
+    parser.add_argument("--from", dest="again", type=Path, help="compare with stored journals")
     given = parser.parse_args()
     if given.keep is not None and given.keep.exists():
         parser.error(f"--keep {given.keep}: is there already; name a folder that is not")
@@ -90,16 +90,16 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
         )
         predictions = [predictor.predict(scenario, cf) for cf in cfs]
         useful: dict[float, float] = {}
-        for told in predictions:
-            seconds, gain = measured.step_seconds(link, told.cf), measured.gain(told.cf, [link])
-            useful[told.cf] = gain / seconds
-            error = told.step.seconds / seconds - 1
-            errors["seen CFs" if told.cf in fitted else "other CFs"].append(abs(error))
-            inside += told.low <= seconds <= told.high
+        for predicted in predictions:
+            seconds, gain = measured.step_seconds(link, predicted.cf), measured.gain(predicted.cf, [link])
+            useful[predicted.cf] = gain / seconds
+            error = predicted.step.seconds / seconds - 1
+            errors["seen CFs" if predicted.cf in fitted else "other CFs"].append(abs(error))
+            inside += predicted.low <= seconds <= predicted.high
             print(
-                f"{link:>8} {told.cf:>5g} {seconds * 1e3:>7.1f}ms {measured.spread(link, told.cf):>5.0%} "
-                f"{told.step.seconds * 1e3:>7.1f}ms {told.low * 1e3:>6.0f} –{told.high * 1e3:>5.0f}ms {error:>+7.1%} "
-                f"{gain:>6.3f} {told.gain.likely or 0:>6.3f}"
+                f"{link:>8} {predicted.cf:>5g} {seconds * 1e3:>7.1f}ms {measured.spread(link, predicted.cf):>5.0%} "
+                f"{predicted.step.seconds * 1e3:>7.1f}ms {predicted.low * 1e3:>6.0f} –{predicted.high * 1e3:>5.0f}ms "
+                f"{error:>+7.1%} {gain:>6.3f} {predicted.gain.likely or 0:>6.3f}"
             )
         right += _chosen(link, predictions, useful)
     every = [error for some in errors.values() for error in some]
@@ -107,7 +107,7 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
         if some:
             print(f"{name}: median error of {len(some)} step times {median(some):.1%}, worst {max(some):.1%}")
     print(f"all: median error {median(every):.1%} (wanted: at most {WANTED_ERROR:.0%})")
-    print(f"{inside} of {len(every)} within the range told")
+    print(f"{inside} of {len(every)} within the prediction interval")
     print(
         f"best CF right, or within {WANTED_LOSS:.0%} of the best T_comp: {right} of {len(links)} (wanted: 9 of 10)"
     )
@@ -115,12 +115,12 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
 
 
 def _chosen(link: str, predictions: list[Prediction], useful: dict[float, float]) -> bool:
-    told = best(predictions)
-    assert told is not None
+    predicted = best(predictions)
+    assert predicted is not None
     true = max(useful, key=useful.__getitem__)
-    loss = 1 - useful[told.cf] / useful[true]
+    loss = 1 - useful[predicted.cf] / useful[true]
     print(
-        f"{link:>8} best CF: predicted {told.cf:g}, measured {true:g}; its T_comp is {loss:.1%} below the best"
+        f"{link:>8} best CF: predicted {predicted.cf:g}, measured {true:g}; its T_comp is {loss:.1%} below the best"
     )
     return loss <= WANTED_LOSS
 

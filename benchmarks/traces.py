@@ -1,7 +1,7 @@
-"""What traces cost: ``python benchmarks/traces.py``: bytes and time a window written, and the replay of a long one.
+"""Cost of traces: ``python benchmarks/traces.py`` measures bytes and time of a window, and the replay of a long trace.
 
-Windows are those of a recorded run, over and over, decided anew each time: real numbers, which compress as badly as
-real numbers do.
+Windows are those of a recorded run, repeated and decided again each time: real numbers, so that compression is
+realistic.
 """
 
 import argparse

@@ -1,8 +1,7 @@
-"""The state of one job as the fold of its journal: jobs, windows and decisions in, the decision in force out.
+"""State of one job, as the fold of its journal: job lines, windows and orders in, the decision in force out.
 
-Pure: the controller, replay and an agent that decides in process all run this one class, so they cannot
-differ.
-Memory is bounded: no history is kept beyond fingerprints of the last windows.
+Pure. The controller, replay, and an agent that decides in process all run this class, so they cannot differ. Memory is
+bounded: the only history is fingerprints of the last windows.
 """
 
 import hashlib
@@ -14,22 +13,37 @@ from pydantic import ValidationError
 from gravac.policies import aligned, build, steering
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, JobAnswer, JobSpec, Override, WindowAnswer, WindowReport
-from gravac.wording import first_problem
+from gravac.wording import first_problem, shortened
 
 Judgement = Literal["new", "duplicate", "conflict", "gap", "wrong_job", "wrong_incarnation"]
-"""new: the next window. gap: a later one, windows between are missing. duplicate: folded before, same
-content. conflict: folded before with other content, or skipped over before. The rest: not this job, not this
-start of it."""
+"""new: the next window. gap: a later one; windows between are missing. duplicate: folded before, with equal content.
+conflict: folded before with other content, or skipped before. wrong_job, wrong_incarnation: of another job, or another
+start of its trainer."""
 
 REMEMBERED_WINDOWS = 256
-"""How many windows back a resent window is compared by content; older ones count as duplicates."""
+"""Windows for which a resent window is compared by content; older ones count as duplicates."""
 
 
 class JobFold:
-    """One job. Raises ValueError for a policy, a setting or a ``policy_state`` that cannot be used."""
+    """State of one job.
+
+    Args:
+        spec: the job as registered.
+        policy: the policy to use, such as one that is not registered; None: build the one that ``spec`` names.
+
+    Attributes:
+        spec: the job as last registered.
+        policy: that decides.
+        next_window: number of the next window.
+        start_decision: decision that this state began with.
+        ordered: order that the decision on the next window will obey; None: no new one.
+        orders_waiting: orders since the last decision; the newest counts.
+
+    Raises:
+        ValueError: the policy, a setting or the ``policy_state`` cannot be used.
+    """
 
     def __init__(self, spec: JobSpec, policy: Policy | None = None) -> None:
-        """``policy``: an instance to use where ``spec`` names one that is not registered; else it is built."""
         self.spec = spec
         self.policy: Policy = build(spec.policy) if policy is None else policy
         self.next_window = spec.first_window
@@ -41,10 +55,8 @@ class JobFold:
         self.start_decision = self._state.decision
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # fingerprints
         self.ordered: Override | None = None
-        """The order that the decision on the next window will obey."""
         self.orders_waiting = 0
-        """How many orders came since the last decision; the newest counts."""
-        self._forgotten_below = 0  # windows below this were folded or skipped so long ago that we cannot tell
+        self._forgotten_below = 0  # windows below this were folded or skipped too long ago to tell which
 
     @property
     def decision(self) -> Decision:
@@ -53,21 +65,21 @@ class JobFold:
 
     @property
     def policy_state(self) -> str:
-        """The policy's state as JSON: hand it to a later ``JobSpec.policy_state`` to go on from here."""
+        """The policy's state as JSON. Pass it as a later ``JobSpec.policy_state`` to continue from here."""
         return self._state.model_dump_json()
 
     @property
     def override(self) -> Override | None:
-        """The operator's order in force; null while the policy decides."""
+        """The operator's order in force; None while the policy decides."""
         return self._state.override
 
     def order(self, override: Override) -> None:
-        """Take an order in; the decision on the next window obeys it."""
+        """Accept an order. The decision on the next window obeys it."""
         self.ordered = override
         self.orders_waiting += 1
 
     def judge(self, report: WindowReport) -> Judgement:
-        """What ``report`` is to this job. Changes nothing."""
+        """Classify a report. Changes nothing."""
         if report.job != self.spec.job:
             return "wrong_job"
         if report.incarnation != self.spec.incarnation:
@@ -80,9 +92,14 @@ class JobFold:
         return "duplicate" if report.window < self._forgotten_below else "conflict"
 
     def decide(self, report: WindowReport, body: bytes = b"") -> Decision:
-        """Fold a window that was judged new or gap, and decide. Raises ValueError for any other.
+        """Fold a window and decide.
 
-        ``body``: the report as JSON, if it is at hand.
+        Args:
+            report: a window that ``judge`` calls new or gap.
+            body: the report as JSON, if the caller has it.
+
+        Raises:
+            ValueError: the window is anything else.
         """
         judgement = self.judge(report)
         if judgement not in ("new", "gap"):
@@ -97,11 +114,11 @@ class JobFold:
         return verdict.decision
 
     def answer(self) -> WindowAnswer:
-        """What a window, new or resent, is answered with: always the newest decision, never an old one."""
+        """Return the answer to a window, new or resent: always the newest decision."""
         return WindowAnswer(decision=self.decision, policy_state=self.policy_state)
 
     def job_answer(self) -> JobAnswer:
-        """What a registration is answered with."""
+        """Return the answer to a registration."""
         return JobAnswer(
             job=self.spec.job,
             next_window=self.next_window,
@@ -110,17 +127,20 @@ class JobFold:
         )
 
     def spec_now(self) -> JobSpec:
-        """The job as registered, in the state it is in now: what a new part of its journal begins with."""
+        """Return the job as registered with its current state, which a new part of its journal begins with."""
         return self.spec.model_copy(
             update={"policy_state": self.policy_state, "first_window": self.next_window}
         )
 
     def resume(self, spec: JobSpec) -> None:
-        """Register the job again: the same incarnation found its controller back, or a new one started.
+        """Register the job again: the same incarnation reconnected, or a new one started.
 
-        State goes on. If the trainer brings a policy state with a higher epoch (it went on elsewhere), that one
-        is taken: epochs never go backwards. Raises ValueError, changing nothing, when the spec is another job's
-        or what was measured no longer holds: another policy, compressor or memory.
+        The state continues. A policy state with a higher epoch in ``spec`` replaces it: the job ran elsewhere
+        meanwhile, and epochs never decrease.
+
+        Raises:
+            ValueError: ``spec`` is of another job, or has another policy, compressor or memory, so that measurements no
+                longer hold. Nothing changed.
         """
         if spec.job != self.spec.job:
             raise ValueError(f"job: this is {self.spec.job!r}, got {spec.job!r}")
@@ -136,8 +156,8 @@ class JobFold:
         policy = aligned(spec.policy, self.spec.policy)
         if policy != self.spec.policy and build(policy).spec() != self.policy.spec():
             raise ValueError(
-                f"policy: job {spec.job!r} runs {_one_line(self.policy.spec().model_dump_json())}, got "
-                f"{_one_line(spec.policy.model_dump_json())}; use another job name to change it"
+                f"policy: job {spec.job!r} runs {shortened(self.policy.spec().model_dump_json(), 300)}, got "
+                f"{shortened(spec.policy.model_dump_json(), 300)}; use another job name to change it"
             )
         brought = None if spec.policy_state is None else self._read_state(spec.policy_state)
         if brought is not None and brought.decision.epoch > self.decision.epoch:
@@ -146,13 +166,13 @@ class JobFold:
         self.spec = spec.model_copy(update={"policy": policy})
 
     def forget(self) -> None:
-        """Windows before the next one were folded where this fold cannot see: one that is resent is a duplicate."""
+        """Treat all windows before the next one as duplicates: they are in parts of the journal that were not read."""
         self._forgotten_below = self.next_window
 
     def adopt(self, decision: Decision) -> None:
-        """Put a journaled decision in force where an older or newer version of the policy decided otherwise.
+        """Put a journaled decision in force, where another version of the policy decided differently.
 
-        The journal is the truth: the ranks have already acted on it.
+        The journal is authoritative: the ranks have already acted on it.
         """
         self._state = self._state.model_copy(update={"decision": decision})
 
@@ -168,7 +188,3 @@ class JobFold:
 
 def _fingerprint(report: WindowReport, body: bytes = b"") -> bytes:
     return hashlib.sha256(body or report.model_dump_json().encode()).digest()
-
-
-def _one_line(text: str) -> str:
-    return text if len(text) <= 300 else text[:300] + "…"

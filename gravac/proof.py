@@ -1,7 +1,7 @@
 """How a controller proves that it knows a token without sending it: an HMAC over a challenge that the asker draws.
 
 A client that holds a token asks for this proof before it sends the token, on the same connection, so that a program
-that took over the port of a controller learns nothing. Anybody may ask for proofs, so the key is derived slowly: a
+that took over the port of a controller learns nothing. Anyone can ask for proofs, so the key is derived slowly: a
 proof must not make it cheap to guess a weak token.
 """
 

@@ -1,6 +1,6 @@
-"""Traces as regression tests of one's settings: does this gravac, so set, still decide as it did in that run?
+"""Regression tests with traces: does this version of gravac, with these settings, still decide as in a recorded run?
 
-The fixture that finds traces is pytest's (``gravac.pytest_plugin``); this needs no pytest.
+Works without pytest. The pytest fixture that finds traces is in ``gravac.pytest_plugin``.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,10 @@ from pydantic import JsonValue
 
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, PolicySpec
-from gravac.traces import read_trace
 from gravac.traces.redecide import Pair, Redecision, redecide
 
 LISTED = 5
-"""Windows that a failure shows with both reasons; of the others it gives the numbers."""
+"""Windows that a failure shows with both reasons; of further ones it lists the numbers."""
 
 
 def assert_decisions(
@@ -23,17 +22,30 @@ def assert_decisions(
     settings: Mapping[str, JsonValue] | None = None,
     exact: bool = False,
 ) -> Redecision:
-    """Decide the windows of ``trace`` again, and raise AssertionError where the ranks would have done something else.
+    """Decide the windows of a trace again and fail where the ranks would have done something else.
 
-    ``policy``: ``"gravac:epsilon=0.4"``, or an instance of one's own; None: the recorded one. ``settings``: go over its
-    own. What counts is what the ranks would have done: phase and CFs, and what the gate would have let pass; with
-    ``exact`` every byte, reasons too. Returns what was compared. Raises TraceError for a trace that is damaged,
-    ValueError for a policy or setting that there is not.
+    Args:
+        trace: path of a trace.
+        policy: such as ``"gravac:epsilon=0.4"``, or an instance; None: the recorded policy.
+        settings: by name; override those of ``policy``.
+        exact: compare every byte, reasons included. Otherwise phase, CFs, and the CF that the gate lets through.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        AssertionError: a decision differs; the message shows both.
+        TraceError: the trace is damaged.
+        ValueError: unknown policy or setting.
+
+    Example::
+
+        def test_decisions(gravac_trace):
+            assert_decisions(gravac_trace("last-good-run"), settings={"epsilon": 0.4})
     """
     __tracebackhide__ = True
     path = Path(trace)
-    with read_trace(path) as lines:
-        found = redecide(lines, policy, settings, exact)
+    found = redecide(path, policy, settings, exact)
     if found.differing:
         raise AssertionError(_failure(path, found))
     return found
@@ -43,18 +55,18 @@ def _failure(path: Path, found: Redecision) -> str:
     count = len(found.differing)
     lines = [
         f"{path.name}: {count} {'decision differs' if count == 1 else 'decisions differ'} in {found.windows} windows.",
-        f"  recorded rule: {_rule(found.recorded_policy)}",
-        f"  rule now:      {_rule(found.policy)}",
+        f"  recorded policy: {_policy(found.recorded_policy)}",
+        f"  policy now:      {_policy(found.policy)}",
     ]
     for pair in found.differing[:LISTED]:
-        lines += _told(pair)
+        lines += _shown(pair)
     if count > LISTED:
         more = [str(pair.window) for pair in found.differing[LISTED:][:40]]
         lines.append(f"and after windows {', '.join(more)}{' …' if count > LISTED + len(more) else ''}")
     return "\n".join([*lines, found.caution, *found.notes])
 
 
-def _told(pair: Pair) -> list[str]:
+def _shown(pair: Pair) -> list[str]:
     where = "at the start" if pair.window < 0 else f"after window {pair.window}, step {pair.last_step}"
     measured = "" if pair.measured_cf is None else f" (measured at CF {pair.measured_cf:g})"
     return [
@@ -66,12 +78,12 @@ def _told(pair: Pair) -> list[str]:
 
 def _decision(decision: Decision, sent: float | None) -> str:
     cf, lowest = decision.cf_candidate, decision.cf_minimum
-    told = f"CF {cf:g}" + ("" if lowest == cf else f" (else {lowest:g})")
+    text = f"CF {cf:g}" + ("" if lowest == cf else f" (else {lowest:g})")
     if sent is not None and sent != cf:
-        told += f", of which ε {decision.epsilon:g} lets CF {sent:g} pass"
-    return f"{told}, {decision.phase}, {decision.rule}: {decision.reason}"
+        text += f", of which ε {decision.epsilon:g} lets CF {sent:g} pass"
+    return f"{text}, {decision.phase}, {decision.rule}: {decision.reason}"
 
 
-def _rule(spec: PolicySpec) -> str:
+def _policy(spec: PolicySpec) -> str:
     settings = ", ".join(f"{name}={value}" for name, value in spec.settings.items())
     return f"{spec.name}: {settings}" if settings else spec.name

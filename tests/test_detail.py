@@ -87,7 +87,7 @@ def one(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cf": (1.0, 2.0)}, "cf: every column has a value for each step; it has 2 values, epoch has 1"),
+        ({"cf": (1.0, 2.0)}, "cf: every column needs a value for each step; it has 2 values, epoch has 1"),
         ({"sent_sq": (-1.0,)}, "sent_sq"),
         ({"payload_bytes": ()}, "payload_bytes"),
         (dict.fromkeys(STEP_COLUMNS, (1,) * (MAX_LISTED_STEPS + 1)), "at most 1024"),

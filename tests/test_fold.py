@@ -118,7 +118,7 @@ def test_settings_left_to_their_defaults_are_the_same_policy() -> None:
 
 
 def without_baseline(spec: JobSpec) -> JobSpec:
-    """As it stands in journals from before the setting."""
+    """As in journals written before the setting existed."""
     settings = {name: value for name, value in spec.policy.settings.items() if name != "baseline"}
     return changed(spec, policy=PolicySpec(name=spec.policy.name, settings=settings))
 

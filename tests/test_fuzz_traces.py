@@ -15,5 +15,5 @@ def test_altered_traces_raise_nothing_undocumented() -> None:
     outcomes = fuzz(3000, seed=1)
     assert sum(outcomes.values()) == 3000
     # Alterations that all end at the first line would test nothing.
-    both = ("read", "refused", "decided otherwise", "not decided otherwise", "checked, bad")
+    both = ("read", "refused", "redecided", "not redecided", "checked, bad")
     assert all(outcomes[outcome] > 100 for outcome in both), outcomes

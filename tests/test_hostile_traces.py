@@ -1,7 +1,7 @@
-"""Files that are broken, or meant to do harm: one clear error with file, line and field, or repaired and said so.
+"""Broken and malicious files: one clear error with file, line and field, or a repair with a note.
 
-Each is a small trace, altered; ``verify=False`` where the digest alone would give it away, as whoever means harm seals
-anew.
+Each is a small trace, altered. ``verify=False`` where the digest alone would show it, as an attacker computes digests
+again.
 """
 
 import gzip
@@ -215,16 +215,16 @@ def test_what_only_replay_can_find(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REPAIRED)
-def test_repaired_and_said(path: Path, name: str) -> None:
+def test_repairs_are_noted(path: Path, name: str) -> None:
     change, notes = REPAIRED[name]
     broken(path, change)
     lines = read_trace(path)
-    kept = list(lines)
+    read = list(lines)
     assert len(lines.notes) == len(notes)
-    assert all(said.startswith(note) for said, note in zip(lines.notes, notes, strict=True))
+    assert all(noted.startswith(note) for noted, note in zip(lines.notes, notes, strict=True))
     whole = path.with_name("whole.jsonl")
     make(whole, windows=4)
-    assert [one.record for one in kept] == [one.record for one in read_trace(whole)][: len(kept)]
+    assert [one.record for one in read] == [one.record for one in read_trace(whole)][: len(read)]
 
 
 def test_a_folder_and_nothing_at_all(tmp_path: Path, path: Path) -> None:
@@ -254,7 +254,7 @@ for name in sys.argv[1:]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_memory_is_bounded_whatever_comes(path: Path) -> None:
-    """32 MB of address space more than the imports take: for 300 MB of one line, and for 30,000 lines packed."""
+    """32 MB of address space beyond the imports suffice for 300 MB of one line, and for 30,000 compressed lines."""
     path.write_bytes(gzip.compress(bytes(300 << 20), 1))
     short = make(path.with_name("short.jsonl"), windows=1)
     many = path.with_name("many.gz")

@@ -1,4 +1,5 @@
-"""A journal in parts is one trace, each part is one too, and a kill between any two steps of turning loses nothing."""
+"""A journal in parts is one trace, and so is each part; a kill between any two steps of beginning a part loses
+nothing."""
 
 import gzip
 import os
@@ -22,7 +23,7 @@ CLUSTER = Cluster()
 
 
 class Scribe:
-    """Writes a job window by window, and turns to a new part when told to."""
+    """Writes a job window by window, and begins a new part on request."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / parts.ACTIVE
@@ -73,7 +74,7 @@ def test_the_parts_are_one_trace(scribe: Scribe) -> None:
 
 
 def test_between_the_renames_of_a_turn_the_full_parts_are_the_trace(scribe: Scribe) -> None:
-    """Whoever reads a running job may come just then; a journal that is not there is still an error."""
+    """A reader may open a running job at that moment; a missing journal is still an error."""
     scribe.path.rename(parts.full_part_path(scribe.path.parent, 3))
     assert windows(scribe.path) == list(range(12))
     for path in parts.full_parts(scribe.path.parent).values():
@@ -91,11 +92,11 @@ def test_each_part_is_a_trace_of_its_own(scribe: Scribe) -> None:
         found = check(path)
         assert found.ok, found.differences
         assert {line.number: line.record for line in read_trace(path)}.items() <= whole.items()
-    (folder / "journal.000002.jsonl").unlink()  # a gap: what is before it cannot be told to belong
+    (folder / "journal.000002.jsonl").unlink()  # a gap: parts before it may not belong
     assert windows(scribe.path) == list(range(8, 12))
     found = check(scribe.path)
     assert found.ok
-    assert found.notes == ["begins with part 3: what was before it is not here"]
+    assert found.notes == ["begins with part 3: the parts before it are missing"]
 
 
 def test_the_download_of_all_parts_is_one_trace(scribe: Scribe, tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ SYSTEM_CALLS = ("open", "write", "fsync", "rename", "unlink", "fchmod", "close")
 
 
 def killed_at(point: int, work: Callable[[], None]) -> bool:
-    """Do the work in a process that is killed (SIGKILL) before or after its n-th system call; whether it was."""
+    """Do the work in a process that is killed (SIGKILL) before or after its n-th system call; return whether it was."""
     pid = os.fork()
     if pid == 0:
         left = [point]

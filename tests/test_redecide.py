@@ -1,4 +1,5 @@
-"""Another rule on recorded windows: where it differs, and from where on that says nothing of what would have been."""
+"""Another policy on recorded windows: where it differs, and from where on the comparison is not what would have
+been."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_recorded_rule_differs_nowhere(path: Path) -> None:
+def test_the_recorded_policy_differs_nowhere(path: Path) -> None:
     found = redecide(read_trace(path))
     assert (found.windows, found.differing, found.first, found.notes) == (8, (), None, ())
     assert found.policy == found.recorded_policy
@@ -35,7 +36,7 @@ def test_words_and_epsilon_alone_are_no_difference(path: Path) -> None:
 
 
 def test_a_stricter_epsilon_parts_where_it_first_sends_otherwise(path: Path) -> None:
-    """CF 20 keeps 0.45: the recorded rule goes on from it, a rule with ε 0.5 does not; CF 10 keeps 0.6 under both."""
+    """CF 20 has gain 0.45: the recorded policy climbs on, one with ε 0.5 does not; CF 10 has gain 0.6 under both."""
     found = redecide(read_trace(path), settings={"epsilon": 0.5})
     recorded = {
         line.record.window: line.record for line in read_trace(path) if isinstance(line.record, Decision)
@@ -52,10 +53,10 @@ def test_a_stricter_epsilon_parts_where_it_first_sends_otherwise(path: Path) -> 
     assert found.first == found.differing[0]
 
 
-def test_only_windows_up_to_the_first_difference_are_those_of_the_other_rule(
+def test_only_windows_up_to_the_first_difference_are_those_of_the_other_policy(
     path: Path, tmp_path: Path
 ) -> None:
-    """A run that really followed the other rule is the same up to there, and not after."""
+    """A run that really followed the other policy is the same up to there, and not after."""
     other = tmp_path / "other.jsonl"
     write(other, records(parse("gravac:epsilon=0.5"), 8, Cluster()))
     found = redecide(read_trace(path), settings={"epsilon": 0.5})
@@ -118,7 +119,7 @@ def test_the_gate_is_only_told_where_the_run_measured_it(path: Path) -> None:
         ("static:cf", None, "must be written setting=value"),
     ],
 )
-def test_a_rule_that_there_is_not_is_named(
+def test_an_unknown_policy_is_named(
     path: Path, policy: str | None, settings: dict[str, Any] | None, words: str
 ) -> None:
     with read_trace(path) as lines, pytest.raises(ValueError, match=words):
@@ -139,3 +140,11 @@ def test_what_is_missing_is_noted(path: Path) -> None:
     write(cut, [tuple(line.record for line in lines if line.number not in (7, 8))])
     found = redecide(read_trace(cut))
     assert found.notes == ("window 2 is missing before line 7",)
+
+
+def test_a_path_and_lines_are_redecided_alike(path: Path) -> None:
+    assert redecide(path, "static:cf=4") == redecide(read_trace(path), "static:cf=4")
+    with pytest.raises(
+        ValueError, match="no policy named 'best'"
+    ):  # and the file is closed: warnings are errors
+        redecide(path, "best")

@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def resealed(path: Path, line: int, old: bytes, new: bytes) -> None:
-    """Alter a line and seal the whole file anew, as a forger would: only replay can find that."""
+    """Alter a line and compute all digests again, as a forger would: only replay can find that."""
     lines, digest, pieces = list(read_trace(path)), "", []
     for item in lines:
         record = item.record
@@ -272,3 +272,12 @@ def test_replay_with_starts_a_resumed_job_afresh(path: Path) -> None:
     spec = fold.spec.model_copy(update={"policy_state": fold.policy_state})
     write(path, [(spec, fold.start_decision)])
     assert replay(read_trace(path), parse("static:cf=3")).decisions[0].replayed.cf_candidate == 3.0
+
+
+def test_a_path_a_stream_and_lines_replay_alike(path: Path) -> None:
+    make(path)
+    by_path = replay(path)
+    with path.open("rb") as stream, read_trace(path) as lines:
+        assert replay(stream).decisions == replay(lines).decisions == by_path.decisions
+    assert len(by_path.decisions) > 1
+    assert by_path.differing == ()

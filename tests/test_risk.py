@@ -1,4 +1,4 @@
-"""The risk light: each rule alone, the gravest wins, and what cannot be judged is not called safe."""
+"""The risk light: each rule alone, the gravest wins, and an unknown risk is not called low."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from gravac.signals.risk import BACKLOG_HIGH, BACKLOG_RAISED, RESIDUAL_RAISED, R
 from tests.support.policies import window_report
 
 
-def report(owed: float, residual: float, gain: float, **changes: object) -> WindowReport:
+def report(backlog: float, residual: float, gain: float, **changes: object) -> WindowReport:
     """A window whose backlog, residual ratio and gain are these."""
     sums = GainSums(
         steps=10,
@@ -17,7 +17,7 @@ def report(owed: float, residual: float, gain: float, **changes: object) -> Wind
         minimum_sq=0.0,
         candidate_sq=0.0,
         residual_sq=4.0 * residual**2,
-        residual_dot_gradient=4.0 * owed,
+        residual_dot_gradient=4.0 * backlog,
     )
     level = LevelSums(
         epoch=0,
@@ -34,7 +34,7 @@ def report(owed: float, residual: float, gain: float, **changes: object) -> Wind
 
 
 @pytest.mark.parametrize(
-    ("owed", "residual", "gain", "level"),
+    ("backlog", "residual", "gain", "level"),
     [
         (0.0, 0.0, 1.0, "none"),
         (0.1, 0.7, 0.66, "low"),
@@ -46,16 +46,16 @@ def report(owed: float, residual: float, gain: float, **changes: object) -> Wind
         (BACKLOG_HIGH, RESIDUAL_RAISED, 0.29, "high"),
     ],
 )
-def test_each_limit(owed: float, residual: float, gain: float, level: str) -> None:
-    assert judge(report(owed, residual, gain), epsilon=0.3).level == level
+def test_each_limit(backlog: float, residual: float, gain: float, level: str) -> None:
+    assert judge(report(backlog, residual, gain), epsilon=0.3).level == level
 
 
 def test_the_gravest_reason_comes_first() -> None:
     found = judge(report(0.1, 2.0, 0.2), epsilon=0.3)
     assert found.because == (
-        "What is owed is 2 times the size of one gradient, 1.5 or more.",
+        "The residual is 2 times the size of one gradient, 1.5 or more.",
         "The gain 0.2 is below ε = 0.3.",
-        "0.1 steps of progress are held back, below 0.2.",
+        "The backlog is 0.1 steps, below 0.2.",
     )
 
 

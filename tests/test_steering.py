@@ -1,4 +1,4 @@
-"""Operators' orders: obeyed from the next window on, explained, replayed; the policy goes on as if nothing had been."""
+"""Operators' orders: obeyed from the next window on, explained, replayed; afterwards the policy continues unchanged."""
 
 from pathlib import Path
 

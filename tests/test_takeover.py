@@ -1,4 +1,4 @@
-"""A journal is taken up where a crash, or another version, left it."""
+"""A journal is resumed where a crash, or another version, left it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``gravac.testing``: what passes, what fails, and what a failure says. In a foreign project: test_packaging."""
+"""``gravac.testing``: what passes, what fails, and the message of a failure. In another project: test_packaging."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_recorded_rule_passes_to_the_byte(path: Path) -> None:
+def test_the_recorded_policy_passes_to_the_byte(path: Path) -> None:
     assert assert_decisions(path, exact=True).windows == 9
 
 
@@ -46,15 +46,15 @@ def test_a_failure_says_window_step_both_decisions_and_why(path: Path) -> None:
         assert_decisions(path, "static:cf=40")
     text = str(caught.value)
     assert text.startswith("run.jsonl: 10 decisions differ in 9 windows.")
-    assert "rule now:      static: cf=40.0" in text
+    assert "policy now:      static: cf=40.0" in text
     assert "at the start:\n  recorded: CF 1, warmup, start: First 2 dense windows" in text
     assert "after window 2, step 149 (measured at CF 10):" in text
     assert "  now:      CF 40, hold, fixed: The static policy holds CF 40" in text
     assert "and after windows 4, 5, 6, 7, 8" in text
-    assert "not at those of the other rule" in text
+    assert "not at those of the other policy" in text
 
 
-def test_damage_and_wrong_rules_are_told_as_such(path: Path) -> None:
+def test_damage_and_unknown_policies_are_named(path: Path) -> None:
     with pytest.raises(ValueError, match="has no setting 'epsilno'"):
         assert_decisions(path, settings={"epsilno": 1})
     path.write_bytes(path.read_bytes().replace(b'"loss":2.25', b'"loss":2.26', 1))

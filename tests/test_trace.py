@@ -1,4 +1,4 @@
-"""Trace files as they are written: the chain of digests, torn tails, locks, bounds."""
+"""Writing traces: the chain of digests, torn tails, locks, bounds."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ import pytest
 
 from gravac.policies import parse
 from gravac.protocol import SCHEMA
-from gravac.traces import TraceError, TraceWriter, read_trace, trace
+from gravac.traces import TraceError, TraceWriter, read_trace
 from gravac.traces import line as traceline
 from gravac.traces.line import encode
 from tests.support.traces_made import NOTE, Ticker, make, records, write
@@ -56,7 +56,7 @@ def test_reopening_goes_on_with_the_chain(tmp_path: Path) -> None:
 
 
 def test_torn_at_every_byte_loses_only_the_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace.os, "fsync", lambda fd: None)  # two thousand, and the disk is not asked about
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # two thousand, and the disk is not asked about
     whole = make(tmp_path / "whole.jsonl", "static:cf=10", windows=1)
     ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
     path = tmp_path / "torn.jsonl"
@@ -64,13 +64,13 @@ def test_torn_at_every_byte_loses_only_the_torn_line(tmp_path: Path, monkeypatch
         path.write_bytes(whole[:length])
         before = max([end for end in ends if end <= length], default=0)
         complete = before if length + 1 not in ends else length  # a lost newline loses nothing
-        kept = sum(end <= length + 1 for end in ends)
+        count = sum(end <= length + 1 for end in ends)
         with TraceWriter(path, Ticker()) as writer:
-            assert writer.lines == kept, length
+            assert writer.lines == count, length
             assert bool(writer.notes) == (length > complete), (length, writer.notes)
             writer.append(NOTE)
-        again = list(read_trace(path)) if kept else []
-        assert len(again) == (kept + 1 if kept else 0), length
+        again = list(read_trace(path)) if count else []
+        assert len(again) == (count + 1 if count else 0), length
 
 
 def test_torn_tail_is_told_by_the_reader(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_a_window_and_its_decision_are_one_write_and_synced(
 ) -> None:
     calls: list[str] = []
     real_write, real_sync = os.write, os.fsync
-    monkeypatch.setattr(trace.os, "write", lambda fd, data: (calls.append("write"), real_write(fd, data))[1])
-    monkeypatch.setattr(trace.os, "fsync", lambda fd: (calls.append("fsync"), real_sync(fd))[1])
+    monkeypatch.setattr(os, "write", lambda fd, data: (calls.append("write"), real_write(fd, data))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), real_sync(fd))[1])
     write(tmp_path / "a.jsonl", records(parse("static:cf=4"), 1)[:2])
     assert calls == ["write", "fsync"] * 2
 
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, monkeypatch: p
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(trace.os, "write", half)
+            patch.setattr(os, "write", half)
             with pytest.raises(OSError, match="No space left"):
                 writer.append(*pieces[1])
         assert path.read_bytes() == before

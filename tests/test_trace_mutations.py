@@ -1,9 +1,10 @@
-"""Change any digit in a recorded trace: it is caught, or it decides nothing. Over every field of every kind of line.
+"""Change any digit in a recorded trace: it is found, or no decision depends on it. For every field of every kind of
+line.
 
-Not sealed anew, every change is caught by the digests. Sealed anew, as a forger would: every change to a decision is
-caught; the fields of ``SILENT`` are shown to decide nothing, all of them changed everywhere at once; every other field
-does decide, and a change that replay lets pass (a last digit, a gain that was not the best one) has by that been shown
-to change no decision, no reason and no later one.
+The digests find every change. With digests computed again, as a forger would: replay finds every change to a decision;
+no decision depends on the fields of ``SILENT``, even when all of them are changed everywhere at once; decisions depend
+on every other field, and a change that replay does not find (a last digit, a gain that was not the best) changes no
+decision and no reason.
 """
 
 import functools
@@ -22,7 +23,7 @@ BY_NAME = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.par
 SILENT = {
     # About the run, for people. What a rule has to know of it is in its settings.
     "for people": ("job.environment", "job.model", "job.settings", "job.link", "job.window_steps"),
-    "told, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
+    "reported, not decided": ("event.kind", "event.message", "event.window", "override.epoch"),
     "after the last decision": ("end",),
     "where a part lies, for who reads it alone": ("part",),
     # Rules read the medians and the samples of settled steps, by CF. These show where the time went, and to whom.
@@ -40,8 +41,8 @@ SILENT = {
     "of the last step only": ("window.epoch", "window.cf"),
     "for who looks inside a window": ("window.steps",),
 }
-"""Why a field decides nothing: those named and all below them. An announced gap (``event.kind``) hides a missing window
-of which the line is gone too: that is the chain's to find, and a gap not announced is a difference."""
+"""Why no decision depends on a field: those named and all below them. An announced gap (``event.kind``) hides a missing
+window whose line is gone too: the chain of digests finds that, and a gap that is not announced is a difference."""
 NAMES = tuple(name for names in SILENT.values() for name in names)
 
 
@@ -100,8 +101,8 @@ def turned(values: list[object], by: int) -> list[object]:
 
 
 @BY_NAME
-def test_silent_fields_decide_nothing_whatever_they_say(path: Path) -> None:
-    """All changed, in every line, at once, and the clock set otherwise: each decision is what it was, to the byte."""
+def test_no_decision_depends_on_silent_fields(path: Path) -> None:
+    """All changed at once, in every line, with other times: each decision stays the same, to the byte."""
     trace, changed = replayed(path), 0
     forged = []
     for line in trace.lines:
@@ -119,7 +120,7 @@ def test_silent_fields_decide_nothing_whatever_they_say(path: Path) -> None:
 
 
 def test_every_other_field_decides() -> None:
-    """So that nothing is called decisive that is not: for each field there is a change that replay catches."""
+    """No field is wrongly called decisive: for each there is a change that replay finds."""
     names: dict[str, list[tuple[Replayed, int, tuple[str | int, ...], object]]] = {}
     for trace in map(replayed, TRACES):
         turning = sorted(range(len(trace.lines)), key=lambda place: quiet(trace.lines, place))
@@ -136,7 +137,7 @@ def test_every_other_field_decides() -> None:
 
 
 def quiet(lines: list[Line], place: int) -> bool:
-    """A window after which nothing changed: most fields of most of those could say what they like."""
+    """A window after which nothing changed: most of its fields could hold anything."""
     following = lines[place + 1].record if place + 1 < len(lines) else None
     return isinstance(following, Decision) and following.rule in (
         "hold",
@@ -148,7 +149,7 @@ def quiet(lines: list[Line], place: int) -> bool:
 
 
 def decides(leaf: tuple[Replayed, int, tuple[str | int, ...], object]) -> bool:
-    """Whether some change to that leaf is caught at once, by what follows the line; or later, where little does."""
+    """Return whether replay finds some change to that leaf, at once or further on."""
     trace, place, way, value = leaf
     later = None if trace.lines[place].kind != "window" else 1
     forgeries = (altered(trace.lines[place], {way: changed}) for changed in changes(value))
@@ -156,7 +157,8 @@ def decides(leaf: tuple[Replayed, int, tuple[str | int, ...], object]) -> bool:
 
 
 def test_the_stored_traces_are_of_many_kinds() -> None:
-    """More than ten from real runs: tasks, codecs, networks, rules, a killed controller, NaN steps, orders, parts."""
+    """More than ten from real runs: tasks, codecs, networks, policies, a killed controller, NaN steps, orders,
+    parts."""
     specs, kinds, events = [], set(), set()
     for path in TRACES:
         lines = replayed(path).lines

@@ -1,4 +1,4 @@
-"""The format as published: the page is fresh, and the JSON Schema takes every stored line and no other."""
+"""The published format: the page is up to date, and the JSON Schema accepts every stored line and no other."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def stored(path: Path) -> list[Any]:
 
 
 def lines(path: Path) -> Iterator[Any]:
-    """As they stand there, or, of an older schema, as today's gravac would write them."""
+    """As stored, or, of an older schema, as today's gravac would write them."""
     old = stored(path)[0]["schema"] < SCHEMA
     yield from (
         (json.loads(encode(line.record, line.time, "")[0]) for line in read_trace(path))
@@ -94,7 +94,7 @@ def test_every_kind_of_line_is_published() -> None:
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_a_window_is_at_most_2_kilobytes_gzipped(path: Path) -> None:
-    """With its decision, its curve of gain, and everything else in the trace, packed as full parts of journals are."""
+    """With its decision, gain curve and everything else in the trace, compressed like full parts of journals."""
     data = b"".join(
         encode(line.record, line.time, f"{number:016x}")[0] for number, line in enumerate(read_trace(path))
     )

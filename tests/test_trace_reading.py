@@ -1,4 +1,4 @@
-"""Reading traces that nobody vouches for: compressed, damaged, hostile."""
+"""Reading traces from untrusted sources: compressed, damaged, hostile."""
 
 import gzip
 import io
@@ -87,7 +87,7 @@ def test_bad_lines_name_line_and_field(tmp_path: Path, line: int, old: bytes, ne
 
 def test_a_trace_begins_with_its_job(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [(NOTE,)])
-    with pytest.raises(TraceError, match="line 1: a trace begins with its job, this with a event"):
+    with pytest.raises(TraceError, match="line 1: a trace begins with its job, not with 'event'"):
         list(read_trace(tmp_path / "a.jsonl"))
 
 

@@ -1,4 +1,4 @@
-"""Traces of every older schema are read and replay; what claims to be older and is not gets one clear error."""
+"""Traces of every older schema are read and replay; a line that does not fit its schema gets one clear error."""
 
 import gzip
 import json
@@ -87,7 +87,7 @@ def test_what_is_not_of_its_version_is_named(tmp_path: Path, old: bytes, new: by
 
 
 def test_a_step_that_cannot_be_taken_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where today's schema would find no fault, the line is still not taken for what it is not."""
+    """Even where today's schema would accept the line, it must fit its own."""
 
     def stumbles(kind: str, body: dict[str, object]) -> dict[str, object]:
         return {"gone": body["gone"]}

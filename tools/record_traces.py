@@ -1,7 +1,7 @@
-"""The stored traces, recorded anew: ``python -m tools.record_traces [NAME …]``. Real ranks, real networks, 20 minutes.
+"""Records the stored traces again: ``python -m tools.record_traces [NAME …]``. Real ranks and networks; 20 minutes.
 
-Shaped links are network namespaces (needs root and ``tc``); emulated ones are paced by the agent. What is recorded
-goes to this folder as NAME.jsonl.gz, and must replay.
+Shaped links are network namespaces (needs root and ``tc``); emulated ones are paced by the agent. Each trace
+goes to tests/traces as NAME.jsonl.gz and must replay.
 """
 
 import argparse
@@ -38,16 +38,16 @@ from gravac_controller.bench.ranks import on_hosts, side_by_side
 
 HERE = Path(__file__).parents[1] / "tests" / "traces"
 TOKEN = "a-token-of-this-recording-only-0123"
-MOST_SECONDS = 900
+MAX_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One job. ``shaped``: bits a second of real links between hosts; null: this machine's loopback.
+    """One job. ``shaped``: bits a second of real links between hosts; None: this machine's loopback.
 
     ``killed``: steps before which the controller is killed; ``spoilt``: steps at which one rank's loss is NaN;
-    ``orders``: what an operator orders before a step. ``part_bytes``: when the journal turns to a new part.
-    ``step_rows``: the agent's setting.
+    ``orders``: orders of an operator, by the step before which they come. ``part_bytes``: at which size the journal
+    begins a new part. ``step_rows``: the agent's setting.
     """
 
     task: str
@@ -178,7 +178,7 @@ def rank_of(name: str, folder: str) -> None:
 
 
 def order(address: str, wanted: dict[str, Any]) -> None:
-    """Steer, about the epoch in force."""
+    """Send an order about the epoch in force."""
     with urllib.request.urlopen(address) as answer:
         seen = answer.headers["ETag"]
     headers = {"If-Match": seen, "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -187,7 +187,7 @@ def order(address: str, wanted: dict[str, Any]) -> None:
 
 
 def record(name: str, folder: Path) -> None:
-    """Run the job, and store its trace. Raises SystemExit where it does not end well or does not replay."""
+    """Run the job and store its trace. Raises SystemExit if the job fails or its trace does not replay."""
     run = RUNS[name]
     common = {key: value for key, value in os.environ.items() if not key.startswith("GRAVAC_")}
     common |= {"WORLD_SIZE": str(run.ranks), "OMP_NUM_THREADS": "1", "GRAVAC_CONTROLLER_CONTROL_TOKEN": TOKEN}
@@ -212,7 +212,7 @@ def ranks_on(places: list[Any], name: str, folder: Path, common: dict[str, str])
         environment = {**common, "RANK": str(rank), "GLOO_SOCKET_IFNAME": place.interface}
         processes.append(subprocess.Popen(place.wrap(words), env=environment))
     try:
-        until = time.monotonic() + MOST_SECONDS
+        until = time.monotonic() + MAX_SECONDS
         codes = [process.wait(max(1.0, until - time.monotonic())) for process in processes]
     finally:
         for process in processes:
@@ -222,7 +222,7 @@ def ranks_on(places: list[Any], name: str, folder: Path, common: dict[str, str])
 
 
 def store(journal: Path, path: Path) -> None:
-    """All parts as one file, with nothing of this machine's clock in the gzip header."""
+    """Compress all parts into one file, without a time in the gzip header."""
     digest, pieces = "", []
     for line in read_trace(journal):
         raw, digest = encode(line.record, line.time, digest)

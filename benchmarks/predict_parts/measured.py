@@ -1,4 +1,4 @@
-"""Real steps on the testbed: every CF a job of its own, every network a while, in turns."""
+"""Measures real steps on the testbed: every CF is a separate job; the jobs take turns on every network."""
 
 import json
 import sys
@@ -64,12 +64,12 @@ class Measured:
         return [seconds for seconds in found if seconds is not None]
 
 
-def run(plan: Plan, scratch: Path, tell: Callable[[str], None]) -> Measured:
-    """Run it. Raises SystemExit where this machine makes no networks of its own."""
+def run(plan: Plan, scratch: Path, report: Callable[[str], None]) -> Measured:
+    """Run the plan. Raises SystemExit where this machine cannot create networks."""
     schedule: list[str] = []
-    with on_hosts(plan.hosts, parse_rate(plan.fit_link), tell) as places, ExitStack() as stack:
+    with on_hosts(plan.hosts, parse_rate(plan.fit_link), report) as places, ExitStack() as stack:
         if places.shape is None:
-            raise SystemExit(f"needs links of its own: {places.no_network}")
+            raise SystemExit(f"cannot create network links: {places.no_network}")
         jobs: dict[float, Ranks] = {}
         for number, cf in enumerate(plan.cfs):
             jobs[cf] = Ranks(
@@ -80,7 +80,7 @@ def run(plan: Plan, scratch: Path, tell: Callable[[str], None]) -> Measured:
         for link in _order(plan):
             places.shape(parse_rate(link))
             schedule.append(link)
-            tell(f"window {len(schedule)}: {link}")
+            report(f"window {len(schedule)}: {link}")
             for cf in plan.cfs if len(schedule) % 2 else plan.cfs[::-1]:
                 jobs[cf].ask(START_SECONDS + plan.block * STEP_SECONDS, do="train", steps=plan.block)
     (scratch / SCHEDULE).write_text(json.dumps({"links": schedule, "cfs": list(plan.cfs)}))

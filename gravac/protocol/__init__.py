@@ -1,4 +1,9 @@
-"""Every record that crosses a process: REST bodies, journal lines and trace lines are these models."""
+"""Records that cross a process: REST bodies, journal lines and trace lines are these models.
+
+Records are strict (no coercion), frozen, and take no unknown fields, NaN or infinity. Unknown values are ``null``,
+never 0. Parse text with ``Model.model_validate_json`` and write it with ``model_dump_json``: both are deterministic,
+so equal records are equal bytes. Sums are over ranks unless a field says otherwise.
+"""
 
 from gravac.protocol.decision import (
     OTHER_RULE,

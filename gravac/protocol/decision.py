@@ -1,4 +1,4 @@
-"""What the ranks do next and why: decisions of policies, and the orders of operators that go before them."""
+"""Decisions: what the ranks do next and why, and the orders of operators that override policies."""
 
 from typing import Annotated, Literal, Self, get_args
 
@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from gravac.protocol.fields import CompressionFactor, Count, Ratio, Record, Text
 
 Phase = Literal["warmup", "explore", "hold", "fallback"]
-"""warmup: dense, measuring the baseline. explore: climbing the ladder. hold: settled.
-fallback: dense because the controller is away or a step failed (only ever set by the agents)."""
+"""warmup: dense, measuring the baseline. explore: climbing the ladder. hold: a CF was chosen.
+fallback: dense because the controller is away or a step failed (set by agents only)."""
 KnownRule = Literal[
     "start",  # the decision a job begins with
     "warmup",  # still measuring the dense baseline
@@ -16,9 +16,9 @@ KnownRule = Literal[
     "climb",  # the candidate passed and paid: try the next rung
     "extend",  # too few settled steps to judge: same candidate again
     "no_headroom",  # the network is too small a share of the step for any CF to pay
-    "saturated",  # a stronger CF no longer raises T_comp: settled on the best
-    "too_strong",  # the candidate keeps too little: settled on the best below it
-    "top",  # the ladder ended: settled on the best
+    "saturated",  # a stronger CF no longer raises T_comp: hold the best
+    "too_strong",  # the gain of the candidate is too low: hold the best below it
+    "top",  # the ladder ended: hold the best
     "hold",  # nothing changed
     "scale_down",  # the gain in hold fell below epsilon: one rung down
     "reexplore",  # step time or gain drifted: measure again
@@ -44,7 +44,7 @@ def rule_label(rule: str) -> str:
 
 
 class Candidate(Record):
-    """What the policy knows of one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
+    """What the policy knows about one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
 
     cf: CompressionFactor  # rung of the ladder
     gain: Ratio | None  # as last measured; null: not yet
@@ -57,20 +57,19 @@ class Candidate(Record):
 class Decision(Record):
     """What all ranks do next, and why. ``window`` -1: the decision the job began with.
 
-    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes or an operator's order begins or ends,
-    else it stays. The ranks send
-    ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes or an operator's order begins or ends.
+    The ranks send ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
     """
 
     window: Annotated[int, Field(ge=-1, le=2**53)]  # that it followed
     epoch: Count  # number of the decision
     phase: Phase  # of the search
-    cf_minimum: CompressionFactor  # weaker CF, sent where the candidate keeps too little
+    cf_minimum: CompressionFactor  # weaker CF, sent when the gain of the candidate is too low
     cf_candidate: CompressionFactor  # CF to send
-    epsilon: Ratio  # least gain at which a CF is sent
+    epsilon: Ratio  # smallest gain at which a CF is sent
     rule: Rule  # which rule of the policy fired
     reason: Text  # one sentence with its evidence
-    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known of each CF
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known about each CF
 
     @property
     def dense(self) -> bool:
@@ -86,21 +85,21 @@ class WindowAnswer(Record):
 
 
 Actor = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
-"""Whoever gives an order, as they call themselves: a name or an address, not a proof of identity."""
+"""Name of the operator who gives an order: a name or an address, not a proof of identity."""
 
 
 class Order(Record):
-    """What an operator wants. Body of ``PUT /v1/jobs/{job}/override``.
+    """An operator's order. Body of ``PUT /v1/jobs/{job}/override``.
 
-    pin: send ``cf`` (and no other action takes one), whatever its gain. dense: send everything. pause: hold what the
-    policy had settled on, or its minimum while it explores; epsilon still guards it. resume: the policy decides again,
-    from where it was.
+    pin: send ``cf``, whatever its gain; no other action takes a ``cf``. dense: send everything. pause: hold the CF that
+    the policy has chosen, or its minimum while it explores; epsilon still applies. resume: the policy decides again and
+    continues where it was.
     """
 
     action: Literal["pin", "dense", "pause", "resume"]  # what is ordered
     cf: CompressionFactor | None = None  # to pin; null with any other action
-    actor: Actor  # whoever ordered it
-    note: Annotated[str, Field(max_length=300)] = ""  # why, in their own words
+    actor: Actor  # name of the operator
+    note: Annotated[str, Field(max_length=300)] = ""  # why, in the operator's words
 
     @model_validator(mode="after")
     def _cf_with_pin(self) -> Self:
@@ -110,9 +109,9 @@ class Order(Record):
 
 
 class Override(Order):
-    """An order that was taken, as journaled. See ``gravac.policies.steering``.
+    """An accepted order, as journaled. See ``gravac.policies.steering``.
 
-    ``epoch``: of the decision in force when it was given, which the operator had seen.
+    ``epoch``: of the decision in force when the order was given, which the operator had seen.
     """
 
-    epoch: Count  # of the decision that they had seen
+    epoch: Count  # of the decision that the operator had seen

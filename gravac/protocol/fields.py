@@ -1,4 +1,4 @@
-"""What fields of records hold, and the base of every record: see ``gravac.protocol``, which gives all of it on."""
+"""Base of every record, the version of all records, and the types of their fields."""
 
 import math
 from typing import Annotated
@@ -8,8 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 SCHEMA = 3
 """Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.traces.upgrades``).
 
-It grows with every field, even one that has a default: records take no unknown fields, so an older reader would
-otherwise complain about the field, and not say that the trace is newer than itself.
+It grows with every field, even one with a default. Records take no unknown fields, so an older reader would otherwise
+report the field instead of the newer version.
 """
 
 
@@ -20,7 +20,7 @@ class Record(BaseModel):
 
 
 def _finite(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Refuse NaN and infinity at any depth: ``allow_inf_nan`` does not reach into ``JsonValue``, which writes null."""
+    """Refuse NaN and infinity at any depth. ``allow_inf_nan`` does not reach into ``JsonValue``, which writes null."""
     for name, value in settings.items():
         nodes = [value]
         while nodes:
@@ -32,10 +32,10 @@ def _finite(settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 Settings = Annotated[dict[str, JsonValue], AfterValidator(_finite)]
-"""Settings by name, any JSON; no NaN or infinity inside."""
+"""Settings by name: any JSON without NaN or infinity."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$")]
 Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}$")]
-"""A codec or memory by name, settings behind a colon: ``conef:bits=4``."""
+"""A codec or memory by name, with settings behind a colon: ``conef:bits=4``."""
 Text = Annotated[str, Field(max_length=1000)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]

@@ -1,4 +1,4 @@
-"""What a job is, and what happens to it besides its windows."""
+"""Jobs: what a job is, and what happens to it besides its windows."""
 
 from typing import Annotated, Literal, Self
 
@@ -11,19 +11,19 @@ from gravac.protocol.fields import Choice, Count, Name, Record, Seconds, Setting
 class PolicySpec(Record):
     """A policy by name with every setting resolved, so that a trace replays without defaults."""
 
-    name: Name  # of a rule: gravac, static, dense, warmup
+    name: Name  # of a policy: gravac, static, dense, warmup
     settings: Settings = Field({})  # by name, as `docs/settings.md` lists them
 
 
 class LinkSpec(Record):
     """An emulated link (pacing in the collective layer). Absent when the network is the real one."""
 
-    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of each rank's way out
+    bits_per_second: Annotated[float, Field(gt=0, le=1e15)]  # of each rank's outgoing link
     latency_seconds: Seconds = 0.0  # of each collective
 
 
 class Environment(Record):
-    """Where the job runs; for people, never for decisions."""
+    """Where the job runs. For people; no decision depends on it."""
 
     python: Text  # version
     torch: Text  # version
@@ -46,8 +46,8 @@ class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
     ``incarnation`` changes each time the trainer starts; ``policy_state`` carries a resumed policy
-    (the JSON a previous ``WindowAnswer`` gave) or is null for a fresh start. ``settings``: what the agent was told
-    besides, for people, never for decisions.
+    (the JSON of an earlier ``WindowAnswer``) or is null for a fresh start. ``settings``: the agent's other settings,
+    for people; no decision depends on them.
     """
 
     job: Name  # name; also of the folder of its journal
@@ -66,17 +66,17 @@ class JobSpec(Record):
 
 
 class Event(Record):
-    """Something that happened to a job besides its windows, for people and for the fault list."""
+    """Something that happened to a job besides its windows. For people and for the list of faults."""
 
     kind: Literal[
         "registered", "restarted", "gap", "override", "fallback", "recovered", "nonfinite", "failed", "note"
     ]  # what happened
-    window: Count | None  # in which; null: in none
+    window: Count | None  # in which it happened; null: in none
     message: Text  # for people
 
 
 class End(Record):
-    """The trainer closed its agent; no window follows under this incarnation."""
+    """The trainer closed its agent. No window follows under this incarnation."""
 
     incarnation: Name  # that ended
     windows: Count  # of the whole job
@@ -99,7 +99,7 @@ class End(Record):
 
 
 class JobAnswer(Record):
-    """Answer to ``POST /v1/jobs``: the decision in force and the first window the controller lacks."""
+    """Answer to ``POST /v1/jobs``: the decision in force and the first window that the controller lacks."""
 
     job: Name
     next_window: Count

@@ -1,4 +1,4 @@
-"""What rank 0 reports once a window: raw sums, where the time went, how ranks differ, and each step if asked for."""
+"""Window reports: raw sums, where the time went, how times spread over ranks, and single steps on request."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from gravac.protocol.fields import Bytes, CompressionFactor, Count, Energy, Name
 MAX_LISTED_STEPS = 1024
 """Steps that one window can list."""
 QUANTILES = (0.0, 0.5, 0.9, 1.0)
-"""Lowest, median, the one that nine ranks of ten stay within, highest."""
+"""Lowest, median, 90 %, highest."""
 Quantiles = Annotated[tuple[Seconds, ...], Field(min_length=4, max_length=4)]
 
 _Column = Field(min_length=1, max_length=MAX_LISTED_STEPS)
@@ -25,9 +25,9 @@ class GainSums(Record):
     """Raw squared norms over the steps of one level, summed over ranks and steps.
 
     g: this step's raw gradient; p = g + residual before sending; sent: what left the rank;
-    residual: what is owed after sending. ``minimum_sq``/``candidate_sq``: energy that compressing p to the
-    level's CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
-    ``mean_sq``: ‖mean over ranks of g‖², known of the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
+    residual: what the error memory holds after sending. ``minimum_sq``/``candidate_sq``: energy that compressing p to
+    that CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
+    ``mean_sq``: ‖mean over ranks of g‖², over the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
     sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.signals.diversity``.
     """
 
@@ -48,8 +48,8 @@ class LevelSums(Record):
     """Steps of one window that sent the same CF under the same decision (epoch).
 
     ``settled_steps``: steps after the first few at this level; their median duration on rank 0 is
-    ``step_seconds_median`` (null when there is none), of which ``exposed_seconds_median`` is the part the step
-    waited for the network (communicate phase). ``cf`` 1 = dense.
+    ``step_seconds_median`` (null when there is none), of which ``exposed_seconds_median`` is the wait for the network
+    (communicate phase). ``cf`` 1 = dense.
     """
 
     epoch: Count  # of the decision
@@ -64,14 +64,14 @@ class LevelSums(Record):
 
 
 class PhaseSeconds(Record):
-    """Where the wall time of a window's steps went, critical path only, so the five add up to the whole.
+    """Where the wall time of a window's steps went: critical path only, so the five add up to the whole.
 
     compress/communicate/decompress count only what the step waited for after backward ended; work hidden behind
-    backward is in compute. compute also holds the optimiser and anything else.
+    backward is in compute. compute also holds the optimizer and anything else.
     """
 
     data_wait: Seconds  # for the next batch
-    compute: Seconds  # forward, backward, optimiser
+    compute: Seconds  # forward, backward, optimizer
     compress: Seconds  # encoding
     communicate: Seconds  # waiting for the network
     decompress: Seconds  # decoding
@@ -99,31 +99,31 @@ class Spread(Record):
 
     step_seconds: Quantiles  # all phases
     data_wait: Quantiles  # for the next batch
-    compute: Quantiles  # forward, backward, optimiser
+    compute: Quantiles  # forward, backward, optimizer
     compress: Quantiles  # encoding
     communicate: Quantiles  # waiting for the network
     decompress: Quantiles  # decoding
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, ...]:
-    """``QUANTILES`` of at least one value, by nearest rank: always values that are there."""
+    """Return ``QUANTILES`` of at least one value by nearest rank, so each is one of the values; rounded to 10⁻⁶."""
     ordered = sorted(values)
     return tuple(round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 6) for share in QUANTILES)
 
 
 class SmoothedGain(Record):
-    """Ratio of moving averages at one CF, as the ranks' gate sees it at the end of the window."""
+    """Ratio of moving averages at one CF, as the ranks' gate uses it at the end of the window."""
 
     cf: CompressionFactor  # minimum or candidate
     gain: Ratio  # share of energy kept
 
 
 class GainCurve(Record):
-    """What the largest n/CF elements of each bucket would have kept, over ``steps`` steps and all ranks.
+    """Gain of the largest n/CF elements of each bucket, over ``steps`` surveyed steps and all ranks.
 
     ``gains[i]``: at least the gain at CF 10^(i/20), so CFs 1 to 1000; null when there was nothing to send. ``own``: the
-    job's codec sends just these elements, so this is its own curve; else it is Top-k's. It holds for the residual of
-    those steps.
+    job's codec sends exactly these elements, so this is its own curve; else it is Top-k's. The curve holds for the
+    residual of those steps.
     """
 
     steps: Count  # surveyed ones
@@ -132,19 +132,19 @@ class GainCurve(Record):
 
 
 class StepDetail(Record):
-    """A column a figure, a place a step: ``first_step`` and those after it without a gap, to the window's last.
+    """The newest steps of a window, one column for each figure: ``first_step`` to the window's last, without a gap.
 
     Times are rank 0's, to the microsecond, and the five phases add up to ``seconds``. Squared norms are summed over
-    ranks, as in ``GainSums``; null where a gradient was not finite. A step's own gain is ``candidate_sq`` /
-    ``compensated_sq``; the smoothed one that decides is the window's.
+    ranks, as in ``GainSums``; null where a gradient was not finite. The gain of a step is ``candidate_sq`` /
+    ``compensated_sq``; decisions use the window's smoothed gain. No decision depends on these columns.
     """
 
     first_step: Count  # number of the first one listed
     epoch: _Counts  # of the decision it ran under
     cf: Annotated[tuple[CompressionFactor, ...], _Column]  # that was sent
-    seconds: _Times  # from end to end of exchange
+    seconds: _Times  # from the end of one exchange to the next
     data_wait: _Times  # for the next batch
-    compute: _Times  # forward, backward, optimiser
+    compute: _Times  # forward, backward, optimizer
     compress: _Times  # encoding
     communicate: _Times  # waiting for the network
     decompress: _Times  # decoding
@@ -162,7 +162,7 @@ class StepDetail(Record):
         for name in STEP_COLUMNS:
             if len(getattr(self, name)) != len(self.epoch):
                 got = f"{len(getattr(self, name))} values, epoch has {len(self.epoch)}"
-                raise ValueError(f"{name}: every column has a value for each step; it has {got}")
+                raise ValueError(f"{name}: every column needs a value for each step; it has {got}")
         return self
 
 
@@ -170,7 +170,7 @@ STEP_COLUMNS = tuple(name for name in StepDetail.model_fields if name != "first_
 
 
 class WindowReport(Record):
-    """What rank 0 tells the controller once a window. Raw sums, so other signals can be computed later."""
+    """What rank 0 reports once a window. Raw sums, so that other signals can be computed later."""
 
     job: Name  # name
     incarnation: Name  # as registered
@@ -184,13 +184,13 @@ class WindowReport(Record):
     samples: Count  # all ranks
     dense_bytes: Bytes  # what dense would have handed to collectives, all ranks
     payload_bytes: Bytes  # what was handed over, all ranks, indices included
-    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None  # mean of those logged; null: none was
+    loss: Annotated[float, Field(ge=-1e300, le=1e300)] | None  # mean of the logged ones; null: none
     nonfinite_steps: Count  # skipped: a gradient was not finite on some rank
     failed_steps: Count  # sent nothing: compression failed on some rank
     levels: Annotated[tuple[LevelSums, ...], Field(max_length=64)]  # one for each CF sent under one decision
     gains: Annotated[tuple[SmoothedGain, ...], Field(max_length=64)]  # as the gate saw them at the end
     phases: PhaseSeconds  # mean over ranks
     spread: Spread | None = None  # of times over all ranks; null: not known
-    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as the agent was told to list
+    ranks: Annotated[tuple[RankRow, ...], Field(max_length=1024)]  # as many as GRAVAC_RANK_ROWS allows
     curve: GainCurve | None = None  # null: no step of the window was surveyed
     steps: StepDetail | None = None  # one by one, in the trace only; null: not listed

@@ -1,1 +1,1 @@
-"""What a window says: gain, its spectrum over CFs, diversity, figures derived from a report, and risk."""
+"""Signals: gain, the spectrum of gains over CFs, gradient diversity, figures of a window report, and risk."""

@@ -1,37 +1,54 @@
-"""Gradient diversity and the batch size beyond which larger batches stop paying (Yin et al. 2018).
+"""Gradient diversity, and the batch size beyond which larger batches stop paying.
+
+D. Yin et al., "Gradient Diversity: a Key Ingredient for Scalable Distributed Learning", AISTATS 2018. The noise scale
+is that of S. McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv 1812.06162, appendix A.1.
 
 Two scalars a step suffice: ``local_sq`` = mean over ranks of ``||g_i||²`` and ``mean_sq`` = ``||mean of g_i||²``, of
-*raw* gradients (not compensated or decoded ones), every g_i the mean of ``local_batch`` samples.
+*raw* gradients (not compensated or decoded ones), each g_i the mean of ``local_batch`` samples.
 """
 
 from dataclasses import dataclass
 
 
 def diversity(local_sq: float, mean_sq: float, count: int) -> float | None:
-    """``sum ||g_i||² / ||sum g_i||²`` over ``count`` vectors, from their mean squares. None when they cancel.
+    """Return the diversity ``sum ||g_i||² / ||sum g_i||²`` of vectors.
 
-    1/count when all are equal, 1 when orthogonal, above 1 when they oppose each other.
+    Args:
+        local_sq: mean of ``||g_i||²``.
+        mean_sq: ``||mean of g_i||²``.
+        count: number of vectors.
+
+    Returns:
+        1 / count when all are equal, 1 when orthogonal, more when they oppose each other; None when they cancel.
     """
     return local_sq / (count * mean_sq) if mean_sq > 0.0 else None
 
 
 def batch_bound(sample_sq: float, full_sq: float) -> float | None:
-    """``B_S = n diversity``: mini-batches up to this size learn as much a sample as single samples do.
+    """Return ``B_S = n · diversity``: batches up to this size learn as much per sample as single samples do.
 
-    ``sample_sq``: mean of ``||grad f_j||²`` over the n samples; ``full_sq``: ``||grad f||²``. None when that is 0.
+    Args:
+        sample_sq: mean of ``||grad f_j||²`` over the n samples.
+        full_sq: ``||grad f||²``.
+
+    Returns:
+        Samples; None when ``full_sq`` is 0.
     """
     return sample_sq / full_sq if full_sq > 0.0 else None
 
 
 def batch_second_moment(sample_sq: float, bound: float, batch: int) -> float:
-    """``E ||mean of a batch||² = (M²/B) (1 + (B-1)/B_S)``, samples drawn with replacement; M² is ``sample_sq``."""
+    """Return ``E ||mean of a batch||² = (M²/B) (1 + (B-1)/B_S)``, samples drawn with replacement.
+
+    M² is ``sample_sq``, B_S is ``bound``, B is ``batch``.
+    """
     return sample_sq / batch * (1.0 + (batch - 1) / bound)
 
 
 def compressed_diversity(plain: float, omega: float) -> float:
-    """``(1+ω)Δ / (1+ωΔ)``: diversity after an unbiased codec of relative variance ω, independent on each rank.
+    """Return ``(1+ω)Δ / (1+ωΔ)``: diversity after an unbiased codec of relative variance ω, independent on each rank.
 
-    A ratio of expectations. Noise makes gradients more diverse; that is no gift, only noise counted.
+    A ratio of expectations. The noise of the codec raises the diversity, which does not mean that larger batches pay.
     """
     return (1.0 + omega) * plain / (1.0 + omega * plain)
 
@@ -39,9 +56,19 @@ def compressed_diversity(plain: float, omega: float) -> float:
 def compression_noise_ratio(
     local_sq: float, ranks: int, omega: float, sample_variance: float, batch: int
 ) -> float:
-    """Variance an unbiased codec adds to the mean (``ω local_sq / ranks``) over that of sampling (``S / batch``).
+    """Return the variance that an unbiased codec adds to the mean, relative to the variance of sampling.
 
-    Well below 1, the codec costs nothing in statistics. Infinity when sampling has no variance.
+    ``(ω local_sq / ranks) / (S / batch)``. Far below 1, the codec costs no statistical efficiency.
+
+    Args:
+        local_sq: mean over ranks of ``||g_i||²``.
+        ranks: world size.
+        omega: relative variance ω of the codec.
+        sample_variance: S, the trace of one sample's gradient covariance.
+        batch: samples a step, all ranks.
+
+    Returns:
+        The ratio; infinity when sampling has no variance.
     """
     added = omega * local_sq / ranks
     return (
@@ -50,11 +77,23 @@ def compression_noise_ratio(
 
 
 def split(local_sq: float, mean_sq: float, ranks: int, local_batch: int) -> tuple[float, float]:
-    """Unbiased ``(||grad F||², S)`` from one step; S = trace of one sample's gradient covariance.
+    """Return unbiased estimates of ``||grad F||²`` and S from one step.
 
-    With b = ``local_batch``, B = ranks * b: ``(B mean_sq - b local_sq) / (B - b)`` and ``(local_sq - mean_sq) / (1/b -
-    1/B)``. One step's first value may be negative: average before dividing. Raises ValueError below 2 ranks or for
-    a batch below 1.
+    With b = ``local_batch`` and B = ranks · b: ``(B mean_sq - b local_sq) / (B - b)`` and ``(local_sq - mean_sq) / (1/b
+    - 1/B)`` (McCandlish et al. 2018, appendix A.1). A single step's first value may be negative: average before
+    dividing.
+
+    Args:
+        local_sq: mean over ranks of ``||g_i||²``.
+        mean_sq: ``||mean of g_i||²``.
+        ranks: world size, at least 2.
+        local_batch: samples a rank, at least 1.
+
+    Returns:
+        The squared norm of the full gradient, and S, the trace of one sample's gradient covariance.
+
+    Raises:
+        ValueError: too few ranks or samples.
     """
     if ranks < 2:
         raise ValueError(f"ranks={ranks}: diversity compares ranks, so it needs at least 2")
@@ -67,24 +106,30 @@ def split(local_sq: float, mean_sq: float, ranks: int, local_batch: int) -> tupl
 
 @dataclass(slots=True)
 class DiversityTracker:
-    """Smoothed B_S of a data-parallel run: moving averages of numerator and denominator apart, divided last.
+    """Smoothed batch bound B_S of a data-parallel run: moving averages of numerator and denominator, divided last.
 
-    Equal on all ranks because its inputs are. ``smoothing``: weight of the newest step, (0, 1]. Ranks and batch may
-    change at any step. A step with fewer than 2 ranks or a non-finite value says nothing and is left out.
+    Equal on all ranks because its inputs are. World size and batch may change at any step. Steps with fewer than 2
+    ranks or a non-finite value are left out.
+
+    Args:
+        smoothing: weight of the newest step, in (0, 1].
+        signal_sq: smoothed ``||grad F||²``; may be below 0 while noise dominates.
+        variance: smoothed S, the trace of one sample's gradient covariance.
+
+    Raises:
+        ValueError: ``smoothing`` is out of range.
     """
 
     smoothing: float
     signal_sq: float | None = None
-    """Smoothed ``||grad F||²``; may be below 0 while noise drowns it."""
     variance: float | None = None
-    """Smoothed S, the trace of one sample's gradient covariance."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.smoothing <= 1.0:
             raise ValueError(f"smoothing={self.smoothing} is not in (0, 1]")
 
     def update(self, local_sq: float, mean_sq: float, ranks: int, local_batch: int) -> None:
-        """Take in one step (arguments as in ``split``)."""
+        """Add one step (arguments as in ``split``)."""
         if ranks < 2 or not (0.0 <= local_sq < float("inf") and 0.0 <= mean_sq < float("inf")):
             return
         signal_sq, variance = split(local_sq, mean_sq, ranks, local_batch)
@@ -95,13 +140,15 @@ class DiversityTracker:
         self.variance += self.smoothing * (variance - self.variance)
 
     def noise_scale(self) -> float | None:
-        """``S / ||grad F||²`` in samples: the simple gradient noise scale. None before the first step, and while the
-        signal is not above 0 (the batch that would show it is larger than those seen)."""
+        """Return the simple gradient noise scale ``S / ||grad F||²`` in samples.
+
+        None before the first step, and while the signal is not above 0: the scale is then far above the batch.
+        """
         if self.signal_sq is None or self.variance is None or not self.signal_sq > 0.0:
             return None
         return max(0.0, self.variance) / self.signal_sq
 
     def batch_bound(self) -> float | None:
-        """``B_S = 1 + S / ||grad F||²`` in samples, at least 1. None where ``noise_scale`` is."""
+        """Return ``B_S = 1 + S / ||grad F||²`` in samples, at least 1; None where ``noise_scale`` is None."""
         noise_scale = self.noise_scale()
         return None if noise_scale is None else 1.0 + noise_scale

@@ -1,6 +1,6 @@
-"""What follows from one window report: pure functions, each with its formula. Unknown is None, never 0.
+"""Figures of one window report: pure functions, each with its formula. Unknown values are None, never 0.
 
-The sums in a report run over ranks and steps, so each ratio here divides sums: no mean of ratios.
+The sums in a report run over ranks and steps, so each figure is a ratio of sums, not a mean of ratios.
 """
 
 import math
@@ -10,16 +10,16 @@ from gravac.signals.diversity import DiversityTracker, diversity
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
-    """numerator / denominator, or None where that is undefined or not a finite number."""
+    """Return numerator / denominator, or None where that is undefined or not finite."""
     if denominator == 0:
         return None
     return _finite(numerator / denominator)
 
 
 def total_sums(report: WindowReport) -> GainSums:
-    """The sums of all levels of the window together (zeros for a window without levels)."""
+    """Return the sums of all levels of the window together; zeros for a window without levels."""
     every = [level.sums for level in report.levels]
-    if len(every) == 1:  # nearly always, and asked for many times
+    if len(every) == 1:  # nearly always, and called often
         return every[0]
     return GainSums.model_construct(
         steps=sum(s.steps for s in every),
@@ -37,81 +37,85 @@ def total_sums(report: WindowReport) -> GainSums:
 
 
 def steps(report: WindowReport) -> int:
-    """Steps of the window: last_step - first_step + 1."""
+    """Return the steps of the window: last_step − first_step + 1."""
     return report.last_step - report.first_step + 1
 
 
 def gain(report: WindowReport) -> float | None:
-    """Share of the energy that was sent: sum of ||sent||^2 / sum of ||gradient + residual||^2."""
+    """Return the gain, the share of the energy that was sent: Σ ‖sent‖² / Σ ‖gradient + residual‖² (GraVAC, §III-B)."""
     sums = total_sums(report)
     return ratio(sums.sent_sq, sums.compensated_sq)
 
 
 def gain_minimum(report: WindowReport) -> float | None:
-    """Gain the window would have had at the minimum CF: sum of minimum_sq / sum of compensated_sq."""
+    """Return the gain that the minimum CF would have had: Σ minimum_sq / Σ compensated_sq."""
     sums = total_sums(report)
     return ratio(sums.minimum_sq, sums.compensated_sq)
 
 
 def gain_candidate(report: WindowReport) -> float | None:
-    """Gain the window would have had at the candidate CF: sum of candidate_sq / sum of compensated_sq."""
+    """Return the gain that the candidate CF would have had: Σ candidate_sq / Σ compensated_sq."""
     sums = total_sums(report)
     return ratio(sums.candidate_sq, sums.compensated_sq)
 
 
 def backlog(report: WindowReport) -> float | None:
-    """Steps of progress held back: tau = sum of <residual, gradient> / sum of ||gradient||^2."""
+    """Return the backlog τ in steps: Σ ⟨residual, gradient⟩ / Σ ‖gradient‖².
+
+    That many steps of progress wait in the error memory.
+    """
     sums = total_sums(report)
     return ratio(sums.residual_dot_gradient, sums.gradient_sq)
 
 
 def residual_ratio(report: WindowReport) -> float | None:
-    """Norm of what is owed per norm of the gradient: sqrt(sum of residual_sq / sum of gradient_sq)."""
+    """Return the norm of the residual relative to the gradient: √(Σ residual_sq / Σ gradient_sq)."""
     sums = total_sums(report)
     square = ratio(sums.residual_sq, sums.gradient_sq)
     return None if square is None else math.sqrt(square)
 
 
 def step_seconds(report: WindowReport) -> float | None:
-    """Mean duration of a step on rank 0, in seconds: seconds / steps."""
+    """Return the mean duration of a step on rank 0 in seconds: seconds / steps."""
     return ratio(report.seconds, steps(report))
 
 
 def own_step_seconds(row: RankRow) -> float | None:
-    """Mean time a rank spent on its own work in a step, in seconds: all phases but communicate, / steps.
+    """Return the mean time of a rank's own work in a step, in seconds: all phases but communicate, / steps.
 
-    In the network ranks wait for each other, so whole steps take equally long on all of them.
+    Ranks wait for each other in the network, so whole steps take equally long on all of them.
     """
     phases = row.phases
     return ratio(phases.data_wait + phases.compute + phases.compress + phases.decompress, row.steps)
 
 
 def samples_per_second(report: WindowReport) -> float | None:
-    """T_sys, all ranks: samples / seconds."""
+    """Return T_sys of all ranks: samples / seconds."""
     return ratio(report.samples, report.seconds)
 
 
 def useful_samples_per_second(report: WindowReport) -> float | None:
-    """T_comp = T_sys x gain: samples per second, weighted by the share of the gradient that was sent."""
-    speed, kept = samples_per_second(report), gain(report)
-    return None if speed is None or kept is None else _finite(speed * kept)
+    """Return T_comp = T_sys · gain: samples per second, weighted by the gain (GraVAC, §III-C)."""
+    throughput, sent = samples_per_second(report), gain(report)
+    return None if throughput is None or sent is None else _finite(throughput * sent)
 
 
 def wire_cf(report: WindowReport) -> float | None:
-    """Compression on the wire: dense bytes / payload bytes, indices and headers included."""
+    """Return the wire CF: dense bytes / payload bytes, indices and headers included."""
     return ratio(report.dense_bytes, report.payload_bytes)
 
 
 def global_batch_samples(report: WindowReport) -> float | None:
-    """Samples a step, all ranks: samples / steps. None where the trainer's samples could not be counted (0)."""
+    """Return the samples a step of all ranks: samples / steps. None where samples could not be counted."""
     return ratio(report.samples, steps(report)) if report.samples > 0 else None
 
 
 def gradient_diversity(report: WindowReport, world_size: int) -> float | None:
-    """Of the ranks' raw gradients g in plainly dense steps: sum of ||g||^2 / sum of ||sum over ranks of g||^2.
+    """Return the diversity of the ranks' raw gradients g in plainly dense steps: Σ ‖g‖² / Σ ‖sum over ranks of g‖².
 
-    1 / world_size when all ranks agree, 1 when they are orthogonal, more when they oppose each other. None without
-    a plainly dense step, with one rank, or where the gradients cancel.
+    Returns:
+        1 / ``world_size`` when all ranks agree, 1 when they are orthogonal, more when they oppose each other. None
+        without a plainly dense step, with one rank, or where the gradients cancel.
     """
     squares = _raw_squares(report, world_size)
     found = None if squares is None else diversity(*squares, world_size)
@@ -119,15 +123,15 @@ def gradient_diversity(report: WindowReport, world_size: int) -> float | None:
 
 
 def mostly_dense(report: WindowReport) -> bool:
-    """Whether at least half the steps were plainly dense. The two or three at a change of CF are too few."""
+    """Return whether at least half the steps were plainly dense; the two or three at a change of CF are too few."""
     return 2 * total_sums(report).mean_steps >= steps(report)
 
 
 def noise_scale_samples(report: WindowReport, world_size: int) -> float | None:
-    """The simple gradient noise scale S / |G|^2 in samples, from dense steps (``gravac.signals.diversity.split``).
+    """Return the simple gradient noise scale S / ‖G‖² in samples, from dense steps (``gravac.signals.diversity``).
 
-    Both are summed over steps, then divided. None where ``gradient_diversity`` is, where samples are not known, and
-    where the signal |G|^2 is not above 0: the noise drowned it, so the scale is far above the batch.
+    Both are summed over steps, then divided. None where ``gradient_diversity`` is None, where samples are unknown, and
+    where ‖G‖² is not above 0: the scale is then far above the batch.
     """
     squares, batch = _raw_squares(report, world_size), global_batch_samples(report)
     if squares is None or batch is None:
@@ -141,24 +145,24 @@ def noise_scale_samples(report: WindowReport, world_size: int) -> float | None:
 
 
 def batch_bound_samples(report: WindowReport, world_size: int) -> float | None:
-    """B_S = 1 + S / |G|^2 in samples a step, all ranks: beyond it larger batches stop paying (Yin et al. 2018).
+    """Return B_S = 1 + S / ‖G‖² in samples a step: beyond it larger batches stop paying (Yin et al. 2018).
 
-    None where ``noise_scale_samples`` is.
+    None where ``noise_scale_samples`` is None.
     """
     scale = noise_scale_samples(report, world_size)
     return None if scale is None else 1.0 + scale
 
 
 def agent_cpu_ratio(report: WindowReport) -> float | None:
-    """CPU time of the agents' exchange threads per second of training, over the ranks that said so: its own cost."""
-    told = [
+    """Return the CPU time of the agents' exchange threads per second of training, over the ranks that report it."""
+    known = [
         (row.agent_cpu_seconds, row.step_seconds) for row in report.ranks if row.agent_cpu_seconds is not None
     ]
-    return ratio(sum(cpu for cpu, _ in told), sum(seconds for _, seconds in told))
+    return ratio(sum(cpu for cpu, _ in known), sum(seconds for _, seconds in known))
 
 
 def _raw_squares(report: WindowReport, world_size: int) -> tuple[float, float] | None:
-    """Sums over plainly dense steps of (mean over ranks of ||g||^2, ||mean over ranks of g||^2)."""
+    """Return sums over plainly dense steps: (mean over ranks of ‖g‖², ‖mean over ranks of g‖²)."""
     sums = total_sums(report)
     if sums.mean_steps == 0 or world_size < 2:
         return None

@@ -1,13 +1,23 @@
-"""How much information a CF keeps: gain, smoothed as a ratio of moving averages (GraVAC §III-B, defects fixed)."""
+"""Gain: how much information a CF keeps, smoothed as a ratio of moving averages.
+
+S. Tyagi and M. Swany, "GraVAC: Adaptive Compression for Communication-Efficient Distributed DL Training", IEEE CLOUD
+2023, section III-B. The paper smooths the ratio itself; here numerator and denominator are smoothed, so that steps with
+small gradients do not dominate.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 def gain(kept_sq: float, compensated_sq: float) -> float | None:
-    """‖C(p)‖² / ‖p‖² with p = gradient + residual, both already summed over ranks. None when p is zero.
+    """Return the gain ‖C(p)‖² / ‖p‖² with p = gradient + residual.
 
-    In [0, 1] for selectors; rounding above 1 is cut off.
+    Args:
+        kept_sq: ‖C(p)‖², summed over ranks.
+        compensated_sq: ‖p‖², summed over ranks.
+
+    Returns:
+        A ratio in [0, 1]; values above 1, from rounding, are clipped. None when p is zero.
     """
     if not compensated_sq > 0.0:
         return None
@@ -16,24 +26,28 @@ def gain(kept_sq: float, compensated_sq: float) -> float | None:
 
 @dataclass(slots=True)
 class GainTracker:
-    """Smoothed gain per CF: moving averages of numerator and denominator apart, divided last.
+    """Smoothed gain by CF: moving averages of numerator and denominator, divided last.
 
-    Equal on all ranks because its inputs are sums over ranks. ``smoothing``: weight of the newest step, (0, 1].
-    A CF not measured for a while keeps its last value; a new one starts from its first step.
+    Equal on all ranks, as its inputs are sums over ranks. A CF that is not measured for a while keeps its last value; a
+    new one starts from its first step.
+
+    Args:
+        smoothing: weight of the newest step, in (0, 1].
+        averages: moving averages of ‖C(p)‖² and ‖p‖² by CF.
     """
 
     smoothing: float
     averages: dict[float, tuple[float, float]] = field(default_factory=dict)
 
     def update(self, cf: float, kept_sq: float, compensated_sq: float) -> None:
-        """Take in one step's energies at ``cf``."""
-        kept, compensated = self.averages.get(cf, (kept_sq, compensated_sq))
-        kept += self.smoothing * (kept_sq - kept)
-        compensated += self.smoothing * (compensated_sq - compensated)
-        self.averages[cf] = (kept, compensated)
+        """Add one step's energies at ``cf`` (arguments as in ``gain``)."""
+        numerator, denominator = self.averages.get(cf, (kept_sq, compensated_sq))
+        numerator += self.smoothing * (kept_sq - numerator)
+        denominator += self.smoothing * (compensated_sq - denominator)
+        self.averages[cf] = (numerator, denominator)
 
     def gain(self, cf: float) -> float | None:
-        """Smoothed gain at ``cf``; 1 for dense, None when it was never measured or nothing was there to send."""
+        """Return the smoothed gain at ``cf``: 1 for dense, None if it was never measured or gradients were zero."""
         if cf == 1.0:
             return 1.0
         if cf not in self.averages:
@@ -41,10 +55,10 @@ class GainTracker:
         return gain(*self.averages[cf])
 
     def forget_except(self, cfs: frozenset[float]) -> None:
-        """Drop CFs no longer measured, so that a return to one starts fresh."""
+        """Drop all other CFs, so that a return to one starts fresh."""
         self.averages = {cf: value for cf, value in self.averages.items() if cf in cfs}
 
     def gains(self) -> Mapping[float, float]:
-        """Every known smoothed gain by CF."""
+        """Return all known smoothed gains by CF."""
         known = ((cf, self.gain(cf)) for cf in sorted(self.averages))
         return {cf: value for cf, value in known if value is not None}

@@ -1,16 +1,16 @@
-"""The gain at every CF from one pass over a gradient: for selectors of the largest, exploring costs nothing more.
+"""Spectrum: the gain at every CF from one pass over a gradient, for codecs that send the largest elements.
 
 gain(k) = (sum of the k largest x²) / (sum of all x²). A histogram of magnitudes with count and energy per bin, summed
-from the top bin down, *is* that curve at every bin's edge, and the edge is the threshold. In between the curve is
-concave, so the chord never lies above it: what is said here is kept, at least. With 16 bins an octave it is at
-most 2·10⁻³ too low for CFs from 1.5 to 1000, also under error feedback, which cuts tails off: the hardest case.
+from the top bin down, is that curve at every bin's edge, and the edge is the threshold. Between edges the curve is
+concave, so the chord is a lower bound. With 16 bins an octave it is at most 2·10⁻³ too low for CFs from 1.5 to 1000,
+also under error feedback, which cuts off tails: the hardest case.
 
-Two sums, not to be confused. Adding *spectra* asks what one threshold for all tensors or ranks would keep. Where each
-tensor on each rank keeps its own n/CF, as in DDP's buckets, add *curves*: one threshold always keeps at least as much,
-so the gain of added spectra would be too high.
+There are two ways to add up. Adding *spectra* gives the gain of one threshold for all tensors or ranks. Where each
+tensor on each rank sends its own n/CF, as in DDP's buckets, add *curves*. One threshold always sends at least as much
+energy, so the gain of added spectra would be too high.
 
-The curve holds for the residual of now. Training at a stronger CF makes the residual grow and the curve sink
-(reference: from a dense run gain .41 is foreseen at 100x, .18 is reached), so look again after every few octaves.
+The curve holds for the current residual. Training at a stronger CF makes the residual grow and the curve sink (from a
+dense run, a gain of .41 is predicted at 100x and .18 is measured), so measure again after every few octaves.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,21 +29,25 @@ LADDER = tuple(10.0 ** (step / 20) for step in range(61))
 """CFs 1 to 1000, twenty a decade."""
 _AN_OCTAVE = 16
 _SAFE = 1.0 - 2.0**-40
-"""More than all roundings of sums over 4096 bins, so that no gain is said too high by them either."""
+"""Covers the rounding of sums over 4096 bins, so that no gain is too high because of it."""
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Counts and energies by bin of magnitude (``gravac.kernels.Tally`` says which), of one tensor or of several."""
+    """Counts and energies by bin of magnitude (see ``gravac.kernels.Tally``), of one tensor or of several.
+
+    Args:
+        counts: elements in each bin, float64 of shape ``(4096,)``: sums over ranks stay exact.
+        energies: sums of their squares, float64 of shape ``(4096,)``.
+    """
 
     counts: Tensor
-    """Elements, float64 of shape ``(4096,)``: sums over ranks stay exact."""
     energies: Tensor
-    """Sums of their squares, float64 of shape ``(4096,)``."""
 
     @classmethod
     def of(cls, counted: Tally) -> "Spectrum":
-        """Of a tensor just counted. Raises ValueError if an element is not finite: then there is no gain."""
+        """Return the spectrum of a counted tensor. Raises ValueError if an element is not finite: there is no gain
+        then."""
         if counted.nonfinite:
             raise ValueError(f"{counted.nonfinite} elements are infinite or NaN; skip this step's spectrum")
         return cls(counted.counts.double(), counted.energies)
@@ -53,6 +57,7 @@ class Spectrum:
 
     @property
     def numel(self) -> int:
+        """Number of elements."""
         return int(self.counts.sum())
 
     @property
@@ -62,20 +67,27 @@ class Spectrum:
 
     @property
     def top(self) -> int:
-        """The highest bin with an element in it; 0 when there is none."""
+        """Number of the highest bin with an element; 0 when there is none."""
         used = self._points[0]
         return int(used[0]) if used.numel() else 0
 
     @cached_property
     def _points(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Bins in use from the top down, and the elements and energy down to each; both begin with none."""
+        """Bins in use from the top down, and the elements and energy down to each, beginning with 0."""
         used = self.counts.nonzero().flatten().flip(0)
         none = self.counts.new_zeros(1)
         elements = torch.cat((none, self.counts[used].cumsum(0)))
         return used, elements, torch.cat((none, self.energies[used].cumsum(0)))
 
     def kept_energy(self, elements: Tensor) -> Tensor:
-        """At least the energy of so many largest elements, float64; ``elements`` of shape ``(m,)``, 0 to ``numel``."""
+        """Return a lower bound for the energy of the largest elements.
+
+        Args:
+            elements: numbers of largest elements, of shape ``(m,)``, each 0 to ``numel``.
+
+        Returns:
+            float64 of shape ``(m,)``.
+        """
         _, _, energies = self._points
         if len(energies) == 1:
             return torch.zeros_like(elements, dtype=torch.float64)
@@ -83,7 +95,14 @@ class Spectrum:
         return torch.lerp(energies[after - 1], energies[after], share) * _SAFE
 
     def thresholds(self, elements: Tensor) -> Tensor:
-        """About the magnitude of the smallest of so many largest elements, float64: in its bin, so within 6.25 %."""
+        """Estimate the magnitude of the smallest of the largest elements. Right to one bin, so to 6.25 %.
+
+        Args:
+            elements: numbers of largest elements, of shape ``(m,)``.
+
+        Returns:
+            float64 of shape ``(m,)``.
+        """
         used, _, _ = self._points
         if not len(used):
             return torch.zeros_like(elements, dtype=torch.float64)
@@ -91,17 +110,22 @@ class Spectrum:
         return torch.lerp(_edge(used[after - 1] + 1), _edge(used[after - 1]), share)
 
     def gain(self, cf: float) -> float | None:
-        """At least the share of ‖x‖² that the n/CF largest elements hold; None of a zero tensor."""
+        """Return a lower bound for the share of ‖x‖² in the n/CF largest elements; None for a zero tensor."""
         return self.curve((cf,)).gains()[0]
 
     def threshold(self, cf: float) -> float:
-        """About the magnitude of the smallest of the n/CF largest elements."""
+        """Estimate the magnitude of the smallest of the n/CF largest elements."""
         return float(self.thresholds(torch.tensor([kept_count(self.numel, cf)]))[0])
 
     def curve(
         self, cfs: Sequence[float] = LADDER, wire_bytes: Callable[[int, float], int] | None = None
     ) -> "Curve":
-        """Elements, energy and wire bytes at each CF; ``wire_bytes``: a codec's, of the number of elements and CF."""
+        """Return elements, energy and wire bytes at each CF.
+
+        Args:
+            cfs: compression factors.
+            wire_bytes: payload size of a codec in bytes, from number of elements and CF; None: zeros.
+        """
         n, cfs = self.numel, tuple(cfs)
         elements = _elements(n, cfs)
         sizes = torch.zeros_like(elements)
@@ -110,12 +134,18 @@ class Spectrum:
         return Curve(cfs, n, self.energy, elements, self.kept_energy(elements), sizes)
 
     def window(self, top: int, octaves: int = 12) -> Tensor:
-        """What ranks add up: float64 of shape ``(2, 16·octaves + 2)``, 3.1 kB for 12 octaves.
+        """Return the part of the spectrum that ranks add up, below a bin that is equal on all ranks.
 
-        Counts and energies of all elements above bin ``top``, of each bin from there down, and of all below. ``top``
-        must be the same on all ranks, such as the highest of the last step's. If it is off, the ends are coarser, and
-        gains lower; they are never too high. On real gradients 12 octaves below the largest element tell all there is
-        to tell; 8, and the gain at small CFs comes out up to 0.01 too low.
+        If ``top`` does not fit the tensor, the ends are coarser and gains lower, but never too high. 12 octaves suffice
+        for real gradients; with 8, the gain at small CFs is up to 0.01 too low.
+
+        Args:
+            top: highest bin; must be equal on all ranks, such as the highest bin of the last step.
+            octaves: below ``top``.
+
+        Returns:
+            float64 of shape ``(2, 16·octaves + 2)``, 3.1 kB for 12 octaves: counts and energies of all elements above
+            ``top``, of each bin from there down, and of all elements below.
         """
         first = max(0, top + 1 - _AN_OCTAVE * octaves)
         rows = torch.zeros(2, _AN_OCTAVE * octaves + 2, dtype=torch.float64, device=self.counts.device)
@@ -127,7 +157,7 @@ class Spectrum:
 
     @classmethod
     def from_window(cls, rows: Tensor, top: int) -> "Spectrum":
-        """The spectrum of windows added up: what lay above ``top`` counts as one bin, so does what lay below."""
+        """Return the spectrum of added windows: elements above ``top`` count as one bin, and so do those below."""
         inside = min(rows.shape[1] - 2, top + 1)
         made = torch.zeros(2, BINS, dtype=torch.float64, device=rows.device)
         made[:, top + 1 - inside : top + 1] = rows[:, 1 : inside + 1].flip(1)
@@ -136,7 +166,7 @@ class Spectrum:
         return cls(made[0], made[1])
 
     def _place(self, elements: Tensor) -> tuple[Tensor, Tensor]:
-        """Which bin in use the last of so many elements is in (1: the highest), and how far down in it, 0 to 1."""
+        """Return which bin in use the last of ``elements`` is in (1: the highest), and how far down in it, 0 to 1."""
         _, places, _ = self._points
         elements = elements.to(places).clamp(max=float(places[-1]))
         after = torch.searchsorted(places, elements).clamp(min=1)
@@ -145,53 +175,58 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Curve:
-    """What each CF keeps and costs. Add the curves of buckets and ranks: each keeps its own n/CF."""
+    """What each CF sends and costs. Curves of buckets and ranks can be added: each sends its own n/CF.
+
+    Args:
+        cfs: compression factors.
+        numel: number of elements.
+        energy: sum of all squares.
+        elements: elements sent at each CF, int64 of shape ``(len(cfs),)``.
+        kept_energy: lower bound for their energy, float64 of shape ``(len(cfs),)``.
+        wire_bytes: their payload in bytes, int64 of shape ``(len(cfs),)``.
+    """
 
     cfs: tuple[float, ...]
     numel: int
     energy: float
-    """Sum of all squares."""
     elements: Tensor
-    """Elements kept at each CF, int64 of shape ``(len(cfs),)``."""
-    kept: Tensor
-    """At least their energy, float64 of shape ``(len(cfs),)``."""
+    kept_energy: Tensor
     wire_bytes: Tensor
-    """Bytes they take on the wire, int64 of shape ``(len(cfs),)``."""
 
     def __add__(self, other: "Curve") -> "Curve":
         if self.cfs != other.cfs:
-            raise ValueError("curves of different CFs cannot be added; ask both for the same ones")
+            raise ValueError("curves of different CFs cannot be added; compute both at the same CFs")
         return Curve(
             self.cfs,
             self.numel + other.numel,
             self.energy + other.energy,
             self.elements + other.elements,
-            self.kept + other.kept,
+            self.kept_energy + other.kept_energy,
             self.wire_bytes + other.wire_bytes,
         )
 
     def gains(self) -> list[float | None]:
-        """At least the gain at each CF; None where there is nothing to send."""
+        """Return a lower bound for the gain at each CF; None where all elements are zero."""
         if not self.energy > 0.0:
             return [None] * len(self.cfs)
-        pairs = zip(self.elements.tolist(), self.kept.tolist(), strict=True)
+        pairs = zip(self.elements.tolist(), self.kept_energy.tolist(), strict=True)
         return [1.0 if elements == self.numel else energy / self.energy for elements, energy in pairs]
 
     def sums(self) -> Tensor:
-        """What ranks add up, float64 of shape ``(len(cfs) + 1,)``: 496 bytes for ``LADDER``."""
-        return torch.cat((self.kept, self.kept.new_tensor([self.energy])))
+        """Return what ranks add up, float64 of shape ``(len(cfs) + 1,)``: 496 bytes for ``LADDER``."""
+        return torch.cat((self.kept_energy, self.kept_energy.new_tensor([self.energy])))
 
     def summed(self, sums: Tensor) -> "Curve":
-        """This curve with the energies of all ranks; elements and bytes stay one rank's."""
-        return replace(self, kept=sums[:-1], energy=float(sums[-1]))
+        """Return this curve with the energies of all ranks; elements and bytes stay those of one rank."""
+        return replace(self, kept_energy=sums[:-1], energy=float(sums[-1]))
 
 
 @lru_cache(maxsize=256)  # the same few buckets in every step
 def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
-    """Elements kept of ``numel`` at each CF, int64 of shape ``(len(cfs),)``; nobody writes to it."""
+    """Return the elements sent of ``numel`` at each CF, int64 of shape ``(len(cfs),)``. Cached: do not write to it."""
     return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs])
 
 
 def _edge(bins: Tensor) -> Tensor:
-    """The smallest magnitude in a bin, float64."""
+    """Return the smallest magnitude in a bin, float64."""
     return (bins.int() << 19).view(torch.float32).double()

@@ -1,8 +1,8 @@
-"""A long journal in parts: ``journal.jsonl`` is the one being written, ``journal.000001.jsonl.gz`` … those before it.
+"""Parts of a long journal: ``journal.jsonl`` is being written, ``journal.000001.jsonl.gz`` … are full.
 
-Each part but the first begins with a ``part`` line, the job as registered and the decision in force, so that it is a
-trace of its own: a controller takes a job up again without reading all of it, and old parts may be deleted. The chain
-of digests runs on through all parts, so that they are one trace too.
+Each part but the first begins with a ``part`` line, the job as registered and the decision in force. So each part is a
+complete trace: a controller resumes a job without reading all of its journal, and old parts can be deleted. The chain
+of digests continues through all parts, so together they are one trace too.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ from pydantic import Field
 from gravac.protocol import Count, Record
 
 ACTIVE = "journal.jsonl"
+"""Name of the part being written."""
 COMPRESS_LEVEL = 6
 BUFFER_BYTES = 1 << 16
-"""Read ahead: a line has some kB."""
+"""Read ahead; a line has a few kB."""
 _CLOSED = re.compile(r"journal\.([0-9]{6,})\.jsonl(?:\.gz)?")
 _BEGINS = b'{"kind":"part",'
 _WHOLE = re.compile(rb',"digest":"[0-9a-f]{16}"\}\Z')
@@ -33,7 +34,7 @@ _HEAD = re.compile(
 class Part(Record):
     """First line of every part but the first. ``lines`` and ``digest``: of all parts before it, and of their last line.
 
-    ``summary``: sums over those parts, for people, as whoever writes the journal keeps them; nothing is decided by it.
+    ``summary``: sums over those parts, for people; no decision depends on it.
     """
 
     number: Annotated[int, Field(ge=2, le=10**9)]  # of the part that begins here
@@ -43,34 +44,34 @@ class Part(Record):
 
 
 def parse_head(raw: bytes) -> tuple[int, int, str] | None:
-    """Number, lines before and digest before, from a part's first line; null for any other line."""
+    """Parse a part's first line: its number, the lines before it and their last digest. None for any other line."""
     match = _HEAD.match(raw)
     return None if match is None else (int(match[1]), int(match[2]), match[3].decode())
 
 
 def part_number(path: Path) -> int:
-    """Which part a journal file is; 1 for an empty one. Raises OSError."""
+    """Return the number of the part that a journal file holds; 1 for an empty file. Raises OSError."""
     with open_part(path) as stream:
         head = parse_head(stream.readline(1 << 20))
     return 1 if head is None else head[0]
 
 
 def plain_size(path: Path) -> int:
-    """Bytes of a full part, uncompressed. Raises OSError."""
+    """Return the uncompressed size of a full part in bytes. Raises OSError."""
     with _open_full_part_raw(path) as file:
         if file.read(2) != b"\x1f\x8b":
             return file.seek(0, os.SEEK_END)
-        file.seek(-4, os.SEEK_END)  # gzip's own note, modulo 4 GiB; parts are far smaller
+        file.seek(-4, os.SEEK_END)  # gzip stores the size modulo 4 GiB; parts are far smaller
         return int.from_bytes(file.read(4), "little")
 
 
 def full_part_path(folder: Path, number: int) -> Path:
-    """Where part ``number`` goes when it is full."""
+    """Return the path that part ``number`` gets when it is full."""
     return folder / f"journal.{number:06}.jsonl"
 
 
 def full_parts(folder: Path) -> dict[int, Path]:
-    """The full parts of a journal by number; of one that is there twice, the compressed file."""
+    """Return the full parts of a journal by number. Of a part that exists twice, the compressed file."""
     found: dict[int, Path] = {}
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):  # .jsonl before .jsonl.gz
@@ -81,9 +82,13 @@ def full_parts(folder: Path) -> dict[int, Path]:
 
 
 def open_journal(path: Path) -> BinaryIO:
-    """All of the journal whose active part is ``path`` as one stream: it, and the unbroken row of parts before it.
+    """Open a whole journal as one stream: its active part ``path`` and the parts before it, as far as none is missing.
 
-    What is turned to or compressed meanwhile does no harm. Raises OSError and EOFError, later too.
+    It is safe to begin a part or compress one while the stream is read.
+
+    Raises:
+        OSError: a file cannot be read; also later, from the stream.
+        EOFError: a compressed file ends early; also later.
     """
     torn = False
     try:
@@ -91,7 +96,7 @@ def open_journal(path: Path) -> BinaryIO:
         torn = not has_begun(path)
     except (
         FileNotFoundError
-    ):  # just turned: the newest full part is where it ends, until the next takes its name
+    ):  # a part was just begun: the newest full one is the last until the new one has its name
         full = list(full_parts(path.parent).values())
         if not full:
             raise
@@ -104,7 +109,7 @@ def open_journal(path: Path) -> BinaryIO:
         raise
     before, number = full_parts(path.parent), 1 if head is None else head[0]
     if before and torn:
-        number = max(before) + 1  # the head of the active part is torn: it goes on where the full ones end
+        number = max(before) + 1  # the head of the active part is torn: it continues the full ones
     files = []
     while number - 1 in before:
         number -= 1
@@ -113,7 +118,7 @@ def open_journal(path: Path) -> BinaryIO:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether a journal file holds a whole line, or anything but the torn beginning of a part. Raises OSError."""
+    """Return whether a journal file holds more than the torn beginning of a part. Raises OSError."""
     try:
         with path.open("rb") as file:
             first = file.readline(1 << 20)
@@ -124,9 +129,9 @@ def has_begun(path: Path) -> bool:
 
 
 def repair(path: Path) -> None:
-    """Put a journal in order that a crash left between two steps of turning to a new part, or of compressing one.
+    """Repair a journal after a crash while a part was begun or compressed.
 
-    Where the active part is missing, or not even its first line is whole, the newest full part is active again.
+    Where the active part is missing, or its first line is torn, the newest full part becomes active again.
     """
     folder = path.parent
     full = full_parts(folder)
@@ -150,7 +155,7 @@ def _reopen(file: Path, path: Path) -> None:
             shutil.copyfileobj(packed, plain, 1 << 18)
             plain.flush()
             os.fsync(plain.fileno())
-        draft.rename(path)  # a crash here leaves the part twice, which ``repair`` finds
+        draft.rename(path)  # a crash here leaves the part twice; ``repair`` finds that
         sync_folder(path.parent)
         file.unlink()
     else:
@@ -159,7 +164,7 @@ def _reopen(file: Path, path: Path) -> None:
 
 
 def _drop_twin(path: Path) -> None:
-    """Delete a full part that the active one is a copy of, or a longer one."""
+    """Delete a full part that equals the active one, or its beginning."""
     twin = full_parts(path.parent).get(part_number(path))
     if twin is None:
         return
@@ -171,12 +176,12 @@ def _drop_twin(path: Path) -> None:
 
 
 def next_path(path: Path) -> Path:
-    """Where the next part is made before it takes the active one's name."""
+    """Return where the next part is written before it gets the active part's name."""
     return path.with_name(path.name + ".next")
 
 
 def compress(path: Path) -> Path:
-    """Replace a full part by its gzip; at every moment one of the two is whole. Returns the new path."""
+    """Compress a full part with gzip and return the new path. At every moment one of the two files is whole."""
     target = path.with_name(path.name + ".gz")
     draft = target.with_name(target.name + ".tmp")
     with path.open("rb") as source, draft.open("wb") as file:
@@ -192,7 +197,7 @@ def compress(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have renames in ``folder`` on disk before going on."""
+    """Sync a folder, so that renames in it survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -201,14 +206,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_part(path: Path) -> BinaryIO:
-    """A journal file for reading; gzip is known by its first bytes. Raises OSError."""
+    """Open a journal file for reading; gzip is detected by its first bytes. Raises OSError."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(path, "rb")) if zipped else path.open("rb", buffering=BUFFER_BYTES)
 
 
 def open_full_part(path: Path) -> BinaryIO:
-    """A full part for reading, which may just have been compressed. Raises OSError."""
+    """Open a full part for reading, even if it has just been compressed. Raises OSError."""
     try:
         return open_part(path)
     except FileNotFoundError:
@@ -216,7 +221,7 @@ def open_full_part(path: Path) -> BinaryIO:
 
 
 def _open_full_part_raw(path: Path) -> BinaryIO:
-    """The same, but the bytes of the file as they are."""
+    """Open the file of a full part without decompressing it."""
     try:
         return path.open("rb")
     except FileNotFoundError:
@@ -224,7 +229,7 @@ def _open_full_part_raw(path: Path) -> BinaryIO:
 
 
 class _Chain(io.RawIOBase):
-    """Full parts one after the other, and the active one, which is open already."""
+    """Reads full parts one after the other, then the active one, which is open already."""
 
     def __init__(self, files: list[Path], active: BinaryIO) -> None:
         self._files, self._active = iter(files), active

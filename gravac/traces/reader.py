@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self, cast
 
@@ -117,7 +118,7 @@ class Trace(Iterator[Line]):
                 self._job = line.record.job
             elif not isinstance(line.record, Part):
                 raise TraceError(
-                    self.path, line.number, f"a trace begins with its job, this one with a {line.kind}"
+                    self.path, line.number, f"a trace begins with its job, not with {line.kind!r}"
                 )
         elif line.kind in ("job", "window") and line.record.job != self._job:  # type: ignore[union-attr]
             got = line.record.job  # type: ignore[union-attr]
@@ -167,11 +168,14 @@ def read_trace(
     return Trace(stream, str(path), verify, max_bytes, owned=True, recognize=recognize)
 
 
-def lines_of(trace: str | Path | BinaryIO | Iterable[Line]) -> Iterable[Line]:
-    """Return the lines of ``trace``, opened with ``read_trace`` unless they are lines already. Raises TraceError."""
+@contextmanager
+def open_lines(trace: str | Path | BinaryIO | Iterable[Line]) -> Iterator[Iterable[Line]]:
+    """Context manager for the lines of ``trace``, opened with ``read_trace`` unless they are lines already."""
     if isinstance(trace, str | Path):
-        return read_trace(trace)
-    return read_trace(cast(BinaryIO, trace)) if hasattr(trace, "readline") else trace
+        with read_trace(trace) as lines:
+            yield lines
+    else:
+        yield read_trace(cast(BinaryIO, trace)) if hasattr(trace, "readline") else trace
 
 
 def _raw_lines(

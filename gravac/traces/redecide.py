@@ -19,7 +19,7 @@ from gravac.policies.windows import gain_of
 from gravac.protocol import Decision, JobSpec, PolicySpec, WindowReport
 from gravac.traces.follow import Difference, Follower, ReplayedDecision
 from gravac.traces.line import Line, TraceError
-from gravac.traces.reader import lines_of
+from gravac.traces.reader import open_lines
 
 MAX_NOTES = 100
 
@@ -135,7 +135,16 @@ def redecide(
         found = gravac.redecide("gravac-runs/my-job/journal.jsonl", settings={"epsilon": 0.4})
         print(len(found.differing), "decisions differ.", found.caution)
     """
-    lines = lines_of(trace)
+    with open_lines(trace) as lines:
+        return _redecide(lines, policy, settings, exact)
+
+
+def _redecide(
+    lines: Iterable[Line],
+    policy: str | Policy | None,
+    settings: Mapping[str, JsonValue] | None,
+    exact: bool,
+) -> Redecision:
     found = _Comparing(exact)
     number, path = 0, str(getattr(lines, "path", "trace"))
     follower: Follower | None = None

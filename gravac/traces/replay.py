@@ -13,7 +13,7 @@ from gravac.policies.base import Policy
 from gravac.protocol import Decision
 from gravac.traces.follow import Difference, Follower, ReplayedDecision
 from gravac.traces.line import Line, TraceError, altered
-from gravac.traces.reader import lines_of, read_trace
+from gravac.traces.reader import open_lines, read_trace
 from gravac.wording import shortened
 
 MAX_DIFFERENCES = 100
@@ -85,20 +85,20 @@ def replay(trace: str | Path | BinaryIO | Iterable[Line], policy: Policy | None 
         for each in again.decisions:
             print(each.window, each.replayed.cf_candidate, each.replayed.reason)
     """
-    lines, follower = lines_of(trace), Follower(policy)
-    path = str(getattr(lines, "path", "trace"))
+    follower = Follower(policy)
     decisions, notes, number = [], [], 0
-    for line in lines:
-        number = line.number
-        try:
-            items = follower.push(line)
-        except ValueError as error:
-            raise TraceError(path, number, str(error)) from None
-        for item in items:
-            if isinstance(item, ReplayedDecision):
-                decisions.append(item)
-            else:
-                notes.append(item.message)
+    with open_lines(trace) as lines:
+        for line in lines:
+            number = line.number
+            try:
+                items = follower.push(line)
+            except ValueError as error:
+                raise TraceError(str(getattr(lines, "path", "trace")), number, str(error)) from None
+            for item in items:
+                if isinstance(item, ReplayedDecision):
+                    decisions.append(item)
+                else:
+                    notes.append(item.message)
     return Replay(tuple(decisions), tuple(notes) + tuple(getattr(lines, "notes", ())))
 
 

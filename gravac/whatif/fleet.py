@@ -110,15 +110,15 @@ class Fleet:
     def _level(self, decision: Decision, predicted: Prediction, dense: int, payload: int) -> LevelSums:
         steps = self.spec.window_steps
         energy = float(steps * self._scenario.ranks)
-        kept = energy * self.gain(predicted.cf)
+        sent = energy * self.gain(predicted.cf)
         sums = GainSums(
             steps=steps,
             gradient_sq=energy,
             compensated_sq=energy,
-            sent_sq=kept,
+            sent_sq=sent,
             minimum_sq=energy * self.gain(decision.cf_minimum),
             candidate_sq=energy * self.gain(decision.cf_candidate),
-            residual_sq=energy - kept,
+            residual_sq=energy - sent,
             residual_dot_gradient=0.0,
         )
         return LevelSums(

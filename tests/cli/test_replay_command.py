@@ -118,7 +118,7 @@ def test_another_setting_is_shown_side_by_side(trace: Path) -> None:
     assert "other gravac: epsilon=0.5" in text
     assert "but because of ε the ranks send" in text
     assert "from here on, the windows were measured under the recorded decisions" in text
-    assert "not at those of the other rule" in text
+    assert "not at those of the other policy" in text
 
 
 def test_another_policy_as_json(trace: Path) -> None:

@@ -203,7 +203,7 @@ def test_old_parts_are_deleted_beyond_the_limit(open_app: Callable[..., InProces
     run(again, trainer, decision, 30)
     found = check(folder_of(again) / parts.ACTIVE)
     assert found.ok, found.differences
-    assert "what was before it is not here" in found.notes[0]
+    assert "the parts before it are missing" in found.notes[0]
 
 
 def test_a_part_that_is_renamed_while_it_is_opened_is_read(

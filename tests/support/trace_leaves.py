@@ -1,4 +1,4 @@
-"""Every field of a trace's lines, one at a time altered: what of a line is changed, and what replay says of it."""
+"""Alters every field of a trace's lines, one at a time, and checks what replay finds."""
 
 import copy
 import re
@@ -32,7 +32,7 @@ WORDS = (
 
 
 def leaves(body: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
-    """Every value that holds no other, and the way to it."""
+    """Yield every value that holds no other, with its path."""
     if isinstance(body, dict) and body:
         for name, value in body.items():
             yield from leaves(value, (*way, name))
@@ -44,12 +44,12 @@ def leaves(body: Any, way: Way = ()) -> Iterator[tuple[Way, Any]]:
 
 
 def field(kind: str, way: Way) -> str:
-    """What the leaf is called, whichever item of a list it is in."""
+    """Return the name of a leaf, the same for all items of a list."""
     return ".".join([kind, *("*" if isinstance(step, int) else step for step in way)])
 
 
 def changes(value: Any) -> list[Any]:
-    """Other values, of the kind that a slip or a forger would put there: of digits the first and the last."""
+    """Return other values, as an accident or a forger would write them: with another first or last digit."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -62,7 +62,7 @@ def changes(value: Any) -> list[Any]:
 
 
 def other(value: Any) -> Any:
-    """Another value that the same field may hold, whichever it is; null stays null."""
+    """Return another value that the same field may hold; null stays null."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -86,7 +86,7 @@ def _next_up(value: float) -> float:
 
 
 def altered(line: Line, changed: dict[Way, Any]) -> Line | None:
-    """The line with some leaves changed, as if it had been sealed so; null where that is no record at all."""
+    """Return the line with some leaves changed and new digests; None where that is not a valid record."""
     body = line.record.model_dump(mode="json")
     for way, value in changed.items():
         place = body
@@ -101,7 +101,7 @@ def altered(line: Line, changed: dict[Way, Any]) -> Line | None:
 
 
 class Replayed:
-    """A trace decided again, with a look back to before any of its lines."""
+    """A replayed trace that can be resumed before any of its lines."""
 
     def __init__(self, lines: list[Line]) -> None:
         self.lines = lines
@@ -113,7 +113,7 @@ class Replayed:
                 raise ValueError(f"line {line.number} does not replay")
 
     def catches(self, place: int, line: Line, later: int | None = None) -> bool:
-        """Whether replay finds fault with the trace that has ``line`` at ``place``, by so many ``later`` lines."""
+        """Return whether replay rejects the trace with ``line`` at ``place``, within ``later`` further lines."""
         follower = self._copy(self._before[place])
         end = None if later is None else place + 1 + later
         try:

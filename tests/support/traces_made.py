@@ -1,4 +1,4 @@
-"""Small traces made by playing a policy on the simulated cluster."""
+"""Small traces made by running a policy on the simulated cluster."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +13,7 @@ NOTE = Event(kind="note", window=None, message="hello")
 
 
 class Ticker:
-    """A clock that gives 1000.5, 1001.5, …"""
+    """A clock that returns 1000.5, 1001.5, …"""
 
     def __init__(self) -> None:
         self.time = 999.5
@@ -24,7 +24,7 @@ class Ticker:
 
 
 def records(policy: Policy, windows: int, cluster: Cluster | None = None) -> list[tuple[TraceRecord, ...]]:
-    """The journal of a job: each tuple is written as one piece."""
+    """Return the journal of a job: each tuple is written in one piece."""
     cluster = cluster or Cluster()
     fold = JobFold(job_spec(policy.spec()))
     pieces: list[tuple[TraceRecord, ...]] = [(fold.spec, fold.start_decision)]

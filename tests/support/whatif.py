@@ -1,4 +1,4 @@
-"""Traces made from a time model that is known, with noise, so that a fit can be held against the truth."""
+"""Traces made from a known time model, with noise, to compare a fit with the truth."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ TRUTH = TimeModel(
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=25e6)
 CFS = (1.0, 10.0, 30.0, 100.0, 1000.0)
 KEPT = 0.35
-"""The made codec keeps CF ** -KEPT, whatever was sent before."""
+"""The gain of the simulated codec is CF ** -KEPT, independent of the residual."""
 
 
 def spec(**changes: object) -> JobSpec:
@@ -42,7 +42,7 @@ def spec(**changes: object) -> JobSpec:
     return job_spec(parse("gravac").spec(), **(given | changes))
 
 
-def kept(cf: float) -> float:
+def true_gain(cf: float) -> float:
     return float(cf**-KEPT)
 
 
@@ -58,11 +58,13 @@ def windows(
     """``each`` windows of every CF; ``noise``: standard deviation of a window's times, relative."""
     random, number = Random(7), 0
     for cf in cfs:
-        told = volume("topk", ELEMENTS, cf, ranks, network)
-        step = truth.step(cf, told, network)
+        exchanged = volume("topk", ELEMENTS, cf, ranks, network)
+        step = truth.step(cf, exchanged, network)
         for _ in range(each):
             off = max(0.1, random.gauss(1.0, noise))
-            yield _window(number, cf, [part * off for part in _parts(step)], told.payload_bytes, ranks, curve)
+            yield _window(
+                number, cf, [part * off for part in _parts(step)], exchanged.payload_bytes, ranks, curve
+            )
             number += 1
 
 
@@ -73,7 +75,7 @@ def _parts(step: object) -> list[float]:
 def _window(
     number: int, cf: float, parts: list[float], payload: float, ranks: int, curve: bool
 ) -> WindowReport:
-    seconds, share = sum(parts), kept(cf)
+    seconds, share = sum(parts), true_gain(cf)
     level = level_sums(0, cf, STEPS, STEPS - 5, seconds, parts[2])
     energy = float(STEPS)
     sums = level.sums.model_copy(
@@ -86,7 +88,7 @@ def _window(
     )
     level = level.model_copy(update={"payload_bytes": int(payload * STEPS * ranks), "sums": sums})
     compute, compress, communicate, decompress = (STEPS * part for part in parts)
-    gains = tuple(min(1.0, kept(at)) for at in LADDER)
+    gains = tuple(min(1.0, true_gain(at)) for at in LADDER)
     return window_report(
         window=number,
         first_step=number * STEPS,
@@ -103,7 +105,7 @@ def _window(
 
 
 def recording(**options: object) -> Recording:
-    """What a trace of such windows holds."""
+    """Return the recording of such windows."""
     found = Recording(spec(world_size=options.get("ranks", RANKS)))
     for report in windows(**options):  # type: ignore[arg-type]
         found.add(report)
@@ -111,6 +113,6 @@ def recording(**options: object) -> Recording:
 
 
 def trace(path: Path, **options: object) -> Path:
-    """The same as a file; its decisions are of no interest here and left out."""
+    """Write them as a trace without decisions."""
     write(path, [(spec(world_size=options.get("ranks", RANKS)),), *((one,) for one in windows(**options))])  # type: ignore[arg-type]
     return path

@@ -12,32 +12,32 @@ ONE = 1 << 18
 
 
 def test_dense_is_a_ring() -> None:
-    told = volume("topk", ONE, 1.0, 8, NETWORK)
-    assert told.payload_bytes == 4 * ONE
-    assert told.link_bytes == pytest.approx(2 * 7 / 8 * 4 * ONE)
-    assert told.messages == 2 * 7 + 2 * 7  # the ring's, the tick's
-    assert (told.collective, told.decoded) == ("all-reduce", 1)
+    exchange_volume = volume("topk", ONE, 1.0, 8, NETWORK)
+    assert exchange_volume.payload_bytes == 4 * ONE
+    assert exchange_volume.link_bytes == pytest.approx(2 * 7 / 8 * 4 * ONE)
+    assert exchange_volume.messages == 2 * 7 + 2 * 7  # the ring's, the tick's
+    assert (exchange_volume.collective, exchange_volume.decoded) == ("all-reduce", 1)
 
 
 def test_two_ranks_gather() -> None:
-    told = volume("topk", ONE, 100.0, 2, NETWORK)
-    assert told.collective == "gather"
-    assert told.link_bytes == pytest.approx(told.payload_bytes)
-    assert told.messages == 1 + 2
-    assert told.decoded == 2
-    assert 20 < 4 * ONE / told.payload_bytes < 200
+    exchange_volume = volume("topk", ONE, 100.0, 2, NETWORK)
+    assert exchange_volume.collective == "gather"
+    assert exchange_volume.link_bytes == pytest.approx(exchange_volume.payload_bytes)
+    assert exchange_volume.messages == 1 + 2
+    assert exchange_volume.decoded == 2
+    assert 20 < 4 * ONE / exchange_volume.payload_bytes < 200
 
 
 def test_many_ranks_meet_another_way() -> None:
-    """A gather of 1000 payloads of a tenth would be 100 times the dense bytes."""
-    told = volume("topk", ONE, 10.0, 1000, NETWORK)
-    assert told.collective != "gather"
-    assert told.link_bytes < 3 * 4 * ONE
+    """A gather of 1000 payloads at CF 10 would be 100 times the dense bytes."""
+    exchange_volume = volume("topk", ONE, 10.0, 1000, NETWORK)
+    assert exchange_volume.collective != "gather"
+    assert exchange_volume.link_bytes < 3 * 4 * ONE
 
 
 def test_nobody_to_send_to() -> None:
-    told = volume("topk", ONE, 1.0, 1, NETWORK)
-    assert (told.messages, told.link_bytes) == (0, 0)
+    exchange_volume = volume("topk", ONE, 1.0, 1, NETWORK)
+    assert (exchange_volume.messages, exchange_volume.link_bytes) == (0, 0)
 
 
 def test_buckets_are_ddps() -> None:

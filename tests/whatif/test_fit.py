@@ -45,22 +45,22 @@ def test_the_terms_come_back(noise: float, within: float) -> None:
 
 @pytest.mark.parametrize("network", [FAST, SLOW], ids=["fast", "slow"])
 @pytest.mark.parametrize("noise", [0.0, 0.05])
-def test_other_networks_and_cfs_are_foretold(network: Network, noise: float) -> None:
-    """With the range that is told."""
+def test_other_networks_and_cfs_are_predicted(network: Network, noise: float) -> None:
+    """Within the prediction interval."""
     predictor = Predictor([(recording(noise=noise, each=20), NETWORK)])
     scenario = Scenario(network=network, ranks=RANKS, compressor="topk")
     for cf in (1.0, 5.0, 20.0, 300.0):
-        told, true = predictor.predict(scenario, cf), true_seconds(cf, network)
-        assert told.step.seconds == pytest.approx(true, rel=0.03 + noise), cf
-        assert told.low <= true <= told.high, cf
+        predicted, true = predictor.predict(scenario, cf), true_seconds(cf, network)
+        assert predicted.step.seconds == pytest.approx(true, rel=0.03 + noise), cf
+        assert predicted.low <= true <= predicted.high, cf
 
 
-def test_more_ranks_are_foretold() -> None:
+def test_more_ranks_are_predicted() -> None:
     predictor = Predictor([(recording(), NETWORK)])
     for ranks in (2, 16):
-        told = predictor.predict(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 100.0)
-        assert told.step.seconds == pytest.approx(true_seconds(100.0, NETWORK, ranks), rel=0.02)
-        assert told.samples_per_second == pytest.approx(8 * ranks / told.step.seconds)
+        predicted = predictor.predict(Scenario(network=NETWORK, ranks=ranks, compressor="topk"), 100.0)
+        assert predicted.step.seconds == pytest.approx(true_seconds(100.0, NETWORK, ranks), rel=0.02)
+        assert predicted.samples_per_second == pytest.approx(8 * ranks / predicted.step.seconds)
 
 
 def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
@@ -68,16 +68,16 @@ def test_a_network_that_is_not_known_is_fitted_and_said() -> None:
     assert found.network.bytes_per_second == pytest.approx(NETWORK.bytes_per_second, rel=0.05)
     assert any(line.startswith("network:") for line in found.unknown)
     predictor = Predictor([(recording(), None)])
-    told = predictor.predict(Scenario(network=SLOW, ranks=RANKS, compressor="topk"), 1.0)
-    assert told.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
+    predicted = predictor.predict(Scenario(network=SLOW, ranks=RANKS, compressor="topk"), 1.0)
+    assert predicted.step.seconds == pytest.approx(true_seconds(1.0, SLOW), rel=0.05)
 
 
 def test_a_network_too_fast_to_show_is_not_made_up() -> None:
-    """No bandwidth follows from steps that take as long whatever they send."""
+    """Steps of equal duration at every CF do not determine a bandwidth."""
     fast = Network(latency_seconds=0.0, bytes_per_second=1e12)
     found = fit([(recording(noise=0.05, network=fast), None)])
     assert 1e9 < found.network.bytes_per_second < 1e10
-    assert any("hardly go with the bytes" in line for line in found.unknown)
+    assert any("hardly depend on the bytes" in line for line in found.unknown)
 
 
 def test_an_emulated_link_is_the_network() -> None:
@@ -91,7 +91,7 @@ def test_an_emulated_link_is_the_network() -> None:
 
 
 def test_a_network_that_the_agent_measured_is_the_network() -> None:
-    """It stands in the note that says which collectives were chosen."""
+    """The note on the choice of collectives names it."""
     load = Workload(compressors.build("topk"), 1_000_000, 100.0, torch.float32, 8)
     ways = CollectiveChooser(ALONE, AUTO, Network(latency_seconds=2.5e-4, bytes_per_second=1.25e7))
     ways.choose(load)
@@ -107,7 +107,7 @@ def test_a_network_that_the_agent_measured_is_the_network() -> None:
 
 
 def test_payloads_are_as_large_as_they_were_seen() -> None:
-    """A codec that sends half as much again as the cost model expects does so at CFs that were not sent, too."""
+    """A codec that sends 1.5 times what the cost model expects does so at other CFs, too."""
     held = recording()
     plain = Predictor([(held, NETWORK)]).predict(
         Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0
@@ -116,9 +116,9 @@ def test_payloads_are_as_large_as_they_were_seen() -> None:
         for place, seen in enumerate(some):
             some[place] = replace(seen, payload_bytes=(1.5 if cf > 1 else 1.0) * seen.payload_bytes)
     predictor = Predictor([(held, NETWORK)])
-    told = predictor.predict(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
-    assert told.volume.payload_bytes == pytest.approx(1.5 * plain.volume.payload_bytes, rel=1e-3)
-    assert told.volume.link_bytes == pytest.approx(1.5 * plain.volume.link_bytes, rel=1e-3)
+    predicted = predictor.predict(Scenario(network=NETWORK, ranks=RANKS, compressor="topk"), 50.0)
+    assert predicted.volume.payload_bytes == pytest.approx(1.5 * plain.volume.payload_bytes, rel=1e-3)
+    assert predicted.volume.link_bytes == pytest.approx(1.5 * plain.volume.link_bytes, rel=1e-3)
     other = predictor.predict(Scenario(network=NETWORK, ranks=RANKS, compressor="topk+bf16"), 50.0)
     assert other.volume.payload_bytes < plain.volume.payload_bytes
 
@@ -131,8 +131,8 @@ def test_hiccups_do_not_move_it() -> None:
             seen = some[place]
             some[place] = replace(seen, seconds=5 * seen.seconds, exposed_seconds=3 * seen.exposed_seconds)
     predictor = Predictor([(held, NETWORK)])
-    told = predictor.predict(Scenario(network=FAST, ranks=RANKS, compressor="topk"), 30.0)
-    assert told.step.seconds == pytest.approx(true_seconds(30.0, FAST), rel=0.03)
+    predicted = predictor.predict(Scenario(network=FAST, ranks=RANKS, compressor="topk"), 30.0)
+    assert predicted.step.seconds == pytest.approx(true_seconds(30.0, FAST), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_too_little_is_said_and_the_seen_steps_are_right(cfs: tuple[float, ...],
 
 
 def test_two_networks_make_one_model() -> None:
-    """The work a byte takes can be told from the wire."""
+    """They separate the work of a byte from the time on the wire."""
     fast = recording(network=FAST)
     found = fit([(recording(), NETWORK), (fast, FAST)])
     assert found.model.handling_seconds_per_byte == pytest.approx(8e-10, rel=0.3)
@@ -171,12 +171,12 @@ def test_traces_of_different_jobs_make_none() -> None:
 
 
 def test_a_link_slower_than_its_rate_is_so_at_other_rates() -> None:
-    """What a slow link takes beyond its rate is the link's, not work of a core that a fast one would need as well."""
+    """Time beyond the rate of a slow link belongs to the link, not to a core that a fast link would need as well."""
     lossy = replace(TRUTH, goodput_ratio=0.956 / 1.15)
     found = fit([(recording(truth=lossy, each=20), NETWORK)])
     assert found.model.goodput_ratio == pytest.approx(lossy.goodput_ratio, rel=0.03)
     for network in (FAST, SLOW):
-        told = volume("topk", ELEMENTS, 1.0, RANKS, network)
-        true = lossy.step(1.0, told, network).seconds
-        assert found.model.step(1.0, told, network).seconds == pytest.approx(true, rel=0.03)
-        assert TRUTH.step(1.0, told, network).seconds < 0.95 * true
+        predicted = volume("topk", ELEMENTS, 1.0, RANKS, network)
+        true = lossy.step(1.0, predicted, network).seconds
+        assert found.model.step(1.0, predicted, network).seconds == pytest.approx(true, rel=0.03)
+        assert TRUTH.step(1.0, predicted, network).seconds < 0.95 * true

@@ -1,4 +1,4 @@
-"""A real controller takes what ten thousand ranks report, decides on it as replay does, and journals it."""
+"""A real controller accepts the reports of ten thousand ranks, decides as replay does, and journals them."""
 
 from pathlib import Path
 
@@ -33,10 +33,10 @@ def test_ten_thousand_ranks(tmp_path: Path) -> None:
             assert answer.status == 200, answer.body[:300]
             decision = WindowAnswer.model_validate_json(answer.body).decision
             assert decision == here.decide(report)
-        told = controller.ask("GET", f"/v1/jobs/{spec.job}/ranks").json
+        answer = controller.ask("GET", f"/v1/jobs/{spec.job}/ranks").json
     finally:
         controller.stop()
-    assert len(told["ranks"]) == LISTED
+    assert len(answer["ranks"]) == LISTED
     assert report.spread is not None
     assert report.spread.compute[-1] > 1.2 * report.spread.compute[2], "the slow rank is not listed, but seen"
     (journal,) = (tmp_path / "runs").rglob("journal.jsonl")

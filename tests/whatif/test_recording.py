@@ -1,4 +1,4 @@
-"""What is taken from a trace, however odd or long it is."""
+"""Recordings of odd and of long traces."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_dense_steps_that_were_compressed_in_vain_do_not_count_as_dense() -> Non
     assert held.observations == []
 
 
-def test_a_restart_with_other_ranks_begins_anew() -> None:
+def test_a_restart_with_other_ranks_begins_again() -> None:
     one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
     found = Recording.from_trace(lines(spec(), *one, spec(), *two))
     assert (found.windows, sorted(found.by_cf)) == (12, [1.0, 10.0])
@@ -57,7 +57,7 @@ def test_a_long_trace_is_held_in_bounds() -> None:
     assert held.observations[-1].window == MAX_WINDOWS_PER_CF + 49
 
 
-def test_nothing_to_go_by_is_said() -> None:
+def test_a_trace_without_usable_windows_is_refused() -> None:
     with pytest.raises(NothingRecorded, match="0 windows"):
         Recording.from_trace([])
     with pytest.raises(NothingRecorded, match="no trained elements"):
@@ -72,7 +72,7 @@ ODD = st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 1e9])
 @given(
     st.lists(st.tuples(ODD, ODD, ODD, st.sampled_from([1, 3, 2**40])), min_size=1, max_size=4), st.booleans()
 )
-def test_whatever_was_recorded_is_answered_in_finite_numbers(
+def test_any_recording_is_answered_in_finite_numbers(
     odd: list[tuple[float, float, float, int]], known: bool
 ) -> None:
     """Or refused with a reason."""

@@ -1,4 +1,4 @@
-"""Straight lines through points some of which are off."""
+"""Linear regression with outliers."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""The reader of traces against altered files: ``python -m tools.fuzz.traces --inputs 1000000`` (minutes, one core).
+"""Fuzzer of the trace reader: ``python -m tools.fuzz.traces --inputs 1000000`` (minutes, one core).
 
-Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few alterations:
-of bytes, of whole tokens (numbers, texts, brackets), of lines, or packed and then altered. Reading it and deciding it
-again must end, raise nothing but TraceError, and stay within ``--megabytes`` of address space. The suite runs a few
-thousand.
+Seeds are traces of a few lines, of every kind of line and schema. Each input is one of them with a few
+alterations: of bytes, of whole tokens (numbers, texts, brackets), of lines, or compressed and then altered. Reading and
+replaying it must end, raise nothing but TraceError, and stay within ``--megabytes`` of address space. The test suite
+runs a few thousand inputs.
 """
 
 import argparse
@@ -54,14 +54,14 @@ BROKEN = (
     ),
     *(b"3.0", b"10.0", b"20.0", b"40.0", b"77.7", b"1e9", b"1e15", b"1e300"),
 )
-"""What a number may be changed to without its type giving it away: such inputs are read, and reach the policies."""
+"""Replacements for numbers that keep their type: such inputs are read, and reach the policies."""
 HANG_SECONDS = 60
 TOGETHER = 1000
-"""Inputs between two looks at the clock."""
+"""Inputs between two checks of the clock."""
 
 
 def sealed(*records: TraceRecord) -> bytes:
-    """A small trace of these records."""
+    """Return a small trace of these records."""
     pieces, digest = [], ""
     for number, record in enumerate(records):
         raw, digest = encode(record, 1.5 + number, digest)
@@ -70,7 +70,7 @@ def sealed(*records: TraceRecord) -> bytes:
 
 
 def seeds() -> list[bytes]:
-    """Small traces with every kind of line in them."""
+    """Return small traces that hold every kind of line."""
     cluster, found = Cluster(), []
     for text in (
         "gravac:ladder=10/20,warmup_windows=1",
@@ -110,7 +110,7 @@ def seeds() -> list[bytes]:
 
 
 class Alterer:
-    """Inputs without end, the same for the same ``seed``."""
+    """Endless inputs, determined by ``seed``."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -151,7 +151,7 @@ class Alterer:
 
 
 def attempt(data: bytes, turn: int) -> str:
-    """Read, check, or decide otherwise, by turns; what came of it. Raises whatever is not documented."""
+    """Read, check or redecide, in turn, and return the outcome. Raises anything that is not documented."""
     if turn % 3 == 0:
         stream = gzip.GzipFile(fileobj=io.BytesIO(data)) if data[:2] == b"\x1f\x8b" else io.BytesIO(data)
         try:
@@ -165,14 +165,15 @@ def attempt(data: bytes, turn: int) -> str:
     try:
         redecide(read_trace(io.BytesIO(data), verify=False), "gravac:epsilon=0.4")
     except TraceError:
-        return "not decided otherwise"
-    return "decided otherwise"
+        return "not redecided"
+    return "redecided"
 
 
 def fuzz(inputs: int, seed: int, watch: Callable[[], object] | None = None) -> Counter[str]:
-    """Outcomes by kind. Raises SystemExit for the first input that does what it must not, which is kept in a file.
+    """Return the number of outcomes by kind. ``watch`` is called from time to time.
 
-    ``watch`` is called every so often.
+    Raises:
+        SystemExit: an input raised what it must not; the input is saved in a file.
     """
     alterer, outcomes = Alterer(seed), Counter[str]()
     for number in range(inputs):
@@ -180,10 +181,10 @@ def fuzz(inputs: int, seed: int, watch: Callable[[], object] | None = None) -> C
         try:
             outcomes[attempt(data, number)] += 1
         except Exception as error:
-            kept = Path(f"fuzz-{seed}-{number}.bin").absolute()
-            kept.write_bytes(data)
+            saved = Path(f"fuzz-{seed}-{number}.bin").absolute()
+            saved.write_bytes(data)
             what = f"{type(error).__name__}: {error}"
-            raise SystemExit(f"input {number} of seed {seed}: {what}; kept in {kept}") from error
+            raise SystemExit(f"input {number} of seed {seed}: {what}; saved in {saved}") from error
         if watch is not None and number % TOGETHER == 0:
             watch()
     return outcomes

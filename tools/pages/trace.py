@@ -1,6 +1,6 @@
-"""docs/trace.md and docs/trace.schema.json, made from the records: python -m tools.pages.trace.
+"""Generates docs/trace.md and docs/trace.schema.json from the records: python -m tools.pages.trace.
 
-What a field means is the comment beside it. The JSON Schema is pydantic's, with those meanings.
+The comment beside a field is its meaning. The JSON Schema is pydantic's, with those meanings as descriptions.
 """
 
 import ast
@@ -21,7 +21,7 @@ from gravac.traces.reader import MAX_TRACE_BYTES
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# The trace: a job's journal, line by line
 
-Made from the code by `tools/pages/trace.py`; a test fails when this page is out of date. The same for machines:
+Generated from the code by `tools/pages/trace.py`; a test fails when this page is out of date. For machines:
 [trace.schema.json](trace.schema.json), the JSON Schema of one line.
 
 A job's trace is its journal, `gravac-runs/JOB/journal.jsonl`: UTF-8, a JSON object a line, closed by a newline.
@@ -30,54 +30,53 @@ A job's trace is its journal, `gravac-runs/JOB/journal.jsonl`: UTF-8, a JSON obj
 {{"kind":"window","schema":{schema},"time":1795294232.19504,"body":{{…}},"digest":"c5ecb5f3651d5bea"}}
 ```
 
-`kind` says what the body is (below), `time` is in Unix seconds and for people: nothing is decided by it. `digest`
-is the first 16 hex digits of SHA-256 over the digest of the line before (nothing for the first) and this line's
-bytes before `,"digest":`. The five stand in this order and without spaces. So an altered line is found, and so is
-one removed, added or moved. That guards against accidents, not against a forger, who could seal the lines anew:
-against one there is replay.
+`kind` says what the body is (below). `time` is in Unix seconds, for people; no decision depends on it. `digest` is the
+first 16 hex digits of SHA-256 over the digest of the line before (nothing for the first) and this line's bytes before
+`,"digest":`. The five keys come in this order, without spaces. The digests show that a line was altered, removed, added
+or moved. They guard against accidents. A forger could compute all of them again; replay guards against that.
 
-Order of the lines: the job and the decision it begins with; then per window its report and its decision, side by
-side; anywhere between, events, operators' orders and ends; a job again when its trainer started anew. Windows count
-from 0 without gaps; a gap is announced by an event of kind `gap`. A full journal goes on in a new part: the file
-before is gzipped as `journal.000001.jsonl.gz` (…), and the new one begins with a `part` line, the job and the
-decision in force. Each part is a trace of its own, and all of them are one.
+Order of the lines: the job and the decision it begins with; then, for each window, its report and its decision. Events,
+operators' orders and ends may stand anywhere between. A further job line follows a restart of the trainer. Windows are
+numbered from 0; a gap is announced by an event of kind `gap`. A full journal continues in a new part: the old file is
+compressed as `journal.000001.jsonl.gz` (…), and the new one begins with a `part` line, the job and the decision in
+force. Each part is a complete trace, and together they are one.
 
 ## Versions
 
-This is schema {schema}. Every line has its own, so a journal may go on under a newer gravac. Older lines are read
-for ever: `gravac/traces/upgrades.py` has a step from each version to the next, and `tests/traces` a trace of each,
-which replays. A newer one is refused by name. The version grows with every field, even one that may be left out:
-records take no unknown fields, so an older gravac could otherwise only complain about the field.
+This is schema {schema}. Every line has its own version, so a newer gravac can continue a journal. Older lines stay
+readable for ever: `gravac/traces/upgrades.py` has an upgrade from each version to the next, and `tests/traces` a trace
+of each version, which replays. A newer version is refused with a message that says so. The version grows with every
+field, even an optional one: records take no unknown fields, so an older gravac could otherwise only report the field.
 
 | Version | New in it |
 |---|---|
 | 1 | |
-| 2 | `window.spread` (for older windows worked out from their ranks), `job.settings`, `job.environment.revision` |
+| 2 | `window.spread` (for older windows computed from their ranks), `job.settings`, `job.environment.revision` |
 | 3 | `window.steps` |
 
-## What is read and what is not
+## Reading and repairs
 
-`gravac.read_trace` gives line after line in the memory of one line. Repaired, and said in its notes: a torn last
-line and a compressed stream that ends early (what is whole is read), CRLF, a byte order mark. All else is one
-`TraceError` with file, line and, where there is one, field: lines of more than {line} MiB, more than {trace} GiB
-unpacked, an unknown kind or version, a value of another type or out of range, an unknown or missing field, NaN,
-another job's line, and an altered one. `gravac replay TRACE --check` also names windows that are missing, doubled
-or decided otherwise, and never ends in a traceback.
+`gravac.read_trace` iterates over the lines and holds one in memory. It repairs a torn last line, a compressed stream
+that ends early (the whole lines are read), CRLF and a byte order mark, and lists that in its notes. Everything else
+raises a `TraceError` with file, line and, if there is one, field: lines of more than {line} MiB, more than {trace} GiB
+decompressed, an unknown kind or version, a value of another type or out of range, an unknown or missing field, NaN, a
+line of another job, and an altered line. `gravac replay TRACE --check` also names windows that are missing, duplicated
+or decided differently, and never ends in a traceback.
 
-What replay proves: every decision and reason follows, to the byte, from the windows as they stand there. So a
-change to a decision is always found, even sealed anew, and one to a gain or a time that decided anything. The rest
-(times by phase and rank, raw sums, bytes, loss, the environment) decides nothing, and only the digests guard it:
-the list is in `tests/test_trace_mutations.py`, which changes every field. The traces it uses are of real runs,
-`tools/record_traces.py` records them anew.
+Replay proves that every decision and reason follows, to the byte, from the recorded windows. It finds every change to
+a decision, even with new digests, and every change to a gain or a time that a decision depends on. No decision depends
+on the rest (times by phase and rank, raw sums, bytes, loss, the environment), which only the digests guard.
+`tests/test_trace_mutations.py` changes every field and has the list. Its traces are of real runs;
+`tools/record_traces.py` records them again.
 
-A window with its decision, its curve and two ranks takes about 0.9 kB, gzipped as full parts are; each further
-rank that is listed about 75 bytes, so 2 kB are reached with 16. `GRAVAC_RANK_ROWS=16` keeps it there for any
-number of ranks: `spread` says how the times of all of them lie. `GRAVAC_STEP_ROWS=N` lists the newest N steps of each
-window besides, a column a figure (`gravac export --rows steps`); the page and REST leave them out. What writing and
-replaying cost: [benchmarks](../benchmarks/README.md).
+A window with its decision, its gain curve and two ranks takes about 0.9 kB when compressed, and each further listed
+rank about 75 bytes: 2 kB with 16 ranks. `GRAVAC_RANK_ROWS=16` keeps it there for any number of ranks; `spread` has
+quantiles over all of them. `GRAVAC_STEP_ROWS=N` also lists the newest N steps of each window, in columns;
+`gravac export --rows steps` writes them, the page and REST leave them out. The cost of writing and replaying:
+[benchmarks](../benchmarks/README.md).
 
 Numbers are JSON's: integers exact, others IEEE doubles in the shortest form that reads back the same. Unknown is
-`null`, never 0. Sums are over all ranks and the steps of the window unless it says otherwise.
+`null`, never 0. Sums are over all ranks and over the steps of the window unless the field says otherwise.
 
 ## The records
 
@@ -90,11 +89,11 @@ UNITS = {
     "Energy": "squared norm",
     "Ratio": "0 to 1",
 }
-"""By the kind of value; some fields have their unit in their name, such as ``bits_per_second``."""
+"""Unit by type of the field. Some fields have their unit in their name, such as ``bits_per_second``."""
 
 
 def written(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
-    """Each field of ``model``, inherited ones first: how its kind of value is written, and the comment beside it."""
+    """Return the source of the type and the comment of each field of ``model``, inherited ones first."""
     found: dict[str, tuple[str, str]] = {}
     for owner in reversed(model.__mro__):
         if not issubclass(owner, Record) or owner is Record:
@@ -106,15 +105,17 @@ def written(model: type[BaseModel]) -> dict[str, tuple[str, str]]:
         for node in definition.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 assert node.end_lineno is not None
-                _, mark, said = lines[node.end_lineno - 1].rpartition("  # ")
+                _, mark, meaning = lines[node.end_lineno - 1].rpartition("  # ")
                 if not mark:
-                    raise ValueError(f"{owner.__name__}.{node.target.id} has no comment that says what it is")
-                found[node.target.id] = (ast.unparse(node.annotation), said)
+                    raise ValueError(
+                        f"{owner.__name__}.{node.target.id} has no comment that says what it means"
+                    )
+                found[node.target.id] = (ast.unparse(node.annotation), meaning)
     return found
 
 
 def models() -> Iterator[type[BaseModel]]:
-    """Every record of a trace, each before those it holds."""
+    """Yield every record of a trace, each before the records that it holds."""
     seen: list[type[BaseModel]] = []
 
     def visit(model: type[BaseModel]) -> None:
@@ -136,16 +137,16 @@ def _records_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of one line (draft 2020-12)."""
+    """Return the JSON Schema of one line (draft 2020-12)."""
     wanted = [(model, "validation") for model in models()]
     _, document = models_json_schema(wanted, ref_template="#/$defs/{model}")  # type: ignore[arg-type]
     definitions = document["$defs"]
     for model in models():
-        for name, (_, said) in written(model).items():
-            definitions[model.__name__]["properties"][name]["description"] = said
+        for name, (_, meaning) in written(model).items():
+            definitions[model.__name__]["properties"][name]["description"] = meaning
     head: dict[str, Any] = {
         "schema": {"const": SCHEMA, "description": "version of this document"},
-        "time": {"type": "number", "description": "Unix seconds; nothing is decided by it"},
+        "time": {"type": "number", "description": "Unix seconds; no decision depends on it"},
         "digest": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
     }
     kinds = [
@@ -165,12 +166,12 @@ def schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """As published."""
+    """Return the JSON Schema as published."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     by_model: dict[type, str] = {model: kind for kind, model in KINDS.items()}
     text = HEAD.format(schema=SCHEMA, line=MAX_LINE_BYTES >> 20, trace=MAX_TRACE_BYTES >> 30)
     definitions = schema()["$defs"]
@@ -179,10 +180,10 @@ def page() -> str:
         title = f"A line of kind `{kind}`: {model.__name__}" if kind else f"Inside: {model.__name__}"
         text += f"\n### {title}\n\n{_prose(model)}\n\n| Field | Type | Unit | Meaning |\n|---|---|---|---|\n"
         defined = definitions[model.__name__]
-        for name, (source, said) in written(model).items():
+        for name, (source, meaning) in written(model).items():
             optional = "" if name in defined.get("required", ()) else " (may be left out)"
             kind_of = _type(defined["properties"][name]) + optional
-            text += f"| `{name}` | {kind_of} | {_unit(name, source)} | {_cell(said)} |\n"
+            text += f"| `{name}` | {kind_of} | {_unit(name, source)} | {_cell(meaning)} |\n"
     return text
 
 

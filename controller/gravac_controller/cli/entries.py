@@ -147,7 +147,7 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
 def in_full(console: Console, entry: Entry) -> None:
     """Print everything about one entry."""
     console.print(f"{entry.name} ({entry.kind})", style="bold")
-    for paragraph in (entry.summary, *entry.details.split("\n\n")):
+    for paragraph in filter(None, (entry.summary, *entry.details.split("\n\n"))):
         console.print(prose(paragraph))
     console.print()
     facts = {"source": entry.source, "use": use(entry)}
