@@ -11,7 +11,17 @@ import importlib
 
 TYPE_CHECKING = False  # as typing has it, whose import would take three times as long as this file's
 if TYPE_CHECKING:
-    from gravac import aggregators, collectives, compressors, memories, policies, protocol, testing, whatif
+    from gravac import (
+        aggregators,
+        collectives,
+        compressors,
+        estimators,
+        memories,
+        policies,
+        protocol,
+        testing,
+        whatif,
+    )
     from gravac.aggregators import Aggregator
     from gravac.collectives import Collective
     from gravac.compressors import Compressor, Key, Payload, Traits
@@ -83,6 +93,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "aggregators",
     "collectives",
     "compressors",
+    "estimators",
     "memories",
     "policies",
     # version
@@ -93,6 +104,7 @@ _MODULES = {
     "aggregators",
     "collectives",
     "compressors",
+    "estimators",
     "memories",
     "policies",
     "protocol",

@@ -21,7 +21,7 @@ PUBLIC = """
     TraceError check read_trace redecide replay testing whatif
     Aggregator Bucket Collective Compressor Key Memory Payload Policy PolicySettings PolicyState Traits Verdict
     Decision WindowReport protocol
-    aggregators collectives compressors memories policies
+    aggregators collectives compressors estimators memories policies
     __version__
 """
 HEAVY = (

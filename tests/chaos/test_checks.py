@@ -24,16 +24,16 @@ class Handover:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.remains = TrainingRecord(Launch(folder, "launch0", 2, {}, {}), outcome="finished")
+        self.record = TrainingRecord(Launch(folder, "launch0", 2, {}, {}), outcome="finished")
         fold, trainer = JobFold(spec()), Trainer()
         self.records: list[tuple[WindowReport, Decision]] = []
         for _ in range(10):
             report = trainer.report(fold.decision)
             self.records.append((report, fold.decide(report)))
         handed_in = "".join(report.model_dump_json() + "\n" for report, _ in self.records)
-        self.remains.launch.handed_in.write_text(handed_in)
-        self.remains.launch.file(0, "log").write_text("")
-        self.remains.launch.file(0, "notes").write_text('{"incarnation": "first"}\n')
+        self.record.launch.handed_in.write_text(handed_in)
+        self.record.launch.file(0, "log").write_text("")
+        self.record.launch.file(0, "notes").write_text('{"incarnation": "first"}\n')
 
     def books(self, keep: Callable[[int], int] = lambda number: 1, *more: Event | End) -> list[Journal]:
         """Write the journal, each window so many times, and read it."""
@@ -46,7 +46,7 @@ class Handover:
         return journals(self.folder / "runs")
 
     def log(self, text: str) -> None:
-        self.remains.launch.file(0, "log").write_text(text)
+        self.record.launch.file(0, "log").write_text(text)
 
 
 @pytest.fixture
@@ -63,21 +63,21 @@ def test_a_whole_journal_is_right(handover: Handover) -> None:
         lambda number: 1, End(incarnation="first", windows=10, steps=500, message="finished")
     )
     assert books[0].wrong == []
-    assert checks.windows(handover.remains, books, {0, 50}) == []
-    assert checks.ended(handover.remains, books) == []
+    assert checks.windows(handover.record, books, {0, 50}) == []
+    assert checks.ended(handover.record, books) == []
 
 
 def test_a_lost_window_is_found(handover: Handover) -> None:
     books = handover.books(lambda number: number != 4)
     assert any("windows range(4, 5) are missing" in sentence for sentence in books[0].wrong)
-    (sentence,) = checks.windows(handover.remains, books, set())
+    (sentence,) = checks.windows(handover.record, books, set())
     assert "windows 4 of 10" in sentence
-    assert "nobody said so" in sentence
+    assert "no log says so" in sentence
 
 
 def test_one_that_was_acknowledged_is_worse(handover: Handover) -> None:
     acknowledged = {handover.records[4][0].first_step}
-    found = checks.windows(handover.remains, handover.books(lambda number: number != 4), acknowledged)
+    found = checks.windows(handover.record, handover.books(lambda number: number != 4), acknowledged)
     assert any("were acknowledged and are not in the journal" in sentence for sentence in found)
 
 
@@ -86,19 +86,19 @@ def test_what_the_agent_announced_is_not_lost(handover: Handover) -> None:
     handover.log(
         "1 ERROR gravac.agent: the journal of job job lacks 2 windows that were never acknowledged, 1 events\n"
     )
-    assert checks.windows(handover.remains, books, set()) == []
-    assert checks.ended(handover.remains, books) == []
+    assert checks.windows(handover.record, books, set()) == []
+    assert checks.ended(handover.record, books) == []
     handover.log(
         "1 ERROR gravac.agent: the journal of job job lacks 1 windows that were never acknowledged\n"
     )
-    assert checks.windows(handover.remains, books, set())
+    assert checks.windows(handover.record, books, set())
 
 
 def test_a_killed_rank_0_may_lose_its_last_windows_only(handover: Handover) -> None:
-    handover.remains.outcome, handover.remains.killed = "killed", 0
-    assert checks.windows(handover.remains, handover.books(lambda number: number < 7), set()) == []
+    handover.record.outcome, handover.record.killed = "killed", 0
+    assert checks.windows(handover.record, handover.books(lambda number: number < 7), set()) == []
     (handover.folder / "runs" / "job" / "journal.jsonl").unlink()
-    assert checks.windows(handover.remains, handover.books(lambda number: number != 7), set())
+    assert checks.windows(handover.record, handover.books(lambda number: number != 7), set())
 
 
 def test_a_doubled_window_is_found(handover: Handover) -> None:
@@ -106,18 +106,18 @@ def test_a_doubled_window_is_found(handover: Handover) -> None:
     assert any(sentence.startswith("doubled: journal") for sentence in books[0].wrong)
     assert any(sentence.startswith("replay:") for sentence in books[0].wrong)
     assert any(
-        sentence.startswith("doubled: launch0") for sentence in checks.windows(handover.remains, books, set())
+        sentence.startswith("doubled: launch0") for sentence in checks.windows(handover.record, books, set())
     )
 
 
 def test_an_end_that_is_missing_is_found(handover: Handover) -> None:
-    assert checks.ended(handover.remains, handover.books())
+    assert checks.ended(handover.record, handover.books())
 
 
 def test_ranks_that_differ_are_found(handover: Handover) -> None:
-    handover.remains.launch.file(0, "notes").write_text('{"step": 20, "fingerprint": "a"}\n')
-    handover.remains.launch.file(1, "notes").write_text('{"step": 20, "fingerprint": "b"}\n{"step": 4')
-    assert checks.equal(handover.remains) == ["ranks differ: launch0: from step 20 of 20"]
+    handover.record.launch.file(0, "notes").write_text('{"step": 20, "fingerprint": "a"}\n')
+    handover.record.launch.file(1, "notes").write_text('{"step": 20, "fingerprint": "b"}\n{"step": 4')
+    assert checks.equal(handover.record) == ["ranks differ: launch0: from step 20 of 20"]
 
 
 def test_a_storm_is_found() -> None:
@@ -158,9 +158,9 @@ FLOOD = "".join(f"{number} WARNING gravac.agent: again\n" for number in range(30
     ],
 )
 def test_a_bad_log_is_found(handover: Handover, text: str) -> None:
-    assert checks.log(handover.remains) == []
+    assert checks.log(handover.record) == []
     handover.log(text)
-    assert checks.log(handover.remains)
+    assert checks.log(handover.record)
 
 
 def test_there_are_many_kinds_of_lies() -> None:

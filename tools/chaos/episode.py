@@ -17,17 +17,17 @@ from tools.chaos.training import Training
 from tools.chaos.witness import Witness
 
 RECOVERY_SECONDS = 120.0
-"""Until the agent must follow its controller again after the last event: longer than its longest pause between
-attempts, and long enough to start a controller on a busy machine."""
+"""Longest time until the agent follows its controller again: more than its longest pause between attempts, and than a
+controller's start on a busy machine."""
 QUICK, SLOW = (0.05, 1.2), (1.5, 4.0)
-"""Seconds between events: mostly the former, so that one meets what the other left; sometimes enough to recover."""
+"""Seconds between events: mostly short, so that events overlap; sometimes long enough to recover."""
 
 Log = Callable[[str], None]
 
 
 @dataclass
 class Outcome:
-    """What one episode came to."""
+    """The result of one episode."""
 
     mode: Mode
     events: Counter[str] = field(default_factory=Counter)
@@ -36,14 +36,14 @@ class Outcome:
     windows: int = 0
     handed_in: int = 0
     announced: int = 0
-    """Windows that the agents' logs said were lost."""
+    """Windows whose loss the agents' logs announced."""
     resent: int = 0
     launches: int = 0
     longest_step: float = 0.0
     longest_close: float = 0.0
     busiest: int = 0
     invalid_requests: int = 0
-    """Requests that lied-to agents sent, of all."""
+    """Requests to servers that answered with lies."""
 
 
 def run(
@@ -55,14 +55,14 @@ def run(
     lies: tuple[Lie, ...],
     mode: Mode | None = None,
 ) -> Outcome:
-    """``wanted`` events on one job. Nothing is raised for what is wrong: see ``Outcome.wrong``."""
+    """Run ``wanted`` events on one job. Violations are not raised: see ``Outcome.wrong``."""
     chance = random.Random(f"{seed}:{number}")
     mode = mode or ("own" if number % 2 else "served")
     order = list(lies)
     random.Random(seed).shuffle(order)
     scene, outcome = Scene(folder, mode, number, chance, order), Outcome(mode)
     try:
-        live(scene, outcome, wanted)
+        run_events(scene, outcome, wanted)
         for left in scene.close():
             outcome.wrong.append(f"orphan: controller {left} outlived its training by 15 s")
         judge(scene, outcome, witness)
@@ -79,8 +79,8 @@ def run(
     return outcome
 
 
-def live(scene: Scene, outcome: Outcome, wanted: int) -> None:
-    """Run the job's launches and let things happen."""
+def run_events(scene: Scene, outcome: Outcome, wanted: int) -> None:
+    """Run the job's launches and the events."""
     began, done, refused = time.monotonic(), 0, 0
 
     def log(what: str) -> None:
@@ -150,7 +150,7 @@ def end(scene: Scene, log: Log) -> None:
 
 
 def recover(scene: Scene, outcome: Outcome) -> None:
-    """Nothing is wrong any more: wait until the ranks do again what the controller decides."""
+    """Repair all faults and wait until the ranks follow the controller's decisions again."""
     scene.repair_all()
     training = scene.training
     if not training.wait_started():
@@ -160,7 +160,7 @@ def recover(scene: Scene, outcome: Outcome) -> None:
     handed_in = lines(training.launch.handed_in)
     target = (
         handed_in[-1]["last_step"] + 1 if handed_in else 0
-    )  # of the next window, which nobody has handed_in in yet
+    )  # of the next window, which was not handed in yet
     until, why = time.monotonic() + RECOVERY_SECONDS, ""
     while training.running:
         newest, epochs = latest(scene.data_dir, incarnation)
@@ -181,7 +181,7 @@ def recover(scene: Scene, outcome: Outcome) -> None:
 
 
 def judge(scene: Scene, outcome: Outcome, witness: Witness) -> None:
-    """All checks, and what the summary tells."""
+    """Run all checks and fill in the outcome."""
     books = journals(scene.data_dir)
     acknowledged = scene.proxy.acknowledged if scene.proxy is not None else []
     wrong = [sentence for book in books for sentence in book.wrong]
@@ -218,7 +218,7 @@ def measure(training: Training, outcome: Outcome) -> None:
 
 
 def keep(scene: Scene) -> None:
-    """The journals, to look at: out of the small disk, which goes."""
+    """Copy the journals from the small disk, which is unmounted."""
     if scene.disk.mounted:
         shutil.copytree(scene.disk.folder, scene.folder / "saved", ignore=shutil.ignore_patterns(".full"))
         scene.disk.unmount()

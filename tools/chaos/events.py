@@ -1,4 +1,4 @@
-"""What can happen, how often, and what is done. An event returns what it was, or None when it could not happen now."""
+"""The kinds of events and how often they happen. An event returns what it was, or None when it is impossible now."""
 
 import signal
 import time
@@ -15,8 +15,6 @@ from tools.chaos.scene import Mode, Scene
 LIES: tuple[Lie, ...] = http_lies.LIES + json_lies.LIES
 STOP_SECONDS = (0.2, 4.0)
 SCOPES: tuple[Scope, ...] = ("all", "all", "all", "windows", "windows", "jobs", "events", "proof")
-
-
 DECISIONS: tuple[Scope, ...] = ("all", "windows", "windows", "jobs")
 
 
@@ -32,7 +30,7 @@ class Kind:
 
 
 def kill(scene: Scene) -> str | None:
-    """SIGKILL of the controller."""
+    """Kill the controller (SIGKILL)."""
     pid = scene.controller()
     if pid is None:
         return None
@@ -45,7 +43,7 @@ def kill(scene: Scene) -> str | None:
 
 
 def kill_and_squat(scene: Scene) -> str | None:
-    """SIGKILL of the agent's own controller; another program has its port at once."""
+    """Kill the agent's own controller and bind its port at once."""
     scene.wait_for_answers(always=True)
     pid, port = scene.controller(), scene.port()
     if pid is None or port is None or port in scene.squatted:
@@ -65,7 +63,7 @@ def kill_and_squat(scene: Scene) -> str | None:
 
 
 def stop(scene: Scene) -> str | None:
-    """SIGSTOP, and SIGCONT later."""
+    """Stop the controller (SIGSTOP) and continue it later."""
     pid = scene.controller()
     if pid is None or any(fault.what == "stopped" for fault in scene.faults):
         return None
@@ -74,7 +72,7 @@ def stop(scene: Scene) -> str | None:
 
 
 def full_disk(scene: Scene) -> str | None:
-    """No room for the journal, for a while."""
+    """Leave no room for the journal for a while."""
     if any(fault.what == "disk" for fault in scene.faults):
         return None
     scene.disk.fill(scene.controller())
@@ -83,7 +81,7 @@ def full_disk(scene: Scene) -> str | None:
 
 
 def cut(scene: Scene) -> str | None:
-    """The next few connections end somewhere in a request's answer."""
+    """Cut the next few connections within a request or its answer."""
     scene.wait_for_answers()
     where, scope = scene.chance.choice(CUTS), scene.chance.choice(SCOPES)
     times = scene.chance.choice((1, 1, 2, 5))
@@ -92,7 +90,7 @@ def cut(scene: Scene) -> str | None:
 
 
 def kill_in_answer(scene: Scene) -> str | None:
-    """The controller dies in the middle of an answer, its journal written."""
+    """Kill the controller in the middle of an answer, after it wrote its journal."""
     served = scene.served
     if served is None or served.pid is None:
         return None
@@ -110,7 +108,7 @@ def kill_in_answer(scene: Scene) -> str | None:
 
 
 def lie(scene: Scene) -> str | None:
-    """The proxy answers with a lie for a while."""
+    """Have the proxy answer with a lie for a while."""
     scene.wait_for_answers()
     chosen = scene.next_lie()
     scope = (
@@ -124,7 +122,7 @@ def lie(scene: Scene) -> str | None:
 
 
 def kill_rank(rank: int) -> Callable[[Scene], str | None]:
-    """SIGKILL of a rank; the training is started again under the same name."""
+    """Kill a rank; the training is started again under the same name."""
 
     def happen(scene: Scene) -> str | None:
         if not scene.training.status:
@@ -137,7 +135,7 @@ def kill_rank(rank: int) -> Callable[[Scene], str | None]:
 
 
 def kill_before_end(scene: Scene) -> str | None:
-    """SIGKILL of the controller just before the training ends in order."""
+    """Kill the controller just before the training ends in order."""
     if not scene.training.status or kill(scene) is None:
         return None
     time.sleep(scene.chance.choice((0.0, scene.chance.uniform(0.0, 0.3))))
@@ -147,7 +145,7 @@ def kill_before_end(scene: Scene) -> str | None:
 
 
 def end_during_fault(scene: Scene) -> str | None:
-    """The training ends in order while something is wrong."""
+    """End the training in order during a fault."""
     if scene.served is not None and not scene.faults:
         scope: Scope = scene.chance.choice(("end", "windows", "all"))
         where, chosen = scene.chance.choice(CUTS), scene.next_lie()
@@ -180,6 +178,6 @@ KINDS = (
 
 
 def draw(scene: Scene) -> Kind:
-    """The next kind of event."""
+    """Draw the next kind of event."""
     kinds = [kind for kind in KINDS if scene.mode in kind.modes]
     return scene.chance.choices(kinds, [kind.weight for kind in kinds])[0]

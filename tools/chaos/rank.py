@@ -82,14 +82,14 @@ def train(launch: Launch, rank: int, orders: Connection | None) -> None:
                 note(job=agent._parts.job if agent._parts else "", incarnation=_incarnation(agent))
                 recorded(reporter, launch.handed_in)
             while not stop.item():
-                begun, began_at = time.monotonic(), time.time()
+                began, began_at = time.monotonic(), time.time()
                 x = torch.randn(8, WIDTH, generator=generator)
                 loss = nn.functional.cross_entropy(module(x), (x[:, :10].argmax(1)))
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
                 agent.log(loss=loss.detach())
-                seconds = time.monotonic() - begun
+                seconds = time.monotonic() - began
                 if step > 2 and seconds > longest[0]:  # in the first steps DDP rebuilds its buckets
                     longest = (seconds, step, began_at)
                     note(longest=longest, busy=busy())
@@ -103,8 +103,8 @@ def train(launch: Launch, rank: int, orders: Connection | None) -> None:
                 time.sleep(max(0.0, STEP_SECONDS - seconds))
                 dist.broadcast(stop, 0)  # all ranks stop after the same step
             note(step=step, fingerprint=fingerprint(module))
-            begun = time.monotonic()
-        closing = time.monotonic() - begun
+            began = time.monotonic()
+        closing = time.monotonic() - began
         time.sleep(SETTLE_SECONDS)
         note(left=children(os.getpid()))
     except BaseException as error:

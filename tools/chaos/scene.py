@@ -1,5 +1,4 @@
-"""What an episode's events act on: a job's controller, proxy and disk, the training that runs now, and what is wrong
-with them at the moment."""
+"""What the events of an episode act on: a job's controller, proxy, disk and training, and their present faults."""
 
 import random
 import signal
@@ -19,16 +18,16 @@ from tools.chaos.peers.watch import Watch
 from tools.chaos.training import Training
 
 Mode = Literal["own", "served"]
-"""Whose controller: the agent starts its own; or one that we serve, behind a proxy."""
+"""Whose controller: the agent starts its own, or we serve one behind a proxy."""
 REQUEST_SECONDS = 1.0
 CALM_SECONDS = 30.0
-"""Longer than an agent's longest pause between attempts, or a controller's start."""
+"""Longer than an agent's longest pause between attempts, and than a controller's start."""
 POLICIES = ("gravac:warmup_windows=1", "static:cf=10,warmup_windows=1")
 
 
 @dataclass
 class Fault:
-    """Something that is wrong until ``until``."""
+    """A fault that lasts until a monotonic time."""
 
     what: str
     until: float
@@ -36,7 +35,7 @@ class Fault:
 
 
 class Scene:
-    """One episode's things. ``close`` frees them all."""
+    """The processes, servers and files of one episode. ``close`` frees them all."""
 
     def __init__(
         self, folder: Path, mode: Mode, number: int, chance: random.Random, order: list[Lie]
@@ -73,7 +72,7 @@ class Scene:
         return self.trainings[-1]
 
     def begin_launch(self) -> None:
-        """Start the training (again): the same job, other processes."""
+        """Start the training, or start it again: the same job in new processes."""
         options = {
             "data_dir": str(self.data_dir),
             "job": self.job,
@@ -88,7 +87,7 @@ class Scene:
         self.trainings.append(Training(Launch(self.folder, name, 2, options, self.environment)))
 
     def controller(self) -> int | None:
-        """The process that decides now, if there is one."""
+        """Return the running controller's process; None where there is none."""
         if self.served is not None:
             return self.served.pid
         found = children(self.training.pid)
@@ -99,21 +98,21 @@ class Scene:
         return found[0] if found else None
 
     def port(self) -> int | None:
-        """Where the agent's own controller answers, as far as the agent said."""
+        """Return the port of the agent's own controller; None where the agent has not reported it."""
         url = self.training.status.get("url")
         return int(url.rsplit(":", 1)[1]) if url else None
 
     def add_fault(self, what: str, seconds: float, repair: Callable[[], None]) -> None:
-        """Something is wrong from now on, for so long."""
+        """Add a fault that lasts for ``seconds``."""
         self.faults.append(Fault(what, time.monotonic() + seconds, repair))
 
     def next_lie(self) -> Lie:
-        """Each kind in its turn, in an order that the seed gives."""
+        """Return the next kind, in an order that follows from the seed."""
         self._lies += 1
         return self._order[(self._number * 5 + self._lies) % len(self._order)]
 
     def wait_for_answers(self, always: bool = False) -> None:
-        """Wait a little, mostly, until windows are answered: to trouble something that works."""
+        """Usually wait until windows are answered, so that the next event meets a working job."""
         if not self.trainings or (not always and self.chance.random() < 0.4):
             return
         known = 0 if self.proxy is None else len(self.proxy.acknowledged)
@@ -127,7 +126,7 @@ class Scene:
             self.pause(0.02)
 
     def pause(self, seconds: float) -> None:
-        """Wait, and repair what has lasted long enough."""
+        """Wait, and repair the faults whose time is over."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -137,13 +136,13 @@ class Scene:
             time.sleep(min(0.02, until - now))
 
     def repair_all(self) -> None:
-        """Nothing is wrong any more that an agent must wait for: it can do without its old port."""
+        """Repair all faults, except a taken port, which an agent does not need."""
         self._repair([fault for fault in self.faults if fault.what != "squatter"])
         if self.served is not None:
             self.served.wait()
 
     def trouble(self, trouble: Trouble, seconds: float) -> None:
-        """From now on the proxy does this."""
+        """Have the proxy make this trouble for ``seconds``."""
         assert self.proxy is not None
         self._repair([fault for fault in self.faults if fault.what == "wire"])
         proxy = self.proxy
@@ -157,12 +156,12 @@ class Scene:
         self.add_fault("wire", seconds, repair)
 
     def stop_process(self, pid: int, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT so much later."""
+        """Send SIGSTOP, and SIGCONT after ``seconds``."""
         if send(pid, signal.SIGSTOP):
             self.add_fault("stopped", seconds, lambda: void(send(pid, signal.SIGCONT)))
 
     def close(self) -> list[int]:
-        """Free everything; returns the controllers that outlive their training."""
+        """Free everything. Returns the controllers that outlive their training."""
         self._repair(list(self.faults))
         if self.served is not None:
             self.served.stop()
@@ -183,4 +182,4 @@ class Scene:
 
 
 def void(result: object) -> None:
-    """Drop a result, where a function without one is asked for."""
+    """Drop a result, where a function without one is needed."""

@@ -54,9 +54,9 @@ class Trainer:
         payload, cpu = self.applied.payload_bytes(self.step), time.process_time()
         seconds, losses = [], []
         for _ in range(steps):
-            begun = time.perf_counter()
+            began = time.perf_counter()
             losses.append(self._step())
-            seconds.append(time.perf_counter() - begun)
+            seconds.append(time.perf_counter() - began)
         cpu = time.process_time() - cpu
         payload = self.applied.payload_bytes(self.step) - payload
         dist.barrier()
