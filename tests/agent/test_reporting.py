@@ -22,7 +22,7 @@ MOST_REQUESTS_A_SECOND = 5
 def test_no_invalid_answer_is_followed_and_no_window_is_lost(
     real_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All kinds at once, each with a reporter and a server: dense after three windows, few requests, clear log lines."""
+    """All kinds at once, each with a reporter and a server: dense after three windows, few requests, clear log."""
     with contextlib.ExitStack() as stack:
         peers = {kind: stack.enter_context(serving(SPEC, TOKEN)) for kind in INVALID_ANSWERS}
         reporters = {kind: connected(peer, seconds=1.0) for kind, peer in peers.items()}
