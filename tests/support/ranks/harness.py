@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @functools.cache
 def zygotes() -> tuple[Zygote, Zygote]:
-    """Return two zygotes, one for rank 0 and one for the others, so that ranks order sets differently, as in real jobs."""
+    """Return two zygotes, for rank 0 and for the others, so that ranks order sets differently, as real ones do."""
     modules = [
         "torch._dynamo",
         "torch.distributed",
