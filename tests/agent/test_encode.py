@@ -1,4 +1,4 @@
-"""One bucket of one step on one rank, without a network: its sums, its curve, and what it costs in fresh memory."""
+"""One bucket of one step on one rank, without a network: its sums, its gain curve, and the memory it allocates."""
 
 import itertools
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def plan(cf: float, minimum: float, candidate: float) -> Plan:
     "compressor", ["topk", "topk+bf16", "topk+int8", "randomk", "int8", "topk+int8 by reduce-scatter"]
 )
 def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: Any) -> None:
-    """Worked out from few elements or counted on the way, they are what whole tensors say."""
+    """Computed from few elements or in passing, they equal those of the whole tensors."""
     with on(kernels):
         ours, follower = encoder(compressor, memory), memories.build(memory)
         for step, gradient in zip(range(4), gradients(), strict=False):
@@ -87,13 +87,13 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
                     sent = p
                     held = follower.update(BUCKET, Dense(), None)
             share = 1.0 / follower.amplification()
-            owed = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
+            residual = torch.zeros(N, dtype=torch.float64) if held is None else held.double() * share
             expected = StepSums(
                 gradient_sq=float(gradient.double().square().sum()),
                 compensated_sq=float(p.square().sum()),
                 sent_sq=float(sent.square().sum()),
-                residual_sq=float(owed.square().sum()),
-                residual_dot_gradient=float(owed @ gradient.double()),
+                residual_sq=float(residual.square().sum()),
+                residual_dot_gradient=float(residual @ gradient.double()),
             )
             for name in ("gradient_sq", "compensated_sq", "sent_sq", "residual_sq"):
                 assert getattr(sums, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-6), name
@@ -115,12 +115,12 @@ def test_the_curve_is_at_most_the_gain_and_close_to_it(kernels: Any) -> None:
         assert survey.curve is not None
         gains = survey.curve.gains()
         for cf, kept_sq in ((10.0, sums.minimum_sq), (100.0, sums.candidate_sq)):
-            said, true = gains[LADDER.index(cf)], kept_sq / sums.compensated_sq
-            assert said is not None
-            assert true - 2e-3 <= said <= true
+            found, true = gains[LADDER.index(cf)], kept_sq / sums.compensated_sq
+            assert found is not None
+            assert true - 2e-3 <= found <= true
 
 
-def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
+def test_a_dense_step_without_a_residual_is_surveyed_too() -> None:
     ours, survey = encoder("topk", "residual"), Survey(True)
     gradient = next(gradients())
     ours.encode(plan(1.0, 1.0, 1.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums(), survey)
@@ -130,7 +130,7 @@ def test_a_dense_step_that_owes_nothing_is_surveyed_too() -> None:
 
 
 @pytest.mark.parametrize("cf", [1.0, 10.0])
-def test_a_step_that_is_not_finite_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_non_finite_step_has_no_curve(cf: float, caplog: pytest.LogCaptureFixture) -> None:
     ours, survey, sums, gradient = encoder("topk", "residual"), Survey(True), StepSums(), next(gradients())
     gradient[3] = torch.nan
     ours.encode(plan(cf, cf, cf), BUCKET, gradient, Key(0, 0, 0, 0), sums, survey)
@@ -139,7 +139,7 @@ def test_a_step_that_is_not_finite_has_no_curve(cf: float, caplog: pytest.LogCap
     assert not caplog.records, "nothing has failed"
 
 
-def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_curve_that_fails_does_not_fail_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(counted: object) -> None:
         raise RuntimeError("no spectrum today")
 
@@ -152,8 +152,8 @@ def test_a_curve_that_fails_costs_the_step_nothing(monkeypatch: pytest.MonkeyPat
     assert sums.residual_sq > 0
 
 
-def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was owed stays owed; what the buffer held of an earlier step must not become a debt."""
+def test_a_sum_that_fails_half_way_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual stays as it was; what the buffer holds of an earlier step must not become part of it."""
     ours, source = encoder("topk", "residual"), gradients()
     hold = plan(10.0, 10.0, 10.0)
     for step in range(3):
@@ -180,10 +180,10 @@ def test_a_sum_that_fails_half_way_is_never_kept(monkeypatch: pytest.MonkeyPatch
         ours.commit()
     after = ours.memory.state_dict()
     assert before.keys() == after.keys()
-    assert all(torch.equal(after[name], owed) for name, owed in before.items())
+    assert all(torch.equal(after[name], residual) for name, residual in before.items())
 
 
-def test_a_step_like_the_last_one_is_not_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_like_the_last_one_makes_no_histogram(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = list[int]()
 
     def counting(gradient: torch.Tensor, *terms: Any, **more: Any) -> Any:
@@ -211,7 +211,7 @@ def test_few_steps_of_a_window_are_surveyed(window: int) -> None:
 
 
 class Fresh(TorchDispatchMode):
-    """Notes tensors that live in memory no argument lives in, by bytes."""
+    """Records new tensors whose storage is no argument's, by bytes."""
 
     def __init__(self, at_least: int) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 
 @pytest.mark.parametrize("compressor", ["topk", "topk+bf16", "topk+int8"])
 def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
-    """After the first step: hold, both levels, and dense, with a memory that owes."""
+    """After the first step: hold, both levels, and dense, with a residual."""
     with on("cpu"):
         ours, source = encoder(compressor, "residual"), gradients()
         for step, cf in enumerate((10.0, 10.0, 100.0, 1.0, 1.0, 10.0)):
@@ -253,7 +253,7 @@ def test_no_step_allocates_a_tensor_of_gradient_size(compressor: str) -> None:
                 assert fresh.found == []
 
 
-def test_the_watch_for_fresh_memory_sees_it() -> None:
+def test_allocations_are_found() -> None:
     x = torch.ones(N)
     with Fresh(4 * N) as fresh:
         x.add_(1)

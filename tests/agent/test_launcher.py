@@ -96,7 +96,7 @@ def test_nothing_is_lost_when_the_controller_dies_just_before_the_end(
 
 
 @pytest.mark.alone
-def test_a_stopped_controller_is_replaced_at_the_job_end(own: ControllerProcess, tmp_path: Path) -> None:
+def test_a_stopped_controller_is_replaced_at_the_end(own: ControllerProcess, tmp_path: Path) -> None:
     """gravac 0.1 took 11 s to close and lost the rest. Only SIGKILL ends a stopped process."""
     reporter = own_reporter(own, seconds=1.0)
     assert reporter.wait_ready(150)

@@ -22,13 +22,13 @@ def left(outbox: Outbox) -> list[object]:
 
 
 def test_the_window_in_flight_is_never_dropped() -> None:
-    """0.1 dropped the head while it was in flight, and then removed the next one, unsent, when the answer came."""
+    """gravac 0.1 dropped the head while it was in flight, and then removed the next record, unsent."""
     first, second, third, fourth = windows(4)
     outbox = Outbox(max_windows=2)
     outbox.add(first)
     outbox.add(second)
     assert outbox.next() is first
-    outbox.add(third)  # one too many: the oldest that is not in flight goes
+    outbox.add(third)  # one too many: the oldest that is not in flight is dropped
     outbox.remove(first)
     assert (outbox.windows, outbox.dropped_windows) == (1, 1)
     outbox.add(fourth)
@@ -37,7 +37,7 @@ def test_the_window_in_flight_is_never_dropped() -> None:
     assert outbox.losses() == "1 windows that were dropped"
 
 
-def test_equal_records_are_told_apart() -> None:
+def test_equal_records_are_distinguished() -> None:
     one, other = EVENT.model_copy(), EVENT.model_copy()
     outbox = Outbox()
     outbox.add(one)
@@ -67,7 +67,7 @@ def test_what_is_dropped_is_counted_by_kind_and_once() -> None:
         outbox.add(record)
     outbox.drop(EVENT)
     assert (outbox.dropped_windows, outbox.dropped_events, len(outbox)) == (0, 1, 2)
-    outbox.drop(EVENT)  # it is not here any more
+    outbox.drop(EVENT)  # it is not in the queue any more
     outbox.drop(window)
     outbox.drop(end)
     assert (outbox.dropped_windows, outbox.dropped_events, len(outbox), outbox.windows) == (1, 2, 0, 0)

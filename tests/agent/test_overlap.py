@@ -1,4 +1,4 @@
-"""The exchange thread goes on with the next bucket while the network is busy with the last, and nobody else waits."""
+"""The exchange thread encodes the next bucket while the network sends the last, and no other thread waits."""
 
 import threading
 import time
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Slow:
-    """An operation on a network that delivers when told to."""
+    """An operation that ends when the test sets ``delivered``."""
 
     def __init__(self) -> None:
         self.delivered = threading.Event()
@@ -84,7 +84,7 @@ def engine(network: Network) -> Engine:
     return made
 
 
-def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Network) -> None:
+def test_a_bucket_is_encoded_and_sent_while_another_is_in_flight(network: Network) -> None:
     running = engine(network)
     try:
         futures = []
@@ -93,7 +93,7 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Networ
             begun = time.monotonic()
             futures.append(running.submit(bucket, torch.randn(N), number == 2))
             assert time.monotonic() - begun < PATIENCE_SECONDS / 2, "backward never waits for a bucket"
-        for _ in range(3):  # all three are on their way though none has arrived
+        for _ in range(3):  # all three are in flight
             assert network.more.acquire(timeout=PATIENCE_SECONDS)
         assert not any(future.done() for future in futures)
         network.issued[1].delivered.set()
@@ -117,7 +117,7 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_under_way(network: Networ
 
 
 def test_a_collective_that_fails_is_raised_at_the_end_of_the_step(network: Network) -> None:
-    """Never on a thread of its own, never inside backward, never swallowed."""
+    """Never on another thread, never inside backward, never dropped."""
     running = engine(network)
     try:
 

@@ -1,4 +1,4 @@
-"""What is owed follows the learning rate and the loss scale (e ← e · η/η' · S'/S)."""
+"""The residual follows the learning rate and the loss scale (e ← e · η/η' · S'/S)."""
 
 from pathlib import Path
 
@@ -29,53 +29,53 @@ def watched(*rates: float, scaler: FakeScaler | None = None) -> tuple[torch.opti
     return steps, Rates(steps, scaler, names)
 
 
-def owing() -> ResidualMemory:
+def memory_with_residual() -> ResidualMemory:
     memory = ResidualMemory()
     memory.load_state_dict({"g0": torch.ones(1), "g1": torch.ones(1)})
     return memory
 
 
-def owed(memory: ResidualMemory) -> list[float]:
+def residuals(memory: ResidualMemory) -> list[float]:
     state = memory.state_dict()
     return [float(state["g0"]), float(state["g1"])]
 
 
-def test_what_is_owed_follows_rate_and_scale() -> None:
-    scaler, memory = FakeScaler(), owing()
+def test_the_residual_follows_rate_and_scale() -> None:
+    scaler, memory = FakeScaler(), memory_with_residual()
     steps, rates = watched(0.1, 0.2, scaler=scaler)
     rates.follow(memory)
-    assert owed(memory) == [1.0, 1.0]
+    assert residuals(memory) == [1.0, 1.0]
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.05, 0.1
     rates.follow(memory)
-    assert owed(memory) == [2.0, 2.0]
+    assert residuals(memory) == [2.0, 2.0]
     scaler.scale = 2.0
     rates.follow(memory)
     rates.follow(memory)
-    assert owed(memory) == [0.5, 0.5]
+    assert residuals(memory) == [0.5, 0.5]
     saved = rates.state()
     steps.param_groups[0]["lr"], steps.param_groups[1]["lr"] = 0.5, 1.0
     again = Rates(steps, scaler, {})
     again.restore(saved)
     again.follow(memory)
-    assert owed(memory) == pytest.approx([0.05, 0.05])
+    assert residuals(memory) == pytest.approx([0.05, 0.05])
 
 
-def test_groups_may_part() -> None:
-    memory = owing()
+def test_groups_may_have_different_rates() -> None:
+    memory = memory_with_residual()
     steps, rates = watched(0.1, 0.2)
     steps.param_groups[0]["lr"] = 0.05
     rates.follow(memory)
-    assert owed(memory) == [2.0, 1.0]
+    assert residuals(memory) == [2.0, 1.0]
 
 
-def test_a_rate_of_zero_is_waited_out() -> None:
-    memory = owing()
+def test_a_rate_of_zero_is_ignored() -> None:
+    memory = memory_with_residual()
     steps, rates = watched(0.1, 0.2)
     for rate in (0.0, 0.0, 0.05):
         for group in steps.param_groups:
             group["lr"] = rate
         rates.follow(memory)
-    assert owed(memory) == pytest.approx([2.0, 4.0])
+    assert residuals(memory) == pytest.approx([2.0, 4.0])
 
 
 @pytest.mark.parametrize("rescale", [True, False])
@@ -84,7 +84,7 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
     codec, generator = build("topk"), torch.Generator().manual_seed(3)
     bucket, key = Bucket(0, ("w",), (50,)), Key(0, 0, 0, 0)
     outside, memory = torch.zeros(50), ResidualMemory()
-    inside, owed = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
+    inside, residual = torch.zeros(50, dtype=torch.float64), torch.zeros(50, dtype=torch.float64)
     steps = optimizer(1.0)
     rates = Rates(steps, None, {})
     for step in range(30):
@@ -96,10 +96,10 @@ def test_rate_outside_equals_rate_inside_only_with_rescaling(rescale: bool, tmp_
         memory.update(bucket, codec, payload)
         memory.commit()
         codec.decompress(payload, outside, -rate)
-        p = rate * gradient.double() + owed
+        p = rate * gradient.double() + residual
         support = codec.compress(p.float(), 10.0, key, torch.float32).support
         assert support is not None
         sent = torch.zeros_like(p)
         sent[support] = p[support]
-        owed, inside = p - sent, inside - sent
+        residual, inside = p - sent, inside - sent
     assert torch.equal(outside.double(), inside) == rescale

@@ -1,4 +1,4 @@
-"""Every codec and aggregator in a real job: it trains as the mathematics says; an overflow leaves no trace."""
+"""Every codec and aggregator in a real job: it trains as simulated, and an overflow leaves no trace."""
 
 import math
 
@@ -16,7 +16,7 @@ WAYS = [
 ]
 MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), *WAYS]
 LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2, "qsgd by all-reduce": 0.99}
-"""Whole run, dense steps included; the halves can do 2x only, and what is decoded first is dense."""
+"""Of the whole run, dense steps included. The 16-bit codecs reach 2x only."""
 
 
 @pytest.mark.parametrize(("world", "buckets"), [(2, 1), (2, 6), (3, 6)])
@@ -51,7 +51,7 @@ def test_an_overflow_on_one_rank_leaves_no_trace_in_any_member(run_each: RunEach
 
 
 def test_powersgd_runs_500_steps_with_any_number_of_buckets(run_each: RunEach) -> None:
-    """PyTorch's own hook deadlocks on gloo with two."""
+    """PyTorch's own PowerSGD hook deadlocks on gloo with two buckets."""
     cases = [{"compressor": "powersgd:rank=2", "buckets": buckets, "steps": 500} for buckets in (1, 2, 8)]
     cases.append({"compressor": "powersgd:rank=4", "buckets": 2, "steps": 200})
     seen = set()
@@ -65,7 +65,7 @@ def test_powersgd_runs_500_steps_with_any_number_of_buckets(run_each: RunEach) -
 
 
 def test_a_hard_threshold_is_one_for_the_whole_model_and_all_ranks(run_each: RunEach) -> None:
-    """Three ranks, several buckets, layers of unlike magnitude: nothing left anywhere is larger than what was sent."""
+    """Three ranks, several buckets, layers of different magnitude: no unsent element is larger than a sent one."""
     cases = [{"compressor": name} for name in ("hardthreshold", "hardthreshold-warmup:steps=4")]
     for case, results in run_each("thresholds", 3, cases):
         assert results[0]["buckets"] > 3, case

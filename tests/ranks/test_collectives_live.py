@@ -1,4 +1,4 @@
-"""How payloads meet is chosen alike on all ranks, said in the journal, kept in a checkpoint, and can be switched."""
+"""The collective is the same on all ranks; it is in journal and checkpoint, and can be switched."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def notes(folder: Path, job: str) -> list[str]:
     return [line.record.message for line in lines if isinstance(line.record, Event)]
 
 
-def test_the_choice_is_the_same_everywhere_and_is_said(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_the_collective_is_the_same_on_all_ranks_and_is_logged(run_ranks: RunRanks, tmp_path: Path) -> None:
     results = run_ranks("chosen_collectives", 3)
     for name in ("linked", "measured", "switched", "resumed"):
         assert len({tuple(result[name]) for result in results}) == 1, name

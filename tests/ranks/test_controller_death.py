@@ -39,7 +39,7 @@ def test_killed_three_times_no_window_is_lost_or_doubled(run_ranks: RunRanks, tm
     assert not any(os.path.exists(f"/proc/{pid}") for pid in [*one["killed"], one["last_pid"]])
 
 
-def test_a_trainer_started_again_goes_on_in_its_journal(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_a_restarted_trainer_continues_its_journal(run_ranks: RunRanks, tmp_path: Path) -> None:
     one, two = run_ranks("same_job_twice", 2)
     assert one == two
     assert one["epochs"][1] >= one["epochs"][0] >= 1
@@ -54,7 +54,7 @@ def test_a_trainer_started_again_goes_on_in_its_journal(run_ranks: RunRanks, tmp
 
 
 def test_the_name_of_a_live_run_is_refused_on_all_ranks(run_ranks: RunRanks, tmp_path: Path) -> None:
-    """0.1 let a second run go on without a controller and append itself to the first one's journal in the end."""
+    """gravac 0.1 let a second run go on without a controller and append to the first run's journal at its end."""
     lock = JobLock.acquire(tmp_path, "live")
     assert lock is not None
     try:
@@ -62,7 +62,7 @@ def test_the_name_of_a_live_run_is_refused_on_all_ranks(run_ranks: RunRanks, tmp
     finally:
         lock.release()
     for message in one["messages"] + two["messages"]:
-        assert f"job='live' is the name of a run that goes on now (process {os.getpid()} on" in message
+        assert f"job='live' is already running (process {os.getpid()} on" in message
         assert "give this run another job name" in message
     assert not (tmp_path / "live" / "journal.jsonl").exists()
     assert len(set(one["names"])) == 3
@@ -71,7 +71,7 @@ def test_the_name_of_a_live_run_is_refused_on_all_ranks(run_ranks: RunRanks, tmp
 
 
 def test_a_checkpoint_of_another_policy_is_refused_on_all_ranks(run_ranks: RunRanks) -> None:
-    """0.1 raised ValueError on rank 0, and rank 1 lost its peer."""
+    """gravac 0.1 raised ValueError on rank 0, and rank 1 lost its peer."""
     for result in run_ranks("resumed_under_another_policy", 2):
         assert len(result["messages"]) == 2
         for message in result["messages"]:
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_another_policy_is_refused_on_all_ranks(run_ranks: RunRa
             assert "Resume with the policy that it was saved with" in message
 
 
-def test_a_name_is_free_again_when_its_run_is_over_or_dead(tmp_path: Path) -> None:
+def test_a_name_is_free_when_its_run_has_ended_or_died(tmp_path: Path) -> None:
     lock = JobLock.acquire(tmp_path, "live")
     assert lock is not None
     with pytest.raises(SetupError, match="has an open Agent in this process already"):

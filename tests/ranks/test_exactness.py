@@ -1,4 +1,4 @@
-"""P3: CF = 1 and enabled=False are plain DDP, bit for bit. P2: CFs switch on all ranks at once, whatever the delays."""
+"""P3: CF = 1 and enabled=False are plain DDP, bit for bit. P2: CFs switch on all ranks at once, despite delays."""
 
 import math
 
@@ -21,7 +21,7 @@ def test_dense_is_plain_ddp_bit_for_bit(run_each: RunEach, world: int) -> None:
 def test_a_thousand_steps_with_cf_switched_every_ten(
     run_ranks: RunRanks, compressor: str, steps: int
 ) -> None:
-    """The second codec, which has a state of its own, for four rounds of the seven CFs."""
+    """The second codec, which has a state, runs for four rounds of the seven CFs."""
     one, two = run_ranks("switching", 2, steps=steps, every=10, compressor=compressor)
     assert one["parameters"] == two["parameters"]
     assert one["buckets"] >= 8
@@ -32,7 +32,7 @@ def test_a_thousand_steps_with_cf_switched_every_ten(
 
 
 def test_the_gain_is_of_gradient_and_residual_together(run_ranks: RunRanks) -> None:
-    """Over the raw gradient alone it would be too high: with error feedback p outgrows it."""
+    """Divided by the raw gradient alone it would be too high: with error feedback p is larger."""
     for result in run_ranks("true_gains", 3):
         assert result["buckets"] >= 4
         assert len(result["found"]) >= 12

@@ -1,4 +1,4 @@
-"""Faults on one rank: P10 (nothing lost, nothing poisoned) and P2 (no lone decision)."""
+"""Faults on one rank: nothing is lost or made non-finite (P10), and no rank decides alone (P2)."""
 
 import math
 
@@ -32,15 +32,15 @@ def test_a_non_finite_gradient_on_one_rank_leaves_no_trace(run_each: RunEach) ->
         assert results[0]["parameters"] == results[1]["parameters"], case
 
 
-def test_sent_plus_owed_is_what_came_in(run_each: RunEach) -> None:
-    """Where the script clips what was exchanged: in minus exactly what it cut off. No later step brings that back."""
+def test_sent_plus_residual_is_the_gradient(run_each: RunEach) -> None:
+    """Where the script clips the mean, exactly the clipped part is missing. No later step brings it back."""
     cases: list[dict[str, object]] = [{"compressor": name} for name in ("topk", "randomk", "blockrandomk")]
     cases.append({"compressor": "topk", "clip": 0.05})
     for case, results in run_each("conserved", 3, cases):
         for result in results:
             assert (result["lost"] > 1000 * result["worst"]) == ("clip" in case), case
             assert result["worst"] < 2e-5, case
-            assert result["largest_owed"] > 100 * result["worst"], case  # the memory really owes something
+            assert result["largest_owed"] > 100 * result["worst"], case  # there really is a residual
             assert result["flushed"] < 2e-6, case
 
 
@@ -63,7 +63,7 @@ def test_a_codec_that_fails_on_one_rank_costs_one_rank_one_step(run_ranks: RunRa
 
 
 def test_resume_is_exact(run_each: RunEach) -> None:
-    """PowerSGD's factors and a codec's state come along as well as what is owed."""
+    """PowerSGD's factors and a codec's state are restored as well as the residual."""
     cases = [{"compressor": name} for name in ("topk", "randomk", "powersgd:rank=2", "hardthreshold-warmup")]
     for case, results in run_each("resumed", 2, cases):
         for result in results:

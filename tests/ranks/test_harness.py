@@ -1,4 +1,4 @@
-"""What the distributed tests rest on: ranks are processes of their own, and none outlives its test."""
+"""The harness of the distributed tests: each rank is a process, and none outlives its test."""
 
 import json
 import os
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.distributed
 
 
 def test_ranks_hash_differently(run_ranks: RunRanks) -> None:
-    """As started ones do: whoever sends things in the order of a set must fail here too."""
+    """As separately started processes do: code that sends things in the order of a set must fail here too."""
     one, two, three = run_ranks("hashed", 3)
     assert len({os.getpid(), one["parent"], two["parent"]}) == 3
     assert one["hash"] != two["hash"]
     assert two["parent"] == three["parent"]
 
 
-def test_failing_and_hanging_ranks_are_told_and_ended(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_failing_and_hanging_ranks_are_reported_and_ended(run_ranks: RunRanks, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(AssertionError, match=r"(?s)ranks hang after 1.*rank1.log.*RuntimeError: deliberate"):
         run_ranks("one_fails", 2, seconds=1)
@@ -35,8 +35,8 @@ def test_failing_and_hanging_ranks_are_told_and_ended(run_ranks: RunRanks, tmp_p
     assert len(run_ranks("hashed", 2)) == 2  # and the next may run
 
 
-def test_a_warm_python_is_what_its_rank_is(tmp_path: Path) -> None:
-    """To torchrun: arguments, output, signals and exit codes are the rank's, and they end together."""
+def test_a_warm_python_behaves_as_its_rank(tmp_path: Path) -> None:
+    """torchrun sees the rank's arguments, output, signals and exit codes, and they end together."""
     script = tmp_path / "rank.py"
     script.write_text(
         "import os, sys, time\nprint(os.getpid(), sys.argv[1:], __name__, flush=True)\n"
@@ -66,8 +66,8 @@ def test_a_warm_python_is_what_its_rank_is(tmp_path: Path) -> None:
             assert not Path(f"/proc/{rank}").exists()
 
 
-def test_a_zygote_ends_when_its_asker_ends_in_mid_request() -> None:
-    """A test run that was killed must not leave a process that reads nothing for ever, at full speed."""
+def test_a_zygote_ends_when_its_client_ends_during_a_request() -> None:
+    """A killed test run must not leave a process that reads an ended pipe in a busy loop."""
     control, theirs = socket.socketpair()
     with theirs:
         number = theirs.fileno()
@@ -82,8 +82,8 @@ def test_a_zygote_ends_when_its_asker_ends_in_mid_request() -> None:
         zygote.wait()
 
 
-def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
-    """Its test's time was up while the zygote still imported: the rank began all the same, and stayed."""
+def test_a_process_that_no_test_waits_for_is_ended(tmp_path: Path) -> None:
+    """The test timed out while the zygote was importing; the rank then started and was never ended."""
     script = tmp_path / "waits.py"
     script.write_text("import time\ntime.sleep(60)\n")
     what = {"argv": [], "environment": dict(os.environ), "cwd": str(tmp_path), "script": str(script)}
@@ -108,7 +108,7 @@ def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> No
         zygote.wait()
 
 
-def test_a_process_that_does_not_announce_itself_is_not_waited_for_for_ever() -> None:
+def test_the_wait_for_a_process_that_never_reports_ends() -> None:
     silent = subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""Error memories in a real job: every registered one trains, ranks stay equal, and an unstable choice is announced."""
+"""Error memories in a real job: every registered one trains, ranks stay equal, an unstable choice is reported."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_every_memory_trains(run_each: RunEach) -> None:
         assert (one["memory_bytes"] > 0) == (case["memory"] != "none"), case
 
 
-def test_a_sketch_too_small_for_its_beta_is_announced_with_the_numbers(
+def test_a_sketch_too_small_for_its_beta_is_reported_with_the_numbers(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:
     run_ranks("unstable_memory", 2, memory="conef-sketch:size=0.2,beta=0.5")
@@ -34,12 +34,12 @@ def test_a_sketch_too_small_for_its_beta_is_announced_with_the_numbers(
     assert "0.5" in warning
 
 
-def test_a_sketch_of_the_right_size_is_not(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_a_sketch_of_the_right_size_is_not_reported(run_ranks: RunRanks, tmp_path: Path) -> None:
     run_ranks("unstable_memory", 2, memory="conef-sketch:size=0.1,beta=0.9")
     assert notes(tmp_path) == []
 
 
-def test_momentum_in_the_memory_is_the_optimisers_and_dgc_runs_whole(run_ranks: RunRanks) -> None:
+def test_momentum_in_the_memory_equals_the_optimizers_and_dgc_runs(run_ranks: RunRanks) -> None:
     one, two = run_ranks("momentum_in_the_memory", 2)
     assert one["apart"] < 1e-6 < 1e-2 < one["moved"]
     assert one["finite"]

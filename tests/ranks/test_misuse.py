@@ -1,4 +1,4 @@
-"""What goes wrong on one rank, ends on all: no rank waits for others that will not come. And uneven inputs."""
+"""An error on one rank ends all ranks: none waits for another in vain. And uneven inputs."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_rank_that_loads_no_state_is_noticed(run_ranks: RunRanks) -> None:
 
 
 @pytest.mark.parametrize("cf", [1.0, 10.0])
-def test_a_dead_peer_is_named_as_that(run_ranks: RunRanks, tmp_path: Path, cf: float) -> None:
+def test_a_dead_peer_raises_peer_error(run_ranks: RunRanks, tmp_path: Path, cf: float) -> None:
     for result in run_ranks("peer_dies", 3, cf=cf)[:2]:
         assert "PeerError: a collective failed because another rank ended" in result["error"]
         assert "gloo" in result["error"]  # the original error
@@ -67,7 +67,7 @@ def test_a_dead_peer_is_named_as_that(run_ranks: RunRanks, tmp_path: Path, cf: f
     assert json.loads((tmp_path / "rank2.json").read_text()) == {}
 
 
-def test_a_compiled_module_trains_as_one_that_is_not(run_ranks: RunRanks) -> None:
+def test_a_compiled_module_trains_like_one_that_is_not_compiled(run_ranks: RunRanks) -> None:
     for result in run_ranks("compiled", 2):
         assert result["dense"] == result["plain"]
         assert result["compressed"] == result["not compiled"] != result["plain"]

@@ -42,11 +42,11 @@ class Scene:
     over: bool = False
 
     def order(self, what: str) -> None:
-        """``fault``: gradients go bad. ``stop``: the training ends."""
+        """``fault``: gradients become non-finite. ``stop``: the training ends."""
         (self.folder / what).touch()
 
     def wait(self, what: str, found: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-        """Until ``found`` is true."""
+        """Wait until ``found`` is true."""
         until = time.monotonic() + seconds
         while not found():
             assert not self.failures, self.failures
@@ -54,7 +54,7 @@ class Scene:
             time.sleep(0.5)
 
     def firing(self) -> set[str]:
-        """Alerts that do."""
+        """Return the alerts that fire."""
         alerts = self.prometheus.ask("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
@@ -142,7 +142,7 @@ def test_every_panel_shows_data(scene: Scene) -> None:
     wait_for_data(scene, LEAST_SECONDS)
 
 
-def test_what_prometheus_has_is_what_the_controller_says(scene: Scene) -> None:
+def test_prometheus_has_the_controllers_figures(scene: Scene) -> None:
     def agree() -> bool:
         (found,) = scene.prometheus.query(f'gravac_windows_total{{job_name="{JOB}"}}')
         said = scene.controller.ask("GET", f"/v1/jobs/{JOB}").json["windows"]
@@ -151,7 +151,7 @@ def test_what_prometheus_has_is_what_the_controller_says(scene: Scene) -> None:
     scene.wait("the number of windows", agree)
 
 
-def test_targets_are_the_controller_and_its_job_and_are_well(scene: Scene) -> None:
+def test_the_targets_are_the_controller_and_its_job_and_are_up(scene: Scene) -> None:
     targets = scene.prometheus.ask("targets?state=active")["activeTargets"]
     assert {target["scrapeUrl"].removeprefix(scene.controller.url) for target in targets} == {
         "/metrics/service",
@@ -162,7 +162,7 @@ def test_targets_are_the_controller_and_its_job_and_are_well(scene: Scene) -> No
 
 
 def test_every_rule_is_evaluated_on_data(scene: Scene) -> None:
-    """Recording rules have results. Alerts are silent where all is well, but the series they look at are there."""
+    """Recording rules have results. No alert fires without a fault, but the series that alerts read exist."""
     found = evaluated(scene)
     assert set(found) == set(rules())
     assert {name: rule.get("lastError") for name, rule in found.items() if rule["health"] != "ok"} == {}
@@ -174,7 +174,7 @@ def test_every_rule_is_evaluated_on_data(scene: Scene) -> None:
             assert scene.prometheus.query(selector), f"{name} looks at {selector}, which nothing feeds"
 
 
-def test_an_alert_fires_for_the_fault_it_is_about(scene: Scene) -> None:
+def test_each_alert_fires_for_its_fault(scene: Scene) -> None:
     assert scene.firing() == set()
     scene.order("fault")
     scene.wait("the alert", lambda: "GravacNonFiniteSteps" in scene.firing())

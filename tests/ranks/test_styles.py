@@ -1,4 +1,4 @@
-"""The agent inside training as people write it: P3 holds in every style, and compression runs without a hang."""
+"""The agent in the usual styles of training: P3 holds in each, and compression runs without a hang."""
 
 from pathlib import Path
 

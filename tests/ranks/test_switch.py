@@ -1,4 +1,4 @@
-"""Another codec or memory in the middle of a job keeps what is owed, on all ranks at once."""
+"""A switch to another codec or memory in the middle of a job keeps the residual, on all ranks at once."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ STAGES = [
 ]
 
 
-def test_what_is_owed_comes_along(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_a_switch_keeps_the_residual(run_ranks: RunRanks, tmp_path: Path) -> None:
     one, two = run_ranks("switched", 2, stages=STAGES)
     assert one["parameters"] == two["parameters"]
     assert math.isfinite(one["loss"])
@@ -36,7 +36,7 @@ def test_what_is_owed_comes_along(run_ranks: RunRanks, tmp_path: Path) -> None:
     )
 
 
-def test_ranks_that_switch_differently_are_told_and_go_on_as_before(run_ranks: RunRanks) -> None:
+def test_ranks_that_switch_differently_raise_and_continue_unchanged(run_ranks: RunRanks) -> None:
     one, two = run_ranks("switched_differently", 2)
     for result in (one, two):
         different, unknown = result["said"]

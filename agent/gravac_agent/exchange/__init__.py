@@ -1,1 +1,1 @@
-"""The data path of a step: DDP's hook, the exchange thread, encoding, and the agreement between ranks."""
+"""The data path of a step: DDP's hook, the exchange thread, encoding, and agreement between ranks."""

@@ -1,4 +1,4 @@
-"""Agreement outside a step: all ranks can start and have the same settings, on process groups of the agent's own."""
+"""Agreement outside a step: all ranks can start and have the same settings, and the agent's process groups."""
 
 import json
 from collections.abc import Iterator

@@ -55,12 +55,12 @@ def compensate(
     """Add the residual to a gradient, and measure the sum in the same pass where a kernel can.
 
     Args:
-        memory: the error memory. Its draft of this step begins here.
-        bucket: which parameters the gradient is made of.
-        gradient: shape ``(n,)``; not changed.
-        whole: add all of the residual, for a dense step.
-        count: make a histogram of p.
-        sifter: finds candidates for the largest elements, which a codec takes instead of a histogram.
+        memory: The error memory. Its draft of this step begins here.
+        bucket: Which parameters the gradient is made of.
+        gradient: Shape ``(n,)``; not changed.
+        whole: Add all of the residual, for a dense step.
+        count: Make a histogram of p.
+        sifter: Finds candidates for the largest elements, which a codec takes instead of a histogram.
     """
     terms = memory.terms(bucket, gradient, whole=whole)
     if terms is None:
@@ -132,7 +132,7 @@ def is_surveyed(step_of_window: int, window_steps: int) -> bool:
 
     Args:
         step_of_window: 0 to ``window_steps - 1``.
-        window_steps: steps of a window.
+        window_steps: Steps of a window.
     """
     every = max(1, window_steps // SURVEYED_STEPS)
     first = window_steps - every * SURVEYED_STEPS

@@ -78,16 +78,16 @@ class Encoder:
         sees it. May wait for other ranks.
 
         Args:
-            plan: the plan of the step.
-            bucket: which parameters the gradient is made of.
+            plan: The plan of the step.
+            bucket: Which parameters the gradient is made of.
             gradient: DDP's own buffer, shape ``(n,)``, or a sparse gradient. Changed only if the result is
                 ``Uncompressed``.
-            key: seed of the random numbers of this step, bucket and rank.
-            sums: energies and flags of the step, added to.
-            survey: gain curve of the step, added to where it is wanted.
+            key: Seed of the random numbers of this step, bucket and rank.
+            sums: Energies and flags of the step, added to.
+            survey: Gain curve of the step, added to where it is wanted.
 
         Raises:
-            Exception: only what a collective raised.
+            Exception: Only what a collective raised.
         """
         raw = self.passes_through(plan, bucket)
         if gradient.is_sparse:
@@ -104,10 +104,10 @@ class Encoder:
         """Write the mean into DDP's ``buffer``, and what its format cannot hold into the memory.
 
         Args:
-            bucket: which parameters the buffer is made of.
-            transfer: the finished transfer.
+            bucket: Which parameters the buffer is made of.
+            transfer: The finished transfer.
             buffer: DDP's own, shape ``(n,)``.
-            in_place: the buffer itself was all-reduced.
+            in_place: The buffer itself was all-reduced.
 
         Returns:
             False when the mean is not finite although every rank's part was. Only float16 can overflow so; other

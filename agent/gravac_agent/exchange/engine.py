@@ -68,14 +68,14 @@ class Engine:
     nothing of the training thread's.
 
     Args:
-        encoder: encodes and decodes buckets.
-        dense: all-reduces the buckets that are not compressed.
-        metered: the data group, which records how long an aggregation waited inside its rounds.
-        pacer: the emulated link.
-        tick_group: group of the ticks.
-        tick_codec: packs and unpacks ticks.
-        announcement: what this rank announces in each tick.
-        seed: seed of all random numbers.
+        encoder: Encodes and decodes buckets.
+        dense: All-reduces the buckets that are not compressed.
+        metered: The data group, which records how long an aggregation waited inside its rounds.
+        pacer: The emulated link.
+        tick_group: Group of the ticks.
+        tick_codec: Packs and unpacks ticks.
+        announcement: What this rank announces in each tick.
+        seed: Seed of all random numbers.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Engine:
         """Fix the plan of the next step. Call it after ``wait_step`` of the one before.
 
         Args:
-            plan: the plan.
-            number: the step's number, from 0.
-            surveyed: whether to measure the gain curve.
+            plan: The plan.
+            number: The step's number, from 0.
+            surveyed: Whether to measure the gain curve.
         """
         self._step = StepRecord(plan, number, Survey(surveyed))
 
@@ -128,8 +128,8 @@ class Engine:
         """Wait for the end of the step, which is its tick.
 
         Raises:
-            PeerError: a collective failed because a rank is gone.
-            Exception: anything else that a collective raised.
+            PeerError: A collective failed because a rank is gone.
+            Exception: Anything else that a collective raised.
         """
         result = self._results.get()
         if isinstance(result, Exception):

@@ -40,7 +40,7 @@ class FailingBuckets:
         """Count a step. Returns whether all ranks must call ``agree`` now.
 
         Args:
-            failed: whether any rank failed, which all ranks know from the tick.
+            failed: Whether any rank failed, which all ranks know from the tick.
         """
         self._bad_steps = self._bad_steps + 1 if failed else 0
         if self._bad_steps < FAILED_STEPS:

@@ -69,9 +69,9 @@ class Announcement:
     the other for it.
 
     Args:
-        setup: what was agreed on at the start, as text; part of each fingerprint.
-        following: plan of the step after the running one.
-        source: rank 0's reporter; None on the other ranks, whose directive is ignored.
+        setup: What was agreed on at the start, as text; part of each fingerprint.
+        following: Plan of the step after the running one.
+        source: Rank 0's reporter; None on the other ranks, whose directive is ignored.
     """
 
     def __init__(self, setup: str, following: Plan, source: DirectiveSource | None) -> None:
@@ -109,10 +109,10 @@ class TickCodec:
         """Return this rank's vector, float64 of shape ``(size + len(figures),)``.
 
         Args:
-            sums: this rank's sums of the step.
-            directive: rank 0's directive; other ranks send zeros for it.
-            fingerprint: of the next step's plan.
-            figures: the aggregator's numbers, as many on all ranks.
+            sums: This rank's sums of the step.
+            directive: Rank 0's directive; other ranks send zeros for it.
+            fingerprint: Of the next step's plan.
+            figures: The aggregator's numbers, as many on all ranks.
         """
         if self.rank == 0:
             words = (

@@ -1,1 +1,1 @@
-"""Reporting to a controller: the queue of unacknowledged records, HTTP, and starting a controller."""
+"""Reporting windows and getting decisions: in process, or from a controller over HTTP."""

@@ -45,10 +45,10 @@ class Connection:
     is never opened again, since another program may listen there by then.
 
     Args:
-        url: address of the controller, ``http://host:port``.
-        seconds: total deadline of each request. A timeout of each read is not enough: a server that sends a byte now
+        url: Address of the controller, ``http://host:port``.
+        seconds: Total deadline of each request. A timeout of each read is not enough: a server that sends a byte now
             and then would never reach it.
-        token: secret that the controller must know; it is sent with every request after the proof. None: no proof and
+        token: Secret that the controller must know; it is sent with every request after the proof. None: no proof and
             no token.
     """
 

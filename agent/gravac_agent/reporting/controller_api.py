@@ -52,9 +52,9 @@ class DecisionChecker:
     """Checks each decision and the policy state that comes with it, before the ranks follow the decision.
 
     Args:
-        policy: the job's policy. No decision may exceed the largest CF that it can choose.
-        pinned_cf: largest CF (elements in / elements kept) that an operator may pin.
-        latest: decision of the checkpoint that the job continues from; None for a fresh start.
+        policy: The job's policy. No decision may exceed the largest CF that it can choose.
+        pinned_cf: Largest CF (elements in / elements kept) that an operator may pin.
+        latest: Decision of the checkpoint that the job continues from; None for a fresh start.
     """
 
     def __init__(self, policy: Policy, pinned_cf: float, latest: Decision | None = None) -> None:
@@ -76,13 +76,13 @@ class DecisionChecker:
         may be another one.
 
         Args:
-            decision: its epoch may not decrease, and may grow by at most one for each window.
-            policy_state: the policy's state as JSON, which goes into checkpoints.
-            decided: the most windows that can have been decided since the last accepted decision; None where nothing is
+            decision: Its epoch may not decrease, and may grow by at most one for each window.
+            policy_state: The policy's state as JSON, which goes into checkpoints.
+            decided: The most windows that can have been decided since the last accepted decision; None where nothing is
                 known of the job, so that any epoch up to ``MAX_EPOCH`` is valid.
 
         Raises:
-            NoAnswer: the decision is not valid; the message names the field, its value and the bound.
+            NoAnswer: The decision is not valid; the message names the field, its value and the bound.
         """
         if decision.phase == "fallback":
             raise NoAnswer("a decision of phase 'fallback', which only agents enter")

@@ -24,28 +24,28 @@ IDLE_SECONDS = 1.0
 MAX_REFUSALS = 8
 """A record refused this many times in a row (over half a minute) is dropped, so that later ones can be delivered."""
 START_SECONDS = 30.0
-"""Longest time for a controller of the agent's own to start."""
+"""Longest time for the agent's own controller to start."""
 CLOSING_START_SECONDS = 15.0
 """Longest time to start it again at the end, where it died before the last windows were delivered."""
 RECOVERED = "The controller is back: its decision holds again."
 
 
 class HttpReporter:
-    """Delivers records in order, each until it is acknowledged, and restarts a controller of the agent's own that died.
+    """Delivers records in order, each until it is acknowledged, and restarts the agent's own controller when it died.
 
     Anything but a valid answer counts as none: the record stays queued and is sent again after a growing pause. After
     ``fallback_windows`` windows without an answer the directive is dense (promise P5). As soon as the controller has
     answered all windows, the directive is that of its decision again.
 
     Args:
-        spec: the job.
-        process: a controller of the agent's own; None where ``url`` names another one.
-        url: address of a controller that runs already.
-        token: the secret of the controller at ``url``; None where it has none.
-        request_seconds: total deadline of one request.
-        fallback_windows: windows without an answer before all ranks go dense.
-        pinned_cf: largest CF that an operator may pin.
-        lock: held until ``close``.
+        spec: The job.
+        process: The agent's own controller; None where ``url`` names another one.
+        url: Address of a controller that runs already.
+        token: The secret of the controller at ``url``; None where it has none.
+        request_seconds: Total deadline of one request.
+        fallback_windows: Windows without an answer before all ranks go dense.
+        pinned_cf: Largest CF that an operator may pin.
+        lock: Held until ``close``.
     """
 
     def __init__(
@@ -81,9 +81,8 @@ class HttpReporter:
         self._ready = threading.Event()
         self._registered = False
         self._offset: int | None = None  # known after the first registration
-        self._next_reported = (
-            spec.first_window
-        )  # number after the newest reported window, as the trainer counts
+        # Number after the newest reported window, as the trainer counts.
+        self._next_reported = spec.first_window
         self._next_window = 0  # number after the newest window that was decided, as the job counts
         self._refusals = 0  # of the record in flight, in a row
         self._pauses = RetryPauses()
@@ -93,7 +92,7 @@ class HttpReporter:
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
         self._thread.start()
 
-    # -- called by the training ------------------------------------------------------------------------------
+    # -- called by the training -------------------------------------------------------------------------------
 
     def report_window(self, report: WindowReport) -> None:
         with self._lock:
@@ -159,7 +158,7 @@ class HttpReporter:
         if self._job_lock is not None:
             self._job_lock.release()
 
-    # -- the reporter thread -------------------------------------------------------------------------------------------
+    # -- the reporter thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:

@@ -35,7 +35,7 @@ class JobLock:
             None where the folder cannot be written or has no locks; then there is no journal either.
 
         Raises:
-            SetupError: another run has this job's name; the message names it.
+            SetupError: Another run has this job's name; the message names it.
         """
         path = data_dir.absolute() / job / LOCK_NAME
         if path in cls._held:

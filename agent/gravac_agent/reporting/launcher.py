@@ -1,4 +1,4 @@
-"""Starts a controller beside rank 0 as a process of its own, which can die without harm to the training."""
+"""Starts a controller beside rank 0, in its own process, which can die without harm to the training."""
 
 import contextlib
 import json
@@ -27,10 +27,10 @@ class ControllerProcess:
     because its standard input closes.
 
     Args:
-        data_dir: folder of the journals; the controller's log is in it.
-        job: the only job that it serves.
-        port: where it listens; 0: any free port. Where the port is taken, it uses a free one.
-        owner_may_steer: allow the owner to override decisions.
+        data_dir: Folder of the journals; the controller's log is in it.
+        job: The only job that it serves.
+        port: Where it listens; 0: any free port. Where the port is taken, it uses a free one.
+        owner_may_steer: Allow the owner to override decisions.
     """
 
     def __init__(self, data_dir: Path, job: str, port: int, owner_may_steer: bool = False) -> None:
@@ -60,7 +60,7 @@ class ControllerProcess:
             Its address.
 
         Raises:
-            OSError: it did not start within ``seconds``; the message has the last line of its log.
+            OSError: It did not start within ``seconds``; the message has the last line of its log.
         """
         self.stop()
         taken = self.port if self.port and _is_taken(self.port) else 0

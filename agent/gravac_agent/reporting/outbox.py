@@ -109,9 +109,9 @@ class RetryPauses:
         """Record a failure.
 
         Args:
-            reason: for the log, after "no valid answer from the controller".
-            retry_after: least seconds that the controller requested.
-            starting: whether a controller of the agent's own did not start.
+            reason: For the log, after "no valid answer from the controller".
+            retry_after: Least seconds that the controller requested.
+            starting: Whether the agent's own controller did not start.
 
         Returns:
             Seconds to wait before the next attempt.

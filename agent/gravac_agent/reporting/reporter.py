@@ -45,11 +45,11 @@ class Reporter(Protocol):
         """Continue from a checkpoint.
 
         Args:
-            policy_state: the policy's state when it was saved, as JSON.
-            window: number of the next window.
+            policy_state: The policy's state when it was saved, as JSON.
+            window: Number of the next window.
 
         Raises:
-            SetupError: the state is not one of the job's policy; nothing changed.
+            SetupError: The state is not one of the job's policy; nothing changed.
         """
         ...
 
@@ -82,10 +82,10 @@ class LocalReporter:
     on.
 
     Args:
-        spec: the job.
-        data_dir: folder of the journals.
-        policy: the decision rule; None: the registered one of ``spec``.
-        lock: held until ``close``.
+        spec: The job.
+        data_dir: Folder of the journals.
+        policy: The decision rule; None: the registered one of ``spec``.
+        lock: Held until ``close``.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The control path of a window: collect what steps measured, report it, and plan with the answer."""
+"""The end of each step and window: totals, reports, and the plan of the next step."""

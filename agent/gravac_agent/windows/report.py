@@ -41,14 +41,14 @@ def build_report(
     """Return rank 0's report of a window with at least one step.
 
     Args:
-        window: rank 0's totals; its energies are over ranks already.
-        ranks: every rank's totals.
-        gains: smoothed gain by CF.
-        curve: gain curve over ranks.
-        job: the job's name.
-        incarnation: which run of the job this is.
-        listed: how many ranks are listed one by one.
-        steps: the steps that are listed one by one.
+        window: Rank 0's totals; its energies are over ranks already.
+        ranks: Every rank's totals.
+        gains: Smoothed gain by CF.
+        curve: Gain curve over ranks.
+        job: The job's name.
+        incarnation: Which run of the job this is.
+        listed: How many ranks are listed one by one.
+        steps: The steps that are listed one by one.
     """
     plan = window.last_plan
     assert plan is not None
@@ -147,8 +147,8 @@ class StepList:
     """The newest steps of one window, listed one by one (setting ``step_rows``); on rank 0 only.
 
     Args:
-        most: steps to list; 0: none.
-        ranks: ranks of the job, whose payloads have the same size.
+        most: Steps to list; 0: none.
+        ranks: Ranks of the job, whose payloads have the same size.
     """
 
     def __init__(self, most: int, ranks: int) -> None:

@@ -33,21 +33,21 @@ class StepLoop:
     It calls the engine, and the engine never calls it: what the exchange thread needs of it is in ``announcement``.
 
     Args:
-        engine: runs the exchange.
-        announcement: what this rank announces in each tick.
-        group: group of the ticks, for the agent's other collectives.
-        rank: this rank.
-        encoder: the engine's encoder.
-        tracker: smoothed gains, equal on all ranks.
-        plan: plan of the first two steps.
-        window_steps: steps of a window.
-        settle_steps: steps after a change of CF whose time does not count.
-        reporter: rank 0's; None on the other ranks.
-        job: the job's name.
-        incarnation: which run of the job this is.
-        stability_warning: returns why the error memory may grow without limit at a CF, if it may.
-        rank_rows: ranks that a report lists one by one.
-        step_rows: steps that a report lists one by one.
+        engine: Runs the exchange.
+        announcement: What this rank announces in each tick.
+        group: Group of the ticks, for the agent's other collectives.
+        rank: This rank.
+        encoder: The engine's encoder.
+        tracker: Smoothed gains, equal on all ranks.
+        plan: Plan of the first two steps.
+        window_steps: Steps of a window.
+        settle_steps: Steps after a change of CF whose time does not count.
+        reporter: Rank 0's; None on the other ranks.
+        job: The job's name.
+        incarnation: Which run of the job this is.
+        stability_warning: Returns why the error memory may grow without limit at a CF, if it may.
+        rank_rows: Ranks that a report lists one by one.
+        step_rows: Steps that a report lists one by one.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class StepLoop:
             True when the step counts, False when a rank had a non-finite gradient.
 
         Raises:
-            AgreementError: the ranks do not agree on the next plan; raised on all of them.
-            PeerError: a collective failed because a rank is gone.
-            Exception: anything else that a collective raised.
+            AgreementError: The ranks do not agree on the next plan; raised on all of them.
+            PeerError: A collective failed because a rank is gone.
+            Exception: Anything else that a collective raised.
         """
         result = self._engine.wait_step()
         tick, sums = result.tick, result.tick.sums
@@ -180,7 +180,7 @@ class StepLoop:
         The ranks' totals are gathered on the exchange thread, before any bucket of the new step.
 
         Args:
-            samples: samples of the window on this rank.
+            samples: Samples of the window on this rank.
         """
         for sentence in self._encoder.aggregator.notes():
             self._note("note", sentence, logging.INFO)
@@ -254,7 +254,7 @@ class StepLoop:
         """Drop all measured gains, because the meaning of what is sent changed. So the next step is dense.
 
         Args:
-            why: sentence for log and journal.
+            why: Sentence for log and journal.
         """
         self.tracker.averages.clear()
         self._checked_cfs = {1.0}

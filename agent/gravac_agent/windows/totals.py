@@ -78,12 +78,12 @@ class WindowTotals:
         """Add a finished step.
 
         Args:
-            plan: its plan.
-            sums: energies and flags, over ranks.
-            times: its wall time on this rank.
-            dense: bytes that plain DDP would have sent from this rank.
-            payload: bytes that this rank sent.
-            settled: whether the CF is old enough for the step's time to count.
+            plan: Its plan.
+            sums: Energies and flags, over ranks.
+            times: Its wall time on this rank.
+            dense: Bytes that plain DDP would have sent from this rank.
+            payload: Bytes that this rank sent.
+            settled: Whether the CF is old enough for the step's time to count.
         """
         own = self.own
         own.steps += 1
@@ -129,8 +129,8 @@ class WindowTotals:
         """Return the gain curve of all ranks; None when no step was surveyed.
 
         Args:
-            vectors: every rank's ``vector``.
-            own: the codec sends exactly the largest elements, so that the curve is its own.
+            vectors: Every rank's ``vector``.
+            own: The codec sends exactly the largest elements, so that the curve is its own.
         """
         if self.curve is None:
             return None

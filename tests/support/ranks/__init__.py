@@ -1,1 +1,1 @@
-"""What tests of ranks share."""
+"""Helpers of the tests of ranks."""

@@ -1,4 +1,4 @@
-"""Real ranks: each is a process with its own gloo, started for one test and gone with it."""
+"""Runs real ranks: each is a process with its own gloo, started for one test and ended with it."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ RunEach = Callable[..., list[tuple[dict[str, Any], list[dict[str, Any]]]]]
 
 
 def free_port() -> int:
-    """A port that stays free: none that the system gives to others, nor one that tests beside us choose."""
+    """Return a port that stays free: the system gives it to no other program, and parallel tests choose others."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
         port = random.randrange(10_000, 12_000) + 2_000 * (worker % 10)
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @functools.cache
 def zygotes() -> tuple[Zygote, Zygote]:
-    """Rank 0 comes from one and the others from the other: as in real life, they do not order sets alike."""
+    """Return two zygotes, for rank 0 and for the others, so that ranks order sets differently, as real ones do."""
     modules = [
         "torch._dynamo",
         "torch.distributed",
@@ -52,7 +52,7 @@ def run_ranks(
     kernels: str = "auto",
     **arguments: Any,
 ) -> list[dict[str, Any]]:
-    """Run that function of ``scenarios`` on every rank; returns what each returned.
+    """Run a function of ``scenarios`` on every rank, and return what each returned.
 
     A rank that fails, or a run longer than ``seconds``, raises AssertionError with the ranks' output.
     """
@@ -62,7 +62,7 @@ def run_ranks(
         WORLD_SIZE=str(world),
         OMP_NUM_THREADS="1",
         GRAVAC_KERNELS=kernels,
-        GRAVAC_COLLECTIVE="gather",  # what is measured differs from run to run
+        GRAVAC_COLLECTIVE="gather",  # a measured network differs from run to run
     )
     arguments = {"folder": str(tmp_path), **arguments}
     processes: list[Forked] = []
@@ -83,7 +83,7 @@ def run_ranks(
         codes = [process.wait(max(0.1, until - time.monotonic())) for process in processes]
     except subprocess.TimeoutExpired:
         raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
-    finally:  # those that were started, too, when a later one could not be
+    finally:  # also those that were started before one that failed to start
         for process in processes:
             process.kill()
             process.wait()
@@ -95,7 +95,7 @@ def run_ranks(
 def run_each(
     tmp_path: Path, scenario: str, world: int, cases: list[dict[str, Any]], seconds: float = 280
 ) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """``run_ranks`` for each set of arguments, in one set of processes: every case with what its ranks returned."""
+    """Run each set of arguments in one set of processes. Returns each case with the results of its ranks."""
     results: list[Any] = run_ranks(tmp_path, "each_of", world, seconds, which=scenario, cases=cases)
     return [(case, [result[number] for result in results]) for number, case in enumerate(cases)]
 

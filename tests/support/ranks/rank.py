@@ -1,4 +1,4 @@
-"""One rank of a distributed test, in a process of its own."""
+"""One rank of a distributed test, in its own process."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from tests.support.ranks import scenarios
 
 
 def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
-    """Run that function of ``scenarios``; what it returns goes to the JSON file ``result``."""
+    """Run a function of ``scenarios`` and write what it returns to the JSON file ``result``."""
     code = 1
     try:
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""A job without the agent, gloo or DDP: the same steps in one process, straight from the mathematics."""
+"""Simulates a job without the agent, gloo or DDP: the same steps in one process, from the formulas alone."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,7 +29,7 @@ def simulate(
     rate: float,
     measured: float | None = None,
 ) -> list[Tensor]:
-    """Parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``.
+    """Return the parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``.
 
     ``measured``: CF at which dense steps are compressed too, as the agent does, for codecs that learn from it.
     """

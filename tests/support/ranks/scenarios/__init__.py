@@ -1,4 +1,4 @@
-"""What the ranks of the distributed tests do. Every function runs on each rank and returns what the test compares."""
+"""What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
 from tests.support.ranks.scenarios.exactness import (
     conserved,

@@ -1,4 +1,4 @@
-"""What is sent is neither lost nor doubled, and dense is plain DDP."""
+"""Gradients are neither lost nor doubled, and dense is plain DDP."""
 
 import os
 import random
@@ -211,7 +211,7 @@ def conserved(
 
 
 def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0) -> dict[str, Any]:
-    """The gain as the agent smooths it beside the same worked out here: of p = gradient + residual, over all ranks.
+    """The gain as the agent smooths it beside the same computed here: of p = gradient + residual, over all ranks.
 
     Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy.
     """
@@ -277,6 +277,6 @@ def many_steps(
 
 
 def hashed(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """How this process hashes text, and whose child it is."""
+    """Return how this process hashes text, and its parent."""
     dist.barrier()  # rank 0 keeps the store that the others need while they start
     return {"hash": hash("gradient"), "parent": os.getppid()}

@@ -1,4 +1,4 @@
-"""Ranks that disagree, codecs that fail, a rank that goes wrong."""
+"""Ranks that disagree, codecs that fail, a rank that raises."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ from tests.support.ranks.scenarios.model import fingerprint, train, wrapped
 
 
 def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Rank 1 is made to plan another CF: both ranks must learn of it before a collective of another shape."""
+    """Rank 1 is made to plan another CF: both ranks must find out before a collective of another shape."""
     module = wrapped(buckets=8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     issued: list[float] = []
@@ -54,7 +54,7 @@ def settings_differ(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Compression raises on one rank at one step: no lone fallback, nothing lost, ranks stay equal."""
+    """Compression raises on one rank at one step: no rank falls back alone, nothing is lost, ranks stay equal."""
     module = wrapped(buckets=8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
@@ -78,7 +78,7 @@ def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def one_fails(rank: int, world: int, folder: str) -> None:
-    """Rank 1 fails; rank 0 would wait for it for long."""
+    """Rank 1 raises; rank 0 would wait for it for a long time."""
     if rank == 1:
         raise RuntimeError("deliberate")
     time.sleep(60)

@@ -15,7 +15,7 @@ from tests.support.ranks.simulation import simulate
 
 
 def unstable_memory(rank: int, world: int, folder: str, memory: str) -> dict[str, Any]:
-    """A memory that cannot hold what the codec leaves out, by proven bounds: the agent says so in the journal."""
+    """A memory that cannot hold what the codec leaves out, by proven bounds: the agent reports it in the journal."""
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     options: dict[str, Any] = {"policy": "static:cf=10", "memory": memory, "compressor": "randomk"}
@@ -73,7 +73,7 @@ def _one_codec(rank: int, world: int, folder: str, name: str, buckets: int) -> d
 
 
 def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str, Any]:
-    """What a hard threshold sends and leaves in each compressed step, over buckets whose layers differ in magnitude."""
+    """What a hard threshold sends and leaves out in each step, over buckets whose layers differ in magnitude."""
     torch.manual_seed(0)
     layers = [(torch.nn.Linear(64, 64), torch.nn.Tanh()) for _ in range(6)]
     model = torch.nn.Sequential(*(part for layer in layers for part in layer), torch.nn.Linear(64, 10))
@@ -108,7 +108,7 @@ def thresholds(rank: int, world: int, folder: str, compressor: str) -> dict[str,
 
 
 def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -> dict[str, Any]:
-    """Codec and memory changed every few steps: what is owed before and after each change, and a run to the end."""
+    """Codec and memory change every few steps: the residual before and after each change, and a run to the end."""
     module = wrapped(buckets=6)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     moved, owed, cfs = [], [], []
@@ -128,7 +128,7 @@ def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -
 
 
 def switched_differently(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Ranks told to switch to different codecs; then to one that there is not."""
+    """Ranks that switch to different codecs; then to an unknown one."""
     module = wrapped()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     said = []
@@ -144,7 +144,7 @@ def switched_differently(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def momentum_in_the_memory(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """The optimiser's momentum against the memory's, without compression; then DGC as a whole."""
+    """The optimizer's momentum against the memory's, without compression; then DGC as a whole."""
 
     def trained(momentum: float, **options: Any) -> tuple[list[torch.Tensor], float]:
         module = wrapped(buckets=6)

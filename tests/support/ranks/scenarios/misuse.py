@@ -1,4 +1,4 @@
-"""What may go wrong on one rank alone, uneven inputs, compiled modules, several optimizers."""
+"""Errors on one rank alone, uneven inputs, compiled modules, several optimizers."""
 
 import copy
 import json
@@ -60,7 +60,7 @@ def _samples(trace: Path) -> list[int]:
 
 
 def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]:
-    """The setup fails on rank 1, or on rank 0 where only that one can: every rank is to hear of it at once."""
+    """The setup fails on rank 1, or on rank 0 where only that can fail: every rank must raise at once."""
     module, other = wrapped(buckets=4), net()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options: dict[str, Any] = {"controller": None, "policy": "static:cf=4", "agreement_seconds": 60}

@@ -104,7 +104,7 @@ def controller_dies(
 
 
 def controller_missing(rank: int, world: int, folder: str, url: str, steps: int) -> dict[str, Any]:
-    """The controller's address answers nobody: training goes on dense."""
+    """No controller answers at the address: training goes on dense."""
     module = wrapped(buckets=8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options: dict[str, Any] = {
@@ -156,7 +156,7 @@ def monitored(rank: int, world: int, folder: str, url: str, job: str) -> dict[st
 
 
 def same_job_twice(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """A trainer started again under the same job name, each time with a controller of its own."""
+    """A trainer that is restarted under the same job name, each time with its own controller."""
     epochs = []
     for _ in range(2):
         module = wrapped(buckets=4)
@@ -222,7 +222,7 @@ def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
 def steered(
     rank: int, world: int, folder: str, token: str, orders: dict[str, dict[str, Any]], steps: int
 ) -> dict[str, Any]:
-    """A job whose own controller is given ``orders`` (by step) over HTTP; what each step sent, and its epoch."""
+    """A job whose own controller gets ``orders`` (by step) over HTTP; returns what each step sent, and its epoch."""
     os.environ["GRAVAC_CONTROLLER_CONTROL_TOKEN"] = token
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)

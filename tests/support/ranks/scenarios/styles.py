@@ -102,7 +102,7 @@ def overflow_under_amp(rank: int, world: int, folder: str) -> dict[str, Any]:
 
 
 def two_groups(rank: int, world: int, folder: str) -> dict[str, Any]:
-    """Data parallelism inside groups of two: an agent in each, with settings of its own."""
+    """Data parallelism inside groups of two: an agent in each, with its own settings."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine = rank // 2
     module = DistributedDataParallel(net(seed=mine), process_group=groups[mine], bucket_cap_mb=0.01)
