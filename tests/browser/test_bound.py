@@ -15,7 +15,7 @@ TILE = "[data-fact=bound]"
 
 
 def level(recorded: RecordedJob, mean_sq: float) -> LevelSums:
-    """The recorded's next level as if its steps were plainly dense. ``mean_sq``: of a step, whose ranks sum to 2."""
+    """The job's next level as if its steps were plainly dense. ``mean_sq``: of a step, whose ranks sum to 2."""
     (found,) = recorded.report().levels
     steps = recorded.window_steps
     means = {"mean_steps": steps, "mean_sq": mean_sq * steps, "mean_gradient_sq": 2.0 * steps}
@@ -37,7 +37,7 @@ def test_the_last_measured_bound_stays_beside_the_batch(shared: Controller, open
     assert tile(tab) == ("≈ 1,200", "samples (your global batch: 64), measured in window 1")
     help_text = tab.page.locator(TILE).get_attribute("title")
     assert help_text is not None
-    for words in ("beyond it, larger batches stop paying", "adding workers pays", "cheaper steps pay"):
+    for words in ("Beyond it, larger batches stop paying off", "add workers", "make steps cheaper"):
         assert words in help_text
     assert tab.page.locator(f"{TILE} .sr").text_content() == help_text, "for those who have no pointer"
     # A fallback measures again: 2 ranks of 32 samples, |G|² = 0.5, S = 16 samples.

@@ -179,5 +179,5 @@ def test_downloads(recorded: RecordedJob, controller: Controller, open_page: Ope
     rows = list(csv.DictReader(table.value.path().read_text().splitlines()))
     assert [int(row["window"]) for row in rows] == list(range(recorded.window))
     windows = controller.ask("GET", "/v1/jobs/demo/windows?limit=1000").json["items"]
-    assert [float(row["gain"]) for row in rows] == [address["gain"] for address in windows]
+    assert [float(row["gain"]) for row in rows] == [view["gain"] for view in windows]
     assert f"curl -sS '{controller.url}/v1/jobs/demo/trace'" in tab.text("#curl")

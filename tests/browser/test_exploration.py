@@ -73,7 +73,9 @@ def test_what_was_tried_is_marked_on_the_curve(controller: Controller, open_page
 def test_without_a_curve_it_says_so(controller: Controller, open_page: OpenPage) -> None:
     RecordedJob(Http(controller), job="uncharted").play(4)
     tab = opened(open_page, controller, "uncharted")
-    assert tab.text("#curve > p").startswith("No curve: only codecs that choose by magnitude")
+    assert tab.text("#curve > p").startswith(
+        "No curve: it can be measured only for codecs that select by magnitude"
+    )
     assert tab.page.locator("#curve canvas").count() == 1, "what was measured is drawn all the same"
 
 

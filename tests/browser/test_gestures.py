@@ -12,13 +12,13 @@ pytestmark = pytest.mark.browser
 
 
 def span(tab: Tab) -> tuple[float, float]:
-    """The steps in address, by the address."""
+    """The steps in view, by the address."""
     shown = address(tab)
     return float(shown["from"][0]), float(shown["to"][0])
 
 
 def changed(tab: Tab, before: tuple[float, float]) -> tuple[float, float]:
-    tab.until(lambda: span(tab) != before, f"another address than {before}")
+    tab.until(lambda: span(tab) != before, f"another view than {before}")
     return span(tab)
 
 

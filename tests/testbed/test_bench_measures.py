@@ -138,10 +138,10 @@ def test_a_row_is_medians_of_pairs() -> None:
     ("does", "expected"),
     [
         ("echo 'no memory left' >&2; exit 3", "measuring failed with code 3: no memory left"),
-        ("kill -9 $$", "was ended by signal 9, as where memory runs out: try a smaller --n"),
+        ("kill -9 $$", "was ended by signal 9, as when memory runs out: try a smaller --n"),
     ],
 )
-def test_a_program_that_fails_is_told_with_its_last_words(
+def test_a_failing_program_is_reported_with_its_last_lines(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, expected: str
 ) -> None:
     script = tmp_path / "python"
@@ -163,12 +163,12 @@ def test_a_program_that_fails_is_told_with_its_last_words(
         (["encode", "--pairs", "2"], "--pairs"),
         (
             ["multilevel", "--levels", "100", "10"],
-            "100 and 10: give the weaker CF, which is the smaller, first",
+            "100 and 10: give the weaker (smaller) CF first",
         ),
         (["multilevel", "--levels", "0.5", "10"], "--levels"),
         (["wire", "--codec", "nosuch"], "nosuch"),
         (["wire", "--cf", "0"], "--cf"),
-        (["wire", "--link", "none"], "bytes take no time on a link without a rate"),
+        (["wire", "--link", "none"], "a link without a rate takes no time"),
         (["wire", "--link", "fast"], "write for example 100mbit"),
         (["hook", "--ranks", "1"], "--ranks"),
         (["collective", "--link", "slow"], "write for example 100mbit"),
