@@ -15,7 +15,8 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
-from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.ext.napoleon import Config
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util import logging
 
 from tools.site import commands, public_api, routes
@@ -50,8 +51,9 @@ def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, l
 
     Napoleon itself takes the text before a colon in a property's first line for a type.
     """
-    kind = "method" if what in ("attribute", "data", "property") else what
-    lines[:] = GoogleDocstring(list(lines), Config(), app, kind, name, thing, options).lines()
+    kind: Any = "method" if what in ("attribute", "data", "property") else what
+    settings: Any = Config()
+    lines[:] = GoogleDocstring(list(lines), settings, app, kind, name, thing, options).lines()
 
 
 def resolve(

@@ -92,7 +92,7 @@ class DirectWindows:
             route
             for router in routers
             for route in router.routes
-            if isinstance(route, APIRoute) and route.path == WINDOWS and "POST" in route.methods
+            if isinstance(route, APIRoute) and route.path == WINDOWS and "POST" in (route.methods or ())
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
