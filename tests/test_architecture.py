@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 BASES = [ROOT, ROOT / "gravac", ROOT / "agent" / "gravac_agent", ROOT / "controller" / "gravac_controller"]
 PLACE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
-PAGES = [page for page in ("ARCHITECTURE.md", "ARCHITECTURE-life.md") if (ROOT / page).exists()]
+PAGES = ["ARCHITECTURE.md"]
 
 
 def places(page: str) -> list[tuple[str, str]]:
