@@ -12,7 +12,7 @@ LONG = ("long", "distributed", "browser")
 """Marks of tests that begin first, so that no worker is left with one at the end."""
 OURS = "GRAVAC_"
 CHOSEN = ("GRAVAC_KERNELS",)
-"""Whoever sets it wants the tests to see it."""
+"""Settings that reach the tests when the caller sets them."""
 OUTPUT = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 

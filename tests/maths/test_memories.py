@@ -64,7 +64,7 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
     came = {name: torch.zeros(n) for name, n in SIZES.items()}
     went = {name: torch.zeros(n) for name, n in SIZES.items()}
     for number, (cf, two, keep) in enumerate(plan):
-        owed_before = memory.state_dict()
+        before = memory.state_dict()
         grads = gradients(number)
         sent = step(memory, TWO if two else ONE, grads, cf, keep)
         if keep:
@@ -73,8 +73,8 @@ def test_nothing_is_lost_whatever_the_cf_the_buckets_and_the_skipped_steps(
                 went[name] += sent[name]
         else:
             after = memory.state_dict()
-            assert {n for n, t in after.items() if t.any()} == {n for n, t in owed_before.items() if t.any()}
-            assert all(torch.equal(after[n], owed_before[n]) for n in after if n in owed_before)
+            assert {n for n, t in after.items() if t.any()} == {n for n, t in before.items() if t.any()}
+            assert all(torch.equal(after[n], before[n]) for n in after if n in before)
     residual = memory.state_dict()
     for name in SIZES:
         assert torch.equal(went[name] + residual.get(name, torch.zeros(SIZES[name])), came[name])

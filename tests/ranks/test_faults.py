@@ -40,7 +40,7 @@ def test_sent_plus_residual_is_the_gradient(run_each: RunEach) -> None:
         for result in results:
             assert (result["lost"] > 1000 * result["worst"]) == ("clip" in case), case
             assert result["worst"] < 2e-5, case
-            assert result["largest_owed"] > 100 * result["worst"], case  # there really is a residual
+            assert result["largest_residual"] > 100 * result["worst"], case  # there really is a residual
             assert result["flushed"] < 2e-6, case
 
 
@@ -59,7 +59,7 @@ def test_different_settings_are_named(run_ranks: RunRanks) -> None:
 def test_a_codec_that_fails_on_one_rank_costs_one_rank_one_step(run_ranks: RunRanks) -> None:
     one, two = run_ranks("failing_codec", 2)
     assert one["parameters"] == two["parameters"]
-    assert two["owed"] > 0
+    assert two["residuals"] > 0
 
 
 def test_resume_is_exact(run_each: RunEach) -> None:

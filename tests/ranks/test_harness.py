@@ -89,18 +89,18 @@ def test_a_process_that_no_test_waits_for_is_ended(tmp_path: Path) -> None:
     what = {"argv": [], "environment": dict(os.environ), "cwd": str(tmp_path), "script": str(script)}
     body = json.dumps(what).encode()
     control, theirs = socket.socketpair()
-    (output, writing), (status, told) = os.pipe(), os.pipe()
-    os.close(status)  # as whoever gave up does
+    (output, writing), (status, written) = os.pipe(), os.pipe()
+    os.close(status)  # like a caller that gave up
     with theirs:
         number = theirs.fileno()
         zygote = subprocess.Popen([sys.executable, str(ZYGOTE), str(number)], pass_fds=[number])
     try:
         with control, open(output, "rb") as output_of_rank:
             with open(os.devnull, "rb") as null:
-                files = [null.fileno(), writing, writing, told]
+                files = [null.fileno(), writing, writing, written]
                 socket.send_fds(control, [len(body).to_bytes(4, "big")], files)
             os.close(writing)
-            os.close(told)
+            os.close(written)
             control.sendall(body)
             assert first_line(output_of_rank, seconds=30) == b"", "it has ended"
     finally:

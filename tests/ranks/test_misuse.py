@@ -11,7 +11,7 @@ pytestmark = pytest.mark.distributed
 
 UNEVEN = [
     {"counts": [13, 9, 4], "policy": "dense"},
-    {"counts": [4, 13, 9], "policy": "static:cf=10", "told": 16},
+    {"counts": [4, 13, 9], "policy": "static:cf=10", "samples": 16},
     {"counts": [12, 0, 12], "policy": "static:cf=10", "compressor": "powersgd"},
     {"counts": [7, 7, 7], "policy": "static:cf=10"},
 ]

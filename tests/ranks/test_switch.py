@@ -26,7 +26,7 @@ def test_a_switch_keeps_the_residual(run_ranks: RunRanks, tmp_path: Path) -> Non
     assert math.isfinite(one["loss"])
     assert one["cfs"] == [8.0] * len(STAGES)  # after a dense step or two, compressed again
     assert one["moved"] == [0.0] * len(STAGES)
-    assert min(one["owed"]) > 0.0
+    assert min(one["residuals"]) > 0.0
     lines = read_trace(tmp_path / "switched" / "journal.jsonl")
     notes = [line.record.message for line in lines if isinstance(line.record, Event)]
     assert sum("compressor topk+bf16 -> qsgd" in note for note in notes) == 1

@@ -1,6 +1,6 @@
-"""A ``python`` for torchrun, which is told of it by ``PYTHON_EXEC``: its ranks come from zygotes, without imports.
+"""A ``python`` for torchrun, named by ``PYTHON_EXEC``: its ranks come from zygotes, without imports.
 
-``python -m torch.distributed.run …`` starts what PYTHON_EXEC names in place of the interpreter. That is this file: it
+``python -m torch.distributed.run …`` starts what PYTHON_EXEC names instead of the interpreter. That is this file: it
 hands its open files, arguments and surroundings to the tests' process (``WarmPython``), which has them run, and is from
 then on what torchrun sees of the rank: signals go through, the exit code comes back, and the rank ends when it does.
 """

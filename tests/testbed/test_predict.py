@@ -18,7 +18,7 @@ RATES = {"100mbit": 1e8, "50mbit": 5e7, "200mbit": 2e8, "1gbit": 1e9}
 def judged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[float], tuple[int, str]]:
-    """Exit code and what is printed, where steps on links that were not fitted take so many times as long as told."""
+    """Exit code and what is printed, with steps on links outside the fit that many times as slow."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     for name in [name for name in sys.modules if name == "predict" or name.startswith("predict_parts")]:
         monkeypatch.delitem(sys.modules, name)
@@ -52,7 +52,7 @@ def test_what_is_so_passes(judged: Callable[[float], tuple[int, str]]) -> None:
     code, output = judged(1.0)
     assert code == 0, output
     assert "best CF right, or within 5% of the best T_comp: 3 of 3" in output
-    assert "18 of 18 within the range told" in output
+    assert "18 of 18 within the prediction interval" in output
 
 
 def test_steps_that_take_longer_than_told_do_not(judged: Callable[[float], tuple[int, str]]) -> None:

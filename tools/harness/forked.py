@@ -129,10 +129,10 @@ class Zygote:
 
             files = [theirs("stdin", stdin, "rb"), theirs("stdout", stdout, "wb")]
             files.append(files[1] if stderr == subprocess.STDOUT else theirs("stderr", stderr, "wb"))
-            status, told = os.pipe()
-            after.callback(os.close, told)
+            status, written = os.pipe()
+            after.callback(os.close, written)
             with self._asking:
-                socket.send_fds(self._control, [len(body).to_bytes(4, "big")], [*files, told])
+                socket.send_fds(self._control, [len(body).to_bytes(4, "big")], [*files, written])
                 self._control.sendall(body)
         return Forked(status, ours.get("stdin"), ours.get("stdout"))
 

@@ -2,7 +2,7 @@
 
 ``python zygote.py SOCKET MODULE…``: imports the modules, then starts a process for each request that comes over the
 socket whose number it is given, until that closes. A request: the length in four bytes, with four open files (standard
-input, output, error, and one that is told the process id and in the end the exit code), then JSON: ``argv``,
+input, output, error, and one that receives the process id and, at the end, the exit code), then JSON: ``argv``,
 ``environment``, ``cwd`` and one of ``module``, to be run as ``python -m`` does, ``script``, the path of a file, or
 ``function`` (``module:name``) with its ``arguments``.
 
@@ -42,17 +42,17 @@ def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
         body = b""
         while len(body) < wanted:
             piece = stream.read(wanted - len(body))
-            if not piece:  # whoever asked has gone in the middle of it
+            if not piece:  # the caller ended in the middle of it
                 return None
             body += piece
     return json.loads(body), files
 
 
-def tell(file: int, number: int) -> bool:
-    """Whether there was somebody to be told."""
+def report(file: int, number: int) -> bool:
+    """Write a number, and return whether anyone reads it."""
     try:
         os.write(file, f"{number}\n".encode())
-    except OSError:  # whoever asked has gone
+    except OSError:  # the caller has ended
         return False
     return True
 
@@ -63,7 +63,7 @@ def serve(control: socket.socket) -> Request | None:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: dict[int, int] = {}  # process id: the file that is told how it ends
+    children: dict[int, int] = {}  # process id: the file that receives its exit code
     while True:
         ready, _, _ = select.select([control.fileno(), woken], [], [])
         if woken in ready:
@@ -72,13 +72,13 @@ def serve(control: socket.socket) -> Request | None:
                 done, status = os.waitpid(child, os.WNOHANG)
                 if done:
                     file = children.pop(child)
-                    tell(file, os.waitstatus_to_exitcode(status))
+                    report(file, os.waitstatus_to_exitcode(status))
                     os.close(file)
         if control.fileno() in ready:
             received = receive(control)
             if received is None:
                 return None
-            request, (*standard, told) = received
+            request, (*standard, status) = received
             child = os.fork()
             if child == 0:
                 signal.set_wakeup_fd(-1)
@@ -86,12 +86,12 @@ def serve(control: socket.socket) -> Request | None:
                 control.close()
                 for number, file in enumerate(standard):
                     os.dup2(file, number)
-                for file in (*standard, told, woken, wake, *children.values()):
+                for file in (*standard, status, woken, wake, *children.values()):
                     os.close(file)
                 return request
-            if not tell(told, child):
+            if not report(status, child):
                 os.kill(child, signal.SIGKILL)  # nobody else would end it
-            children[child] = told
+            children[child] = status
             for file in standard:
                 os.close(file)
 

@@ -80,7 +80,7 @@ class Totals(Record):
 
 
 class WindowView(Record):
-    """One window as reported, and figures derived from it (formulas: ``gravac.signals.derived``)."""
+    """One window as reported, and figures derived from it (formulas: ``gravac.signals.figures``)."""
 
     time: float
     report: WindowReport

@@ -46,7 +46,7 @@ def module(name: str) -> Any:
 
 def alike(function: Callable[[Callable[[Tensor], Tensor]], T]) -> T:
     """The result in plain torch, equal to the bit to that of Triton's kernels. ``function`` is given what brings its
-    tensors (copies of them) to where it shall work."""
+    tensors (copies of them) to the device of the test."""
     mine = triton(function)
     with on("reference"):
         theirs = function(Tensor.clone)

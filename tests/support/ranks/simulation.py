@@ -55,7 +55,7 @@ def _rank(
     rate: float,
     measured: float | None,
 ) -> list[Tensor]:
-    communicator, owed = aggregator.communicator, build_memory(memory)
+    communicator, residuals = aggregator.communicator, build_memory(memory)
     parameters = dict(module.named_parameters())
     for step, (cf, layout) in enumerate(zip(cfs, layouts, strict=True)):
         x, y = batch(communicator.rank, step)
@@ -67,7 +67,7 @@ def _rank(
                 number, tuple(names), tuple(p.numel() for p in ours), tuple(tuple(p.shape) for p in ours)
             )
             flat = torch.cat([p.grad.flatten() for p in ours if p.grad is not None])
-            p = owed.compensate(bucket, flat, whole=cf == 1.0)
+            p = residuals.compensate(bucket, flat, whole=cf == 1.0)
             mean = torch.empty_like(flat)
             key = Key(0, step, number, communicator.rank)
             if cf == 1.0:
@@ -75,17 +75,17 @@ def _rank(
                     aggregator.prepare(bucket, p, (measured,), key, flat.dtype)
                 total = p * (1.0 / communicator.size)
                 communicator.sum(total).wait()
-                owed.update(bucket, Dense(), None)
+                residuals.update(bucket, Dense(), None)
                 mean.copy_(total)
             else:
                 flight = aggregator.prepare(bucket, p, (cf,), key, flat.dtype).send(cf)
                 flight.work.wait()
-                owed.update(bucket, flight.codec, flight.payload)
+                residuals.update(bucket, flight.codec, flight.payload)
                 flight.mean_into(mean)
             for one, piece in zip(ours, mean.split(list(bucket.numels)), strict=True):
                 one.grad = piece.view_as(one)
         aggregator.learn_together()
-        owed.commit()
+        residuals.commit()
         aggregator.commit()
         with torch.no_grad():
             for one in parameters.values():

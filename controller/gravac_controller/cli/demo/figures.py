@@ -39,7 +39,7 @@ class Figures:
 
 
 def collect(path: Path) -> Figures:
-    """Read a job's journal. Raises gravac.traces.trace.TraceError when it cannot be read or has no job."""
+    """Read a job's journal. Raises gravac.traces.TraceError when it cannot be read or has no job."""
     job: JobSpec | None = None
     windows: list[WindowReport] = []
     decisions: list[Decision] = []

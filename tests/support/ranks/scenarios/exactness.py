@@ -187,16 +187,16 @@ def conserved(
                     total += p.grad.double() / world
             train(module, optimizer, rank, range(step, step + 1), cut_off)
         assert agent._parts is not None
-        owed = agent._parts.memory.state_dict()
+        residuals = agent._parts.memory.state_dict()
         worst = share = lost = 0.0
         for name, p, begun, total, gone in zip(names, module.parameters(), start, expected, cut, strict=True):
-            residual = owed[name].double().view_as(p)
+            residual = residuals[name].double().view_as(p)
             dist.all_reduce(residual)
             applied = begun - p.detach().double()
             worst = max(worst, float((applied + residual / world + gone - total).abs().max()))
             lost = max(lost, float(gone.abs().max()))
             share = max(share, float((residual / world).abs().max()))
-    # After the agent closed, the first plain backward hands out what is owed.
+    # After the agent closed, the first plain backward sends the residual.
     before = [p.detach().double().clone() for p in module.parameters()]
     optimizer.zero_grad()
     x, _ = batch(rank, steps)
@@ -204,10 +204,10 @@ def conserved(
     optimizer.step()
     flushed = 0.0
     for name, p, begun in zip(names, module.parameters(), before, strict=True):
-        residual = owed[name].double().view_as(p)
+        residual = residuals[name].double().view_as(p)
         dist.all_reduce(residual)
         flushed = max(flushed, float((begun - p.detach().double() - residual / world).abs().max()))
-    return {"worst": worst, "largest_owed": share, "flushed": flushed, "lost": lost}
+    return {"worst": worst, "largest_residual": share, "flushed": flushed, "lost": lost}
 
 
 def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0) -> dict[str, Any]:

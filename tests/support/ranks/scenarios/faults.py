@@ -73,8 +73,8 @@ def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
         for step in range(20):
             armed["now"] = step == 10 and rank == 1
             train(module, optimizer, rank, range(step, step + 1))
-        owed = sum(float(t.abs().sum()) for t in parts.memory.state_dict().values())
-    return {"parameters": fingerprint(module), "owed": owed}
+        residuals = sum(float(t.abs().sum()) for t in parts.memory.state_dict().values())
+    return {"parameters": fingerprint(module), "residuals": residuals}
 
 
 def one_fails(rank: int, world: int, folder: str) -> None:

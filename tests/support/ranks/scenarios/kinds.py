@@ -65,17 +65,17 @@ def narrow(
                 digests.append(float(p.grad.double().abs().sum()))
             optimizer.step()
             optimizer.zero_grad()
-        owed, skipped = agent.state_dict()["residual"], parts.loop.nonfinite_steps
+        residuals, skipped = agent.state_dict()["residual"], parts.loop.nonfinite_steps
         buckets, trace = len(agent._session.layout), agent.trace_path
         worst = 0.0
         for name, total, gone in zip(names, came, went, strict=True):
-            mean = owed.get(name, torch.zeros(gone.numel())).double().view_as(gone)
+            mean = residuals.get(name, torch.zeros(gone.numel())).double().view_as(gone)
             dist.all_reduce(mean)
             worst = max(worst, float((total - gone - mean / world).abs().max()) / (size * steps))
     notes = trace is not None and sum(
         "leaves torch.float16" in line for line in trace.read_text().splitlines()
     )
-    # After the agent closed, the first plain backward hands out what is owed, as far as it fits.
+    # After the agent closed, the first plain backward sends the residual, as far as it fits.
     module([torch.zeros_like(p) for p in module.parameters()]).backward()
     finite &= all(bool(torch.isfinite(p.grad).all()) for p in module.parameters() if p.grad is not None)
     return {
@@ -217,7 +217,7 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
             sent.append(parts.loop.payload_bytes - before)
             before = parts.loop.payload_bytes
         failed, names = parts.loop.failed_steps, agent._session.layout[0].names
-        owed = agent.state_dict()["residual"]
+        residuals = agent.state_dict()["residual"]
         buckets, trace = len(agent._session.layout), agent.trace_path
         agent.switch(compressor="topk")  # another codec is tried again
         train(module, optimizer, rank, range(14, 19))
@@ -229,8 +229,8 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {
         "parameters": fingerprint(module),
         "failed": failed,
-        "owed": [name in owed for name in names],
-        "others_owed": sum(name in owed for name in others),
+        "residuals": [name in residuals for name in names],
+        "others_residuals": sum(name in residuals for name in others),
         "sent": sent,
         "late": late,
         "buckets": buckets,

@@ -111,7 +111,7 @@ def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -
     """Codec and memory change every few steps: the residual before and after each change, and a run to the end."""
     module = wrapped(buckets=6)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-    moved, owed, cfs = [], [], []
+    moved, residuals, cfs = [], [], []
     options: dict[str, Any] = {"policy": "static:cf=8", "job": "switched", "window": 5}
     with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
         assert agent._parts is not None
@@ -121,10 +121,16 @@ def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -
             agent.switch(**stage)
             after = agent._parts.memory.state_dict()
             moved.append(max(float((before[name] - after[name]).abs().max()) for name in before))
-            owed.append(max(float(value.abs().max()) for value in before.values()))
+            residuals.append(max(float(value.abs().max()) for value in before.values()))
             loss = train(module, optimizer, rank, range(6 * number + 6, 6 * number + 12))
             cfs.append(agent.state.cf if agent.state else 0)
-    return {"parameters": fingerprint(module), "loss": loss, "moved": moved, "owed": owed, "cfs": cfs}
+    return {
+        "parameters": fingerprint(module),
+        "loss": loss,
+        "moved": moved,
+        "residuals": residuals,
+        "cfs": cfs,
+    }
 
 
 def switched_differently(rank: int, world: int, folder: str) -> dict[str, Any]:

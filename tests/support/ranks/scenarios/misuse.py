@@ -21,7 +21,7 @@ from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, 
 
 
 def uneven(
-    rank: int, world: int, folder: str, counts: list[int], told: int = 0, **options: Any
+    rank: int, world: int, folder: str, counts: list[int], samples: int = 0, **options: Any
 ) -> dict[str, Any]:
     """Ranks with different numbers of batches in a Join context, twice in a row; plainly and with the agent."""
     found = {}
@@ -40,8 +40,8 @@ def uneven(
             with Agent(
                 module, optimizer, data_dir=folder, controller=None, window=5, agreement_seconds=60, **options
             ) as agent:
-                if told:
-                    agent.log(samples=told)
+                if samples:
+                    agent.log(samples=samples)
                 passes()
                 assert agent._parts is not None
                 loop, trace = agent._parts.loop, agent.trace_path

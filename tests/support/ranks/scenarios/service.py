@@ -140,9 +140,9 @@ def monitored(rank: int, world: int, folder: str, url: str, job: str) -> dict[st
     with Agent(module, optimizer, controller=url, job=job, data_dir=folder, **options) as agent:
         while True:
             orders = [os.path.exists(f"{folder}/{order}") for order in ("stop", "fault")]
-            told = torch.tensor(orders, dtype=torch.int8)
-            dist.broadcast(told, 0)  # all ranks obey at the same step
-            stop, fault = told.tolist()
+            orders_of_rank_0 = torch.tensor(orders, dtype=torch.int8)
+            dist.broadcast(orders_of_rank_0, 0)  # all ranks obey at the same step
+            stop, fault = orders_of_rank_0.tolist()
             if stop:
                 return {"steps": steps, "bad": bad}
             x, y = batch(rank, steps)
