@@ -83,7 +83,7 @@ def test_another_codecs_curve_is_named_top_ks(controller: Controller, open_page:
     recorded = RecordedJob(Http(controller), job="borrowed", curves=True)
     recorded.play(1, curve=recorded.curve().model_copy(update={"own": False}))
     tab = opened(open_page, controller, "borrowed")
-    assert "It is Top-k's: this codec keeps less." in tab.text("#curve > p")
+    assert "It is the curve of Top-k: this codec keeps less." in tab.text("#curve > p")
 
 
 def test_a_decision_opens_with_its_reason_and_evidence(controller: Controller, open_page: OpenPage) -> None:
