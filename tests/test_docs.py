@@ -27,6 +27,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT
 MADE_BY_USERS = (
     "gravac-runs/",
     "gravac/compressors/my",
+    "gravac/compressors/sparse/my",
     "gravac/policies/my",
     "gravac/memories/my",
     "gravac/aggregators/my",

@@ -145,6 +145,6 @@ def test_what_is_missing_is_noted(path: Path) -> None:
 def test_a_path_and_lines_are_redecided_alike(path: Path) -> None:
     assert redecide(path, "static:cf=4") == redecide(read_trace(path), "static:cf=4")
     with pytest.raises(
-        ValueError, match="no policy named 'best'"
+        ValueError, match="policy='best' is unknown"
     ):  # and the file is closed: warnings are errors
         redecide(path, "best")

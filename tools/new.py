@@ -24,7 +24,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Key, kept
+from gravac.compressors.base import Key, kept_count
 from gravac.compressors.sparse.selector import PLAIN, Indexed
 
 
@@ -39,7 +39,7 @@ class {Name}(Indexed):
     traits = replace(PLAIN, nested=False)
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        return torch.arange(kept(x.numel(), cf), device=x.device)
+        return torch.arange(kept_count(x.numel(), cf), device=x.device)
 '''
 
 POLICY = '''"""{Name}: one sentence that says how it decides."""

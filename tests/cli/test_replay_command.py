@@ -143,8 +143,8 @@ def test_the_same_settings_differ_nowhere(trace: Path) -> None:
     ("arguments", "words"),
     [
         (("--set", "epsilon"), "must be written setting=value"),
-        (("--set", "epsilno=1"), "no setting named 'epsilno'"),
-        (("--policy", "best"), "no policy named 'best'"),
+        (("--set", "epsilno=1"), "has no setting 'epsilno'"),
+        (("--policy", "best"), "policy='best' is unknown"),
         (("--policy", "dense", "--check"), "omit --policy and --set"),
     ],
 )
