@@ -33,7 +33,7 @@ autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
 # A build without a network cannot look up what other projects document.
-nitpick_ignore_regex = [("py:.*", r"torch\..*")]
+nitpick_ignore_regex = [("py:.*", r"(torch|pydantic)\..*")]
 
 html_theme = "furo"  # brings its fonts, styles and scripts; nothing is fetched from elsewhere
 html_title = f"gravac {version}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gravac.collectives import Collective
     from gravac.compressors import Compressor, Key, Payload, Traits
     from gravac.memories import Bucket, Memory
-    from gravac.policies import Policy, PolicySettings, PolicyState, Verdict
+    from gravac.policies import ConfiguredPolicy, Policy, PolicySettings, PolicyState, Verdict
     from gravac.protocol import Decision, WindowReport
     from gravac.traces import TraceError, read_trace
     from gravac.traces.redecide import redecide
@@ -77,6 +77,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "Bucket",
     "Collective",
     "Compressor",
+    "ConfiguredPolicy",
     "Key",
     "Memory",
     "Payload",
@@ -123,6 +124,7 @@ _HOMES = {
     "ClosedError": "gravac_agent",
     "Collective": "gravac.collectives",
     "Compressor": "gravac.compressors",
+    "ConfiguredPolicy": "gravac.policies",
     "ControllerError": "gravac_controller.client",
     "Decision": "gravac.protocol",
     "Key": "gravac.compressors",

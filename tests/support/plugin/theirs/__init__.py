@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gravac.compressors.base import Key, kept
+from gravac.compressors.base import Key, kept_count
 from gravac.compressors.sparse.selector import PLAIN, Indexed
 from gravac.memories import ResidualMemory
 from gravac.policies import ConfiguredPolicy, PolicySettings, PolicyState, Verdict
@@ -25,7 +25,7 @@ class Theirs(Indexed):
         self.step = step
 
     def choose(self, x: Tensor, cf: float, key: Key) -> Tensor:
-        k = kept(x.numel(), cf)
+        k = kept_count(x.numel(), cf)
         return torch.arange(k, device=x.device) * min(self.step, x.numel() // k)
 
 
