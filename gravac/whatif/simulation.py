@@ -63,8 +63,8 @@ def simulate(
     """Simulate a run until it has processed ``samples`` and delivered ``useful_samples`` (samples · gain).
 
     Raises:
-        gravac.whatif.GainUnknown: the policy asks for a CF whose gain the trace does not determine.
-        gravac.whatif.UnknownSizes: or one whose payload cannot be predicted.
+        ValueError: ``GainUnknown``, the policy asks for a CF whose gain the trace does not determine.
+            or ``UnknownSizes``, one whose payload cannot be predicted.
     """
     recorded = predictor.recording.spec
     spec = recorded.model_copy(
