@@ -78,9 +78,9 @@ def guarded(app: ASGIApp, services: Services) -> ASGIApp:
 class DirectWindows:
     """ASGI middleware that passes posted windows to the endpoint of their route, without FastAPI's router.
 
-    Nearly all requests of agents are windows. Measured 2026-11-22 with ``load.py posting --seconds 6``, four
-    interleaved pairs on a busy machine: 1.6 ms of the controller's CPU a window with this, 2.2 ms through the router. The
-    route is declared in FastAPI as well, for its documentation and for unusual requests.
+    Nearly all requests of agents are windows. Measured 2026-11-22, ``benchmarks/load.py posting --seconds 6``, four
+    interleaved pairs on a busy machine: 1.6 ms of the controller's CPU a window with this, 2.2 ms through the router.
+    The route is declared in FastAPI as well, for its documentation and for unusual requests.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter], metrics: ServiceMetrics) -> None:
@@ -91,7 +91,7 @@ class DirectWindows:
             route
             for router in routers
             for route in router.routes
-            if isinstance(route, APIRoute) and route.path == WINDOWS and "POST" in route.methods
+            if isinstance(route, APIRoute) and route.path == WINDOWS and "POST" in (route.methods or ())
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
