@@ -96,8 +96,8 @@ def test_the_owner_takes_over_the_sums_it_does_not_send() -> None:
     n, cf = 40, 20.0
     shards = Shards(n, 2, Key(1, 0, 0, 0).shared_seed() & (2**31 - 1))
     rows = torch.arange(shards.rows, dtype=torch.int32)
-    home = [shards.places(rows, owner).tolist() for owner in range(2)]
-    a, b, c, d = home[0][3], home[0][5], home[1][2], home[1][7]
+    owned = [shards.positions(rows, owner).tolist() for owner in range(2)]
+    a, b, c, d = owned[0][3], owned[0][5], owned[1][2], owned[1][7]
     xs = [torch.zeros(n), torch.zeros(n)]
     xs[0][a], xs[0][c] = 5.0, 1.0
     xs[1][b], xs[1][d] = 3.0, 2.0
@@ -204,7 +204,7 @@ def test_every_element_has_one_owner(numel: int, ranks: int, seed: int) -> None:
     assert sorted(values[values > 0].tolist()) == x.tolist()
     assert int((values == 0).sum()) == shards.rows * ranks - numel < ranks
     for owner, (places, found) in enumerate(read):
-        assert torch.equal(places, shards.places(rows, owner))
+        assert torch.equal(places, shards.positions(rows, owner))
         assert torch.equal(x[places.long()][found > 0], found[found > 0])
 
 
@@ -243,7 +243,7 @@ def test_division(chosen: set[int], ranks: int, more: int, seed: int) -> None:
         assert rows.numel() == count == len(set(rows.tolist()))
         assert rows.tolist() == sorted(rows.tolist())
         assert 0 <= int(rows.min()) <= int(rows.max()) < shards.rows
-        mine, kept = set(owned[owner].tolist()), set(shards.places(rows, owner).tolist())
+        mine, kept = set(owned[owner].tolist()), set(shards.positions(rows, owner).tolist())
         if len(mine) <= count:
             assert mine <= kept
         else:

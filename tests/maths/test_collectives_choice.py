@@ -124,9 +124,9 @@ def test_choices_are_noted_once() -> None:
 def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
     """Whatever the network, so there is nothing to measure; a collective that was named is taken."""
     network = Network(latency_seconds=0.0, bytes_per_second=1e3)
-    assert CollectiveChooser(ALONE, "auto", network).of(load(cf=1.0, ranks=2)).name == "gather"
-    assert CollectiveChooser(ALONE, "auto").of(load(cf=10.0, ranks=16)).name == "gather"
-    assert CollectiveChooser(ALONE, "shared").of(load(cf=10.0, ranks=2)).name == "shared"
+    assert CollectiveChooser(ALONE, "auto", network).choose(load(cf=1.0, ranks=2)).name == "gather"
+    assert CollectiveChooser(ALONE, "auto").choose(load(cf=10.0, ranks=16)).name == "gather"
+    assert CollectiveChooser(ALONE, "shared").choose(load(cf=10.0, ranks=2)).name == "shared"
 
 
 @pytest.mark.parametrize(
