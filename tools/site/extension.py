@@ -9,13 +9,12 @@ Markers are HTML comments on a line of their own, which GitHub does not show:
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
-from sphinx.ext.napoleon import Config
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 from sphinx.util import logging
 
@@ -51,9 +50,8 @@ def read_sections(app: Sphinx, what: str, name: str, thing: Any, options: Any, l
 
     Napoleon itself takes the text before a colon in a property's first line for a type.
     """
-    kind: Any = "method" if what in ("attribute", "data", "property") else what
-    settings: Any = Config()
-    lines[:] = GoogleDocstring(list(lines), settings, app, kind, name, thing, options).lines()
+    kind: Literal["class", "method"] = "class" if what in ("class", "exception") else "method"
+    lines[:] = GoogleDocstring(list(lines), what=kind, name=name, obj=thing, options=options).lines()
 
 
 def resolve(
