@@ -47,7 +47,7 @@ FORBIDDEN = {
 }
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
-        {"proof", "validation", "wording"},
+        {"proof", "wording"},
         {"registry"},
         {"protocol"},
         {"kernels"},
@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"reporting"},
         {"windows"},
         {"setup"},
-        {"run_log", "state", "status"},
+        {"run_log", "state"},
         {"session"},
         {"agent"},
         {"demo"},

@@ -19,7 +19,8 @@ PUBLIC = """
     AgentError AgreementError ClosedError PeerError SetupError
     Client ControllerError NoController NotAController Refused
     TraceError check read_trace redecide replay testing whatif
-    Aggregator Bucket Collective Compressor Key Memory Payload Policy PolicySettings PolicyState Traits Verdict
+    Aggregator Bucket Collective Compressor ConfiguredPolicy Key Memory Payload
+    Policy PolicySettings PolicyState Traits Verdict
     Decision WindowReport protocol
     aggregators collectives compressors estimators memories policies
     __version__

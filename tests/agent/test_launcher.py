@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gravac.protocol import End, WindowReport
-from gravac.traces import read
+from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 def journaled(path: Path) -> list[int]:
     """The windows of a journal that may be being written."""
     try:
-        return [line.record.window for line in read(path) if isinstance(line.record, WindowReport)]
+        return [line.record.window for line in read_trace(path) if isinstance(line.record, WindowReport)]
     except (OSError, ValueError):
         return []
 
@@ -90,7 +90,7 @@ def test_nothing_is_lost_when_the_controller_dies_just_before_the_end(
     for window in range(3):
         reporter.report_window(window_report(window))
     reporter.close(job_end(3))
-    records = [line.record for line in read(tmp_path / SPEC.job / "journal.jsonl")]
+    records = [line.record for line in read_trace(tmp_path / SPEC.job / "journal.jsonl")]
     assert [record.window for record in records if isinstance(record, WindowReport)] == [0, 1, 2]
     assert isinstance(records[-1], End)
 

@@ -11,14 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
-from gravac_controller.page.bundle import CannotBundle, bundle
 
 from gravac_controller.cli import main
-from gravac_controller.page.files import STATIC
+from gravac_controller.page.files import STATIC, CannotBundle, bundle
 from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_figure
 from gravac_controller.report.summary import summarize
 from gravac_controller.views.history import MOST_CURVES, plain
-from gravac_controller.views.thinning import MOST_MARKED, Kept, Thinned
+from gravac_controller.views.thinning import MOST_MARKED, Thinned, ThinnedWindow
 from tests.support.figures import texts
 from tools.harness.recorded import RecordedJob
 from tools.harness.sinks import Disk
@@ -166,9 +165,9 @@ def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: 
 
 def window(
     at: int, *, gain: float = 0.5, backlog: float = 0.1, seconds: float = 1.0, marked: bool = False
-) -> Kept:
+) -> ThinnedWindow:
     row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, backlog, *[None] * 12)
-    return Kept(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
+    return ThinnedWindow(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
 
 
 def test_what_stands_out_is_kept_however_long_the_trace() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from gravac_controller.live.messages import EndView, Snapshot, WindowDelta
 from pydantic import ValidationError
 
 from gravac.protocol import End, JobAnswer, WindowAnswer
@@ -24,6 +23,7 @@ from gravac_controller.client import (
     running_controllers,
 )
 from gravac_controller.client.connection import base_url
+from gravac_controller.views.models import EndView, Snapshot, WindowDelta
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 
@@ -129,7 +129,7 @@ def test_steering(controller: Controller, client: Client) -> None:
     after = client.order("gamma", "pin", cf=25.0, actor="alice", note="a test", current=seen)
     assert after.view.waiting is not None
     assert after.view.waiting.cf == 25.0
-    with pytest.raises(Refused, match="412 Precondition Failed: this is epoch") as caught:
+    with pytest.raises(Refused, match="412 Precondition Failed: the epoch is now") as caught:
         client.order("gamma", "dense", actor="bob", current=seen)
     assert caught.value.status == 412
     client.order("gamma", "resume", actor="bob", current=after)

@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 def fill(folder: Path, number: int) -> Path:
     """Make a full part, as ``begin_part`` leaves it."""
-    path = parts.closed_path(folder, number)
+    path = parts.full_part_path(folder, number)
     path.write_bytes(b"x" * 1000)
     return path
 

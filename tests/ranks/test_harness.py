@@ -71,7 +71,7 @@ def test_a_zygote_ends_when_its_client_ends_during_a_request() -> None:
     control, theirs = socket.socketpair()
     with theirs:
         number = theirs.fileno()
-        zygote = subprocess.Popen([sys.executable, str(ZYGOTE), str(number)], pass_fds=[number])
+        zygote = subprocess.Popen([sys.executable, "-m", ZYGOTE, str(number)], pass_fds=[number])
     try:
         with control, open(os.devnull, "rb") as file:
             socket.send_fds(control, [(100).to_bytes(4, "big")], [file.fileno()] * 4)
@@ -93,7 +93,7 @@ def test_a_process_that_no_test_waits_for_is_ended(tmp_path: Path) -> None:
     os.close(status)  # like a caller that gave up
     with theirs:
         number = theirs.fileno()
-        zygote = subprocess.Popen([sys.executable, str(ZYGOTE), str(number)], pass_fds=[number])
+        zygote = subprocess.Popen([sys.executable, "-m", ZYGOTE, str(number)], pass_fds=[number])
     try:
         with control, open(output, "rb") as output_of_rank:
             with open(os.devnull, "rb") as null:

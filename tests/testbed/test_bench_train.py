@@ -211,8 +211,8 @@ sys.stdin.readline()
     ("words", "expected"),
     [
         (["--link", "fast"], "write for example 100mbit"),
-        (["--methods", "dense gossip"], "'gossip' is none of"),
-        (["--methods", "dense dense"], "every method once"),
+        (["--methods", "dense gossip"], "'gossip' is not one of"),
+        (["--methods", "dense dense"], "each method once"),
         (["--block", "3", "--warmup", "3"], "must be below the steps of a block, 3"),
         (["--hosts", "1"], "--hosts"),
     ],

@@ -23,7 +23,7 @@ dist.init_process_group("gloo", timeout=timedelta(seconds=100))
 dist.all_reduce(torch.ones(1))
 print("connected", flush=True)
 """
-CURE = "set GLOO_SOCKET_IFNAME=eth0 on it (docs/multi-host.md)"
+CURE = "Set GLOO_SOCKET_IFNAME=eth0 on this machine (docs/multi-host.md)"
 
 
 @pytest.fixture
@@ -69,7 +69,10 @@ def test_a_name_that_is_loopback_is_warned_of_and_cured(debian: list[Host], tmp_
     found = run(debian, tmp_path, together=False)
     for rank, (out, errors) in enumerate(found):
         assert "connected" not in out
-        assert f"box{rank}, resolves to 127.0.1.1, where other machines cannot reach it" in errors
+        assert (
+            f"box{rank}, resolves to 127.0.1.1: gloo would listen there, and other machines cannot reach it"
+            in errors
+        )
         assert CURE in errors
     assert any("Connection refused, remote=[127.0.1.1]" in errors for _, errors in found)  # as the page says
     for out, errors in run(debian, tmp_path, together=True, GLOO_SOCKET_IFNAME="eth0"):

@@ -90,7 +90,8 @@ def _overview(module: ModuleType, names: list[str]) -> str:
 def _entry(module: ModuleType, name: str) -> str:
     thing, path = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.ismodule(thing):
-        return _directive(f".. automodule:: {path}") + _exports(thing, _inner(module, thing))
+        leave = _directive(".. py:currentmodule:: None")  # else the next names would be documented inside it
+        return _directive(f".. automodule:: {path}") + _exports(thing, _inner(module, thing)) + leave
     if inspect.isclass(thing):
         fields = _fields(thing)
         options = [f":members: {', '.join(_members(thing))}"] if _members(thing) else []

@@ -35,6 +35,8 @@ from gravac_controller.views.models import DecisionView, EventView, LastKnown, S
 KEPT_EVENTS = 100
 KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
+MAX_SECONDS = 1e9
+"""The largest value that a field of seconds may have."""
 BASELINE_MEDIANS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
 CARRIED_CHARACTERS = 150_000
@@ -269,7 +271,7 @@ class LiveJob:
     def stale_seconds(self) -> float:
         """Seconds without a report after which the job is stale."""
         window_seconds = self.latest.report.seconds if self.latest is not None else 0.0
-        return max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds)
+        return min(max(self._settings.stale_seconds, STALE_WINDOWS * window_seconds), MAX_SECONDS)
 
     def silent_seconds(self) -> float:
         """Return the seconds since the last registration or window; a decision follows each."""

@@ -78,7 +78,9 @@ def controller_dies(
         reporter = agent._parts.reporter if agent._parts else None
         for step in range(steps):
             if step in kills and reporter is not None:
-                pid = reporter._process.pid  # type: ignore[attr-defined]
+                until = time.monotonic() + 60
+                while (pid := reporter._process.pid) is None and time.monotonic() < until:  # type: ignore[attr-defined]
+                    time.sleep(0.01)  # it is being started again
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
             begun = time.monotonic()
