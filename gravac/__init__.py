@@ -9,42 +9,7 @@ imported at their first use, so that ``import gravac`` is quick and loads neithe
 
 import importlib
 
-TYPE_CHECKING = False  # as typing has it, whose import would take three times as long as this file's
-if TYPE_CHECKING:
-    from gravac import (
-        aggregators,
-        collectives,
-        compressors,
-        estimators,
-        memories,
-        policies,
-        protocol,
-        testing,
-        whatif,
-    )
-    from gravac.aggregators import Aggregator
-    from gravac.collectives import Collective
-    from gravac.compressors import Compressor, Key, Payload, Traits
-    from gravac.memories import Bucket, Memory
-    from gravac.policies import ConfiguredPolicy, Policy, PolicySettings, PolicyState, Verdict
-    from gravac.protocol import Decision, WindowReport
-    from gravac.traces import TraceError, read_trace
-    from gravac.traces.redecide import redecide
-    from gravac.traces.replay import check, replay
-    from gravac_agent import (
-        Agent,
-        AgentError,
-        AgentSettings,
-        AgentState,
-        AgreementError,
-        ClosedError,
-        Link,
-        PeerError,
-        SetupError,
-    )
-    from gravac_controller.client import Client, ControllerError, NoController, NotAController, Refused
-
-__version__ = "0.1.0"
+from gravac.version import __version__
 
 __all__ = [  # noqa: RUF022 (grouped by use)
     # train
@@ -150,16 +115,15 @@ _HOMES = {
 }
 """Where each name is defined. The packages above this one are imported only when a name of theirs is used."""
 
-if not TYPE_CHECKING:  # a type checker would take every name for one of ours
 
-    def __getattr__(name: str) -> object:
-        """Import a public name at its first use (PEP 562)."""
-        if name in _MODULES:
-            return importlib.import_module(f"gravac.{name}")
-        if name not in _HOMES:
-            raise AttributeError(f"module 'gravac' has no attribute {name!r}")
-        globals()[name] = value = getattr(importlib.import_module(_HOMES[name]), name)
-        return value
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"gravac.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gravac' has no attribute {name!r}")
+    globals()[name] = value = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

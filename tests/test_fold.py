@@ -8,7 +8,7 @@ from gravac.fold import REMEMBERED_WINDOWS, JobFold
 from gravac.policies import GravacPolicy, StaticPolicy
 from gravac.policies.static import DensePolicy
 from gravac.protocol import JobSpec, PolicySpec
-from tests.support.policies import Cluster, job_spec
+from tools.harness.cluster import Cluster, job_spec
 
 SPEC = job_spec(GravacPolicy().spec())
 STATIC = job_spec(StaticPolicy(cf=2).spec())

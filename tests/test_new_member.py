@@ -9,8 +9,8 @@ import torch
 
 from tests.support.maths import checks
 from tests.support.maths.checks import vector
-from tests.support.policies import Cluster, Run
 from tools import new
+from tools.harness.cluster import Cluster, Run
 
 ROOT = Path(__file__).parent.parent
 

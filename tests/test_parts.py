@@ -16,8 +16,8 @@ from gravac.policies import parse
 from gravac.protocol import JobSpec, Record, WindowReport
 from gravac.traces import Line, TraceError, TraceWriter, parts, read_trace
 from gravac.traces.replay import check, replay
-from tests.support.policies import Cluster, job_spec
 from tests.support.traces_made import Ticker
+from tools.harness.cluster import Cluster, job_spec
 
 CLUSTER = Cluster()
 

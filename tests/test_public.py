@@ -1,5 +1,6 @@
 """``import gravac`` is the whole interface: quick, typed, and what ``__all__`` lists."""
 
+import ast
 import inspect
 import json
 import re
@@ -58,14 +59,21 @@ def test_each_name_is_documented_and_typed(name: str) -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    """The imports for type checkers, the table of homes and ``__all__`` cannot drift."""
-    source = Path(gravac.__file__).read_text()
-    block = source[source.index("if TYPE_CHECKING:") : source.index("__version__ =")]
-    imported = set(re.findall(r"\b\w+\b", re.sub(r"from [\w.]+ import", "", block))) - {"if", "TYPE_CHECKING"}
-    assert imported | {"__version__"} == set(gravac.__all__)
-    assert set(gravac._HOMES) | gravac._MODULES | {"__version__"} == set(gravac.__all__)
-    for name, home in gravac._HOMES.items():
-        assert re.search(rf"from {re.escape(home)} import [^)]*?\b{name}\b", block), name
+    """The stub for type checkers, the table of homes and ``__all__`` cannot drift."""
+    stub = ast.parse(Path(gravac.__file__).with_suffix(".pyi").read_text())
+    imported = {
+        (node.module, each.name)
+        for node in ast.walk(stub)
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+        if each.name == each.asname
+    }
+    assert imported == {
+        *((home, name) for name, home in gravac._HOMES.items()),
+        *(("gravac", name) for name in gravac._MODULES),
+        ("gravac.version", "__version__"),
+    }
+    assert {name for _, name in imported} == set(gravac.__all__)
 
 
 def test_other_names_are_not_there() -> None:

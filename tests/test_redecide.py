@@ -11,8 +11,8 @@ from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traces import TraceError, read_trace
 from gravac.traces.redecide import gate, redecide
 from gravac.traces.replay import replay
-from tests.support.policies import Cluster
 from tests.support.traces_made import make, records, write
+from tools.harness.cluster import Cluster
 
 
 @pytest.fixture

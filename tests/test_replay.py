@@ -12,8 +12,8 @@ from gravac.protocol import Event, JobSpec
 from gravac.traces import TraceError, TraceWriter, read_trace
 from gravac.traces.line import encode
 from gravac.traces.replay import check, replay
-from tests.support.policies import Cluster, job_spec
 from tests.support.traces_made import Ticker, make, write
+from tools.harness.cluster import Cluster, job_spec
 
 
 @pytest.fixture

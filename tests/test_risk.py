@@ -4,7 +4,7 @@ import pytest
 
 from gravac.protocol import GainSums, LevelSums, WindowReport
 from gravac.signals.risk import BACKLOG_HIGH, BACKLOG_RAISED, RESIDUAL_RAISED, RULE, judge
-from tests.support.policies import window_report
+from tools.harness.cluster import window_report
 
 
 def report(backlog: float, residual: float, gain: float, **changes: object) -> WindowReport:

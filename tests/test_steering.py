@@ -12,8 +12,8 @@ from gravac.policies import parse
 from gravac.protocol import Decision, Order, Override
 from gravac.traces import TraceWriter, read_trace
 from gravac.traces.replay import check, replay
-from tests.support.policies import Cluster, job_spec, policy_lines
 from tests.support.traces_made import Ticker
+from tools.harness.cluster import Cluster, job_spec, policy_lines
 
 HERE = Path(__file__).parent
 POLICIES = policy_lines()

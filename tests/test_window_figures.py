@@ -10,7 +10,7 @@ from torch import Tensor
 from gravac.protocol import GainSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.diversity import split
-from tests.support.policies import level_sums, window_report
+from tools.harness.cluster import level_sums, window_report
 
 
 def sums(**changes: float) -> GainSums:

@@ -3,7 +3,7 @@
 from gravac.policies import StaticPolicy
 from gravac.protocol import End, Event, WindowReport
 from gravac_agent.reporting.outbox import Outbox
-from tests.support.policies import Cluster
+from tools.harness.cluster import Cluster
 
 DECISION = StaticPolicy(cf=10).start().decision
 EVENT = Event(kind="note", window=None, message="same text")

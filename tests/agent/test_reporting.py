@@ -13,7 +13,7 @@ from gravac_agent.reporting.connection import NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker
 from tests.support.invalid_answers import INVALID_ANSWERS
 from tests.support.peer import SPEC, TOKEN, Handler, connected, eventually, job_end, serving, window_report
-from tests.support.policies import job_spec
+from tools.harness.cluster import job_spec
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 MOST_REQUESTS_A_SECOND = 5

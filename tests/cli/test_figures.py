@@ -8,8 +8,8 @@ from gravac.protocol import LinkSpec
 from gravac.traces import TraceError
 from gravac_controller.cli.demo.figures import collect
 from gravac_controller.cli.wording import link, size, times
-from tests.support.policies import Cluster
 from tests.support.traces_made import make
+from tools.harness.cluster import Cluster
 
 
 def test_figures_of_a_made_run(tmp_path: Path) -> None:

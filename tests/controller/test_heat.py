@@ -7,7 +7,7 @@ import pytest
 
 from gravac.protocol import PhaseSeconds, RankRow, WindowReport
 from gravac_controller.views.heat import MOST_COLUMNS, MOST_ROWS, RankHeat
-from tests.support.policies import window_report
+from tools.harness.cluster import window_report
 
 
 def row(rank: int, own: float, steps: int = 10) -> RankRow:

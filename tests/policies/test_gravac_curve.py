@@ -5,7 +5,7 @@ import pytest
 from gravac.policies import GravacPolicy
 from gravac.policies.candidates import row
 from gravac.protocol import GainCurve
-from tests.support.policies import Cluster, Run
+from tools.harness.cluster import Cluster, Run
 
 
 def curve(own: bool = True, **gains: float) -> GainCurve:

@@ -7,7 +7,7 @@ import pytest
 from gravac.policies import GravacPolicy, build
 from gravac.policies.candidates import row
 from gravac.protocol import PolicySpec, WindowReport
-from tests.support.policies import GAINS, Cluster, Run, level_sums
+from tools.harness.cluster import GAINS, Cluster, Run, level_sums
 
 FLAT = dict.fromkeys(GAINS, 0.5)
 

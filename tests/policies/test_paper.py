@@ -5,7 +5,7 @@ import pytest
 from gravac.policies import GravacPolicy
 from gravac.policies.gravac.paper import reachable
 from gravac.protocol import SmoothedGain
-from tests.support.policies import Cluster, Run, level_sums, window_report
+from tools.harness.cluster import Cluster, Run, level_sums, window_report
 
 PAIRS = [(10.0, 20.0), (10.0, 40.0), (10.0, 160.0), (10.0, 1000.0), (10.0, 1000.0)]
 

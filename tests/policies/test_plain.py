@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from gravac.policies import DensePolicy, GravacPolicy, Policy, RoundRobinPolicy, StaticPolicy, WarmupPolicy
 from gravac.policies.windows import dense_baseline
 from gravac.protocol import Decision
-from tests.support.policies import Cluster, Run
+from tools.harness.cluster import Cluster, Run
 
 
 def test_dense_stays_dense_in_one_epoch() -> None:

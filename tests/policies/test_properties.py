@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gravac.policies import POLICIES, Policy, PolicyState, parse
 from gravac.protocol import Decision, SmoothedGain, WindowReport
-from tests.support.policies import level_sums, policy_lines, window_report
+from tools.harness.cluster import level_sums, policy_lines, window_report
 
 POLICY_LINES = policy_lines()
 FACTORS = [1.0, 2.0, 3.0, 9.0, 10.0, 20.0, 27.0, 40.0, 50.0, 100.0, 160.0, 1000.0]

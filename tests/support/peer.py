@@ -13,7 +13,7 @@ from gravac.fold import JobFold
 from gravac.policies import StaticPolicy
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac_agent.reporting.http_reporter import HttpReporter
-from tests.support.policies import Cluster, job_spec
+from tools.harness.cluster import Cluster, job_spec
 
 InvalidAnswer = Callable[["Handler", bytes], None]
 TOKEN = "a-token-of-the-job-0123456789abcdef"

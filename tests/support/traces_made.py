@@ -7,7 +7,7 @@ from gravac.fold import JobFold
 from gravac.policies import Policy, parse
 from gravac.protocol import End, Event
 from gravac.traces import TraceRecord, TraceWriter
-from tests.support.policies import Cluster, job_spec
+from tools.harness.cluster import Cluster, job_spec
 
 NOTE = Event(kind="note", window=None, message="hello")
 

@@ -11,8 +11,8 @@ from gravac.signals.spectrum import LADDER
 from gravac.whatif.exchange import volume
 from gravac.whatif.recording import Recording
 from gravac.whatif.timemodel import TimeModel
-from tests.support.policies import job_spec, level_sums, window_report
 from tests.support.traces_made import write
+from tools.harness.cluster import job_spec, level_sums, window_report
 
 ELEMENTS, STEPS, RANKS, SAMPLES = 4_000_000, 20, 4, 32
 """``SAMPLES``: of a step, all ranks."""

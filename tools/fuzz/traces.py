@@ -27,7 +27,7 @@ from gravac.traces.line import encode
 from gravac.traces.parts import Part
 from gravac.traces.redecide import redecide
 from gravac.traces.replay import check
-from tests.support.policies import Cluster, job_spec
+from tools.harness.cluster import Cluster, job_spec
 
 TOKEN = re.compile(rb'-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|"[^"]*"|true|false|null|[{}\[\],:]|\n')
 ODD = (

@@ -12,7 +12,7 @@ from gravac.protocol import (
     WindowAnswer,
     WindowReport,
 )
-from tests.support.policies import Cluster, job_spec
+from tools.harness.cluster import Cluster, job_spec
 from tools.harness.controller import Controller
 
 

@@ -7,7 +7,6 @@ from functools import partial
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import gravac
 from gravac import kernels, memories, policies, registry
 from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
@@ -15,6 +14,7 @@ from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac.signals.gain import GainTracker
+from gravac.version import __version__
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import check_equal, fail_together, new_group
 from gravac_agent.exchange.encoder import Encoder
@@ -89,7 +89,7 @@ def assemble(
             "rescale": settings.rescale,
             "link": str(builder.link),
             "parameters": model_shape(module).model_dump(),
-            "gravac": gravac.__version__,
+            "gravac": __version__,
             "plugins": registry.plugins(settings.compressor, settings.memory, rule.spec().name),
         },
         tick_group,

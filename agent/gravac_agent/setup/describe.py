@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import gravac
 from gravac.protocol import Environment, ModelShape
+from gravac.version import __version__
 
 GIT_SECONDS = 2.0
 """Longest wait for git at the start of a job."""
@@ -33,7 +33,7 @@ def environment(module: DistributedDataParallel) -> Environment:
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
-        gravac=gravac.__version__,
+        gravac=__version__,
         platform=platform.platform(),
         backend=dist.get_backend(module.process_group),
         device=str(next(module.parameters()).device),

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gravac import __version__
+from gravac.version import __version__
 from gravac_controller.api import openapi, problems
 from gravac_controller.api.access import Access
 from gravac_controller.api.guard import Guard

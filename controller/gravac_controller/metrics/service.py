@@ -14,7 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from gravac import __version__
+from gravac.version import __version__
 from gravac_controller.views.models import LiveState, State
 
 REASONS = (
