@@ -1,4 +1,4 @@
-"""MSTopk: about the k largest, exactly k of them, by a threshold that is searched for with counts alone."""
+"""MSTopk: exactly k elements, about the largest, by a threshold that is found with counts alone."""
 
 import math
 from dataclasses import replace
@@ -9,15 +9,16 @@ from gravac.compressors.sparse.thresholds import Passed, Survivors, Thresholded
 
 
 class MSTopk(Thresholded):
-    """Bisect between the mean and the maximum of ``|x|``, ``rounds`` times, for the k = floor(n / CF) largest.
+    """Sends k = floor(n / CF) elements, about the largest, above a threshold that is found with counts alone.
 
-    Two thresholds remain: above the upper one are at most k elements, above the lower one more than k. All of the
-    former are sent, and of those in between a run of neighbors that makes up k, from a random place. So the size is
-    fixed, and the pass over the tensor only counts, which suits a GPU better than a sort. The search never looks below
-    the mean: for a CF under about 3 the run is drawn from all smaller elements.
+    Bisects between the mean and the maximum of ``|x|``, ``rounds`` times. Two thresholds remain: at most k elements are
+    above the upper one, and more than k above the lower one. All elements above the upper one are sent. A run of those
+    in between, from a random position, completes k. So the size is fixed, and the passes over the tensor only count,
+    which suits a GPU better than a sort. The search never looks below the mean: for a CF under about 3 the run is drawn
+    from all smaller elements.
 
     If no threshold lets at most k elements pass, as with ties at the maximum, the k largest above the lower one are
-    sent. The published code would take all elements for the upper ones then.
+    sent. The published code would then treat all elements as above the upper one.
     """
 
     name = "mstopk"
@@ -55,7 +56,7 @@ class MSTopk(Thresholded):
 
     @staticmethod
     def _filled(passed: Passed, upper: float, k: int, key: Key) -> Passed:
-        """All of ``passed`` from ``upper`` on, and a run of the others, k in all."""
+        """Return all of ``passed`` from ``upper`` on, and a run of the others: k elements."""
         chosen = passed.values.abs() >= upper
         others = (~chosen).nonzero().view(-1)
         missing = k - (passed.count - others.numel())
@@ -65,4 +66,4 @@ class MSTopk(Thresholded):
         return Passed(passed.places.index_select(0, places), passed.values.index_select(0, places))
 
     def bound(self, numel: int, cf: float) -> Bound:
-        return Bound(delta=1.0 / numel)  # the largest element is always among them
+        return Bound(delta=1.0 / numel)  # the largest element is always sent
