@@ -5,11 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from starlette.testclient import TestClient
 
-from gravac_controller.api.app import create_app
-from gravac_controller.api.services import Services
-from gravac_controller.settings import ControllerSettings
+from tests.support.in_process import InProcess
 from tools.harness.controller import Controller
 
 
@@ -48,20 +45,6 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("GRAVAC_"):
             monkeypatch.delenv(name)
-
-
-class InProcess:
-    """The application in this process: ``client`` sends requests, ``services`` holds its state."""
-
-    def __init__(self, data_dir: Path, **settings: object) -> None:
-        self.services = Services.of(ControllerSettings(data_dir=data_dir, **settings))  # type: ignore[arg-type]
-        self.services.store.open()
-        self.client = TestClient(create_app(self.services), base_url="http://127.0.0.1")
-        self.client.__enter__()
-
-    def close(self) -> None:
-        self.client.__exit__()
-        self.services.store.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from gravac_controller.settings import ControllerSettings
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tools.harness.builders import spec
 
 AGENT = "an-agents-token-0123456789abcdef"

@@ -10,8 +10,7 @@ import pytest
 
 from gravac.protocol import JobAnswer
 from gravac_controller.safe_text import SafeFormatter
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import post, register
+from tests.support.in_process import InProcess, post, register
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register
+from tests.support.in_process import InProcess, register
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from gravac.traces.line import seal, split
 from gravac.traces.replay import check
 from gravac_controller.jobs.job import Job
 from gravac_controller.views.models import WindowView
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import post, register, run
 from tests.controller.test_metrics import scrape
+from tests.support.in_process import InProcess, post, register, run
 from tools.harness.builders import Trainer
 
 NAMES = ("gradient_diversity", "batch_bound_samples")

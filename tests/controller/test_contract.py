@@ -10,8 +10,7 @@ from gravac_controller.api import examples
 from gravac_controller.api.problems import STATUSES
 from gravac_controller.errors import Refused
 from gravac_controller.settings import ControllerSettings
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register, run
+from tests.support.in_process import InProcess, register, run
 from tools.harness.builders import Trainer
 
 PROOF = f"GET {proof.PATH}"

@@ -10,8 +10,7 @@ import pytest
 
 from gravac.protocol import Decision, End
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import journal, post, register, run
+from tests.support.in_process import InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
 
 AGENT = "an-agents-token-0123456789abcdef"

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from gravac.protocol import JobAnswer
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tools.harness.builders import Trainer, spec
 
 JSON = {"Content-Type": "application/json"}

@@ -7,47 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from gravac.protocol import Decision, End, Event, JobAnswer, Record, WindowAnswer
+from gravac.protocol import End, Event, WindowAnswer
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
+from tests.support.in_process import JSON, InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
-
-JSON = {"Content-Type": "application/json"}
-
-
-def post(app: InProcess, path: str, record: Record, status: int = 200) -> str:
-    response = app.client.post(path, content=record.model_dump_json(), headers=JSON)
-    assert response.status_code == status, response.text
-    return response.text
-
-
-def silence(app: InProcess, job: str = "job", seconds: float = 60.0) -> None:
-    """Make the job look silent for this long."""
-    app.services.store.jobs[job].live.decided_time -= seconds
-
-
-def register(app: InProcess, **changes: object) -> JobAnswer:
-    """Register a start of the trainer. The one before counts as dead: it has been silent for a minute."""
-    known = app.services.store.jobs.get(str(changes.get("job", "job")))
-    if (
-        known is not None
-        and known.begun
-        and known.live.spec_and_decision()[0].incarnation != changes.get("incarnation", "first")
-    ):
-        silence(app, str(changes.get("job", "job")))
-    return JobAnswer.model_validate_json(post(app, "/v1/jobs", spec(**changes)))
-
-
-def run(app: InProcess, trainer: Trainer, decision: Decision, windows: int) -> Decision:
-    for _ in range(windows):
-        answer = post(app, f"/v1/jobs/{trainer.job}/windows", trainer.report(decision))
-        decision = WindowAnswer.model_validate_json(answer).decision
-    return decision
-
-
-def journal(app: InProcess, job: str = "job") -> list[str]:
-    path = app.services.settings.data_dir / job / "journal.jsonl"
-    return [json.loads(line)["kind"] for line in path.read_text().splitlines()]
 
 
 def test_a_job_from_registration_to_end(app: InProcess) -> None:

@@ -7,10 +7,8 @@ import pytest
 
 from gravac_controller.jobs import pages
 from gravac_controller.jobs.pages import Cursor, cut
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register
-from tests.controller.test_pages import walk
 from tests.support.direct import run
+from tests.support.in_process import InProcess, register, walk
 from tools.harness.builders import Trainer
 
 SMALL_HISTORY = 600

@@ -13,11 +13,9 @@ import pytest
 from gravac.protocol import End, Event, WindowAnswer
 from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import post, register
-from tests.controller.test_pages import walk
 from tests.controller.test_restart import everything
 from tests.support.direct import run
+from tests.support.in_process import InProcess, post, register, walk
 from tools.harness.builders import Trainer
 from tools.harness.controller import PATIENCE_SECONDS
 

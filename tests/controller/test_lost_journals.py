@@ -10,8 +10,7 @@ import pytest
 from gravac.protocol import End, JobAnswer, WindowReport
 from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import JSON, journal, post, register, run
+from tests.support.in_process import JSON, InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 

@@ -10,9 +10,8 @@ from gravac.protocol import Candidate, Decision, GainCurve, SmoothedGain, Window
 from gravac_controller.live.recent import SLACK, Budget, Recent, decision_bytes, window_bytes
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import DecisionView, WindowView
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register
 from tests.support.direct import run
+from tests.support.in_process import InProcess, register
 from tools.harness.builders import Trainer
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24

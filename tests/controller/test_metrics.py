@@ -17,8 +17,7 @@ from gravac_controller.live import projection as live
 from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.metrics.table import TABLE
 from gravac_controller.settings import ControllerSettings
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import post, register, run
+from tests.support.in_process import InProcess, post, register, run
 from tools.harness.builders import Trainer
 
 Samples = dict[tuple[str, ...], float]

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from gravac.protocol import JobAnswer
 from gravac_controller.cli import main
 from gravac_controller.jobs.store import Store
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register, run
+from tests.support.in_process import InProcess, register, run
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import Controller
 

@@ -9,9 +9,8 @@ import pytest
 
 from gravac.protocol import Decision, Record
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register
 from tests.support.direct import run
+from tests.support.in_process import InProcess, register, walk
 from tools.harness.builders import Trainer
 
 SMALL_HISTORY = 600
@@ -32,20 +31,6 @@ def long_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
     run(app, Trainer(incarnation="second", window=trainer.window), decision, 1)
     yield app
     app.close()
-
-
-def walk(app: InProcess, route: str, limit: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    after = ""
-    while True:
-        query = "&" if "?" in route else "?"
-        page = app.client.get(f"/v1/jobs/job/{route}{query}limit={limit}{after}").json()
-        assert len(page["items"]) <= limit
-        found += page["items"]
-        if page["next"] is None:
-            return found
-        assert len(page["items"]) == limit or query == "&"
-        after = f"&after={page['next']}"
 
 
 def shown(found: Iterable[tuple[int, Record | None]]) -> list[dict[str, Any]]:

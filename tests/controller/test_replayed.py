@@ -17,7 +17,7 @@ from gravac_controller.replay.job import EVERY, ReplayedJob
 from gravac_controller.replay.server import create_replay_app
 from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import JobView
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tools.harness.builders import Trainer, spec
 
 WINDOWS = 2 * EVERY + 15

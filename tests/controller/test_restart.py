@@ -11,8 +11,7 @@ from gravac.protocol import SCHEMA, Decision, End, Event
 from gravac.traces import TraceWriter, read_trace
 from gravac.traces.replay import check
 from gravac_controller.lock import DataDirError, DataDirLock
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import journal, post, register, run
+from tests.support.in_process import InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
 
 ROUTES = ("", "/windows?limit=1000", "/decisions?limit=1000", "/candidates", "/ranks", "/trace")

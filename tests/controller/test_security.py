@@ -10,7 +10,7 @@ import pytest
 from gravac.protocol import JobAnswer
 from gravac_controller.api.responses import HEADERS
 from gravac_controller.hosts import canonical_host, is_loopback
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Answer, Controller, read_answer
 

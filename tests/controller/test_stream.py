@@ -12,7 +12,7 @@ import pytest
 
 from gravac.protocol import Decision, End, Event, JobAnswer, WindowAnswer
 from tests.controller import test_jobs
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tests.support.sse import Message, Reader, parse
 from tools.harness.builders import Trainer, spec
 from tools.harness.controller import PATIENCE_SECONDS, Controller

@@ -7,8 +7,7 @@ import pytest
 
 from gravac.protocol import End, JobAnswer
 from gravac_controller.jobs.registration import LEAST_SECONDS, MOST_SECONDS, patience_seconds
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import journal, post, register, run, silence
+from tests.support.in_process import InProcess, journal, post, register, run, silence
 from tools.harness.builders import Trainer, spec
 
 SECOND = spec(incarnation="second")

@@ -10,9 +10,8 @@ import pytest
 
 from gravac.traces import parts, read_trace
 from gravac.traces.replay import check
-from tests.controller.conftest import InProcess
-from tests.controller.test_jobs import register
 from tests.support.direct import run
+from tests.support.in_process import InProcess, register
 from tools.harness.builders import Trainer
 
 SMALL = 1 << 16  # about 14 windows

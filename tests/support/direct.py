@@ -3,7 +3,7 @@
 import asyncio
 
 from gravac.protocol import Decision
-from tests.controller.conftest import InProcess
+from tests.support.in_process import InProcess
 from tools.harness.builders import Trainer
 
 
