@@ -99,9 +99,8 @@ class Session:
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
         self.regrouper: Regrouper | None = None
-        self._in_flight = (
-            threading.Event()
-        )  # set: the step's last bucket was submitted, the step is not finished
+        # Set while the step's last bucket was submitted and the step is not finished.
+        self._in_flight = threading.Event()
         self._nonfinite = False  # the last finished step had a non-finite gradient
         Session.running = self
         self._slot.handler = self

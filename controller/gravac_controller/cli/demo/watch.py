@@ -65,7 +65,7 @@ class Watcher:
         self._bar.stop()
 
     def handle(self, event: dict[str, Any]) -> None:
-        """Show one event of ``gravac_agent.demo.report``."""
+        """Show one event of ``gravac_agent.demo.train.Progress``."""
         match event["event"]:
             case "page":
                 self._page(event["url"], event["trace"])
