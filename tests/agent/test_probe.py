@@ -5,7 +5,7 @@ import torch
 
 from gravac.collectives import ALONE, Communicator, Done, Network, cost
 from gravac_agent.network import probe
-from tests.support.maths.simulated import SimulatedWorld
+from gravac.collectives.simulated import SimulatedWorld
 
 
 class Paced(Communicator):

@@ -18,7 +18,7 @@ from gravac.compressors import build as build_codec
 from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
 from tests.support.maths.checks import LECTURE
-from tests.support.maths.simulated import SimulatedWorld
+from gravac.collectives.simulated import SimulatedWorld
 
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),

@@ -21,7 +21,7 @@ from gravac.memories import Bucket
 from gravac.memories import build as build_memory
 from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
 from tests.support.maths.checks import vector
-from tests.support.maths.simulated import SimulatedWorld
+from gravac.collectives.simulated import SimulatedWorld
 
 
 def one_step(

@@ -46,7 +46,7 @@ def sent_and_left(
 
 
 def worlds(size: int, text: str, elements: int, each: object) -> list[Tensor]:
-    from tests.support.maths.simulated import SimulatedWorld
+    from gravac.collectives.simulated import SimulatedWorld
 
     def body(communicator: Communicator) -> object:
         return each(build(text, communicator, elements=elements))  # type: ignore[operator]

@@ -11,7 +11,7 @@ from torch import Tensor
 from gravac.aggregators import Aggregator, build
 from gravac.collectives import AUTO, Communicator
 from gravac.compressors import Key
-from tests.support.maths.simulated import SimulatedWorld
+from gravac.collectives.simulated import SimulatedWorld
 
 
 class Bucket(NamedTuple):

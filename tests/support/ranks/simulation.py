@@ -10,7 +10,7 @@ from gravac.collectives import Communicator
 from gravac.compressors import Dense, Key
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
-from tests.support.maths.simulated import SimulatedWorld
+from gravac.collectives.simulated import SimulatedWorld
 
 Batch = Callable[[int, int], tuple[Tensor, Tensor]]
 Layouts = Sequence[Sequence[Sequence[str]]]
