@@ -5,8 +5,10 @@ from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCoun
 from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
+from gravac.compressors.quantize.blocksign import BlockSign
 from gravac.compressors.quantize.elias import EliasQSGD
 from gravac.compressors.quantize.natural import Natural
+from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.quantize.nuqsgd import NUQSGD
 from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
 from gravac.compressors.quantize.sign import OneBit, ScaledSign
@@ -39,6 +41,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         SIDCo,
         ScaledSign,
         OneBit,
+        BlockSign,
         TernGrad,
         ClippedTernGrad,
         QSGD,
@@ -47,6 +50,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         NUQSGD,
         Int8,
         Int4,
+        Nearest,
         FP16,
         BF16,
         SVD,

@@ -1,9 +1,11 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
+from gravac.kernels.digits import pack_digits, unpack_digits, word_count
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import energy, inner, inner_at, product, scatter_add
+from gravac.kernels.nearest import GRIDS, MOST_BLOCK, dequantize_nearest, nearest_sizes, quantize_nearest
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
@@ -20,7 +22,9 @@ from gravac.kernels.selection import SelectionHint, count_above, select_top, tak
 from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
 
 __all__ = [
+    "GRIDS",
     "LEAST_CF",
+    "MOST_BLOCK",
     "Norm",
     "SelectionHint",
     "Sifted",
@@ -33,21 +37,25 @@ __all__ = [
     "count_above",
     "deal",
     "dequantize",
+    "dequantize_nearest",
     "distinct",
     "energy",
     "global_positions",
     "inner",
     "inner_at",
     "lacking",
+    "nearest_sizes",
     "noise",
     "on_gpu",
     "pack",
+    "pack_digits",
     "pack_positions",
     "pack_trits",
     "packed_bytes",
     "position_bytes",
     "product",
     "quantize",
+    "quantize_nearest",
     "relative",
     "row_scales",
     "run_places",
@@ -61,8 +69,10 @@ __all__ = [
     "tally",
     "trit_bytes",
     "unpack",
+    "unpack_digits",
     "unpack_positions",
     "unpack_trits",
     "use",
     "warm",
+    "word_count",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws")
+_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest")
 """Modules of ``gravac.kernels.cpu`` with compiled functions."""
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""

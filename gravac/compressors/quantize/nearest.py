@@ -1,0 +1,61 @@
+"""Nearest: every element becomes the nearest of a few equally spaced levels of its block."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gravac.compressors.base import Bound, Key, Payload, TensorSpec
+from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
+from gravac.kernels import GRIDS, MOST_BLOCK, dequantize_nearest, nearest_sizes, quantize_nearest
+
+
+class Nearest(Quantizer):
+    """Rounds every element to the nearest of L equally spaced levels of its block. For training with error feedback.
+
+    Rounding at random, as QSGD does, is unbiased but errs more: with 7 levels and normal elements nine times the
+    squared error. Error feedback needs no unbiased codec. The spacing of a block is about the best one by least
+    squares, sent as bfloat16.
+
+    ``levels``: 15, 7, 5, 3 or 2 (signs); by default the CF asked for decides. With blocks of 64 the wire CF is 7.5,
+    10.1, 11.8, 17.3 or 25.6. ``block``: elements that share a spacing. Biased, contractive: ``‖C(x) - x‖² <= (1 -
+    0.99/B) ‖x‖²`` with B the block; far less in practice: 1, 4, 8, 19 and 36 % of normal elements' energy.
+    """
+
+    name = "nearest"
+    source = (
+        "Max 1960, Quantizing for minimum distortion; with error feedback: Karimireddy et al. 2019, Error feedback "
+        "fixes SignSGD, definition 3.1"
+    )
+    traits = replace(ROUNDED, unbiased=False)
+    examples: tuple[str, ...] = ("levels=15", "levels=7,block=7", "levels=5", "levels=3", "levels=2")
+
+    def __init__(self, *, levels: int | None = None, block: int = 64) -> None:
+        if levels is not None and levels not in GRIDS:
+            raise ValueError(f"{self.name}: levels={levels} must be one of {', '.join(map(str, GRIDS))}")
+        if not 1 <= block <= MOST_BLOCK:
+            raise ValueError(f"{self.name}: block={block} must be between 1 and {MOST_BLOCK} elements")
+        self.levels_asked, self.block = levels, block
+
+    def level_count(self, cf: float) -> int:
+        """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
+        asked = (levels for levels, grid in GRIDS.items() if 32 / grid.bits >= cf)
+        return self.levels_asked or next(asked, min(GRIDS))
+
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
+        return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
+
+    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
+        return Payload(quantize_nearest(x, self.block, self.level_count(cf)), None, x.numel(), cf, key)
+
+    def decode(self, payload: Payload) -> Tensor:
+        spacings, packed = payload.parts
+        levels = self.level_count(payload.cf)
+        return dequantize_nearest(spacings, packed, payload.numel, self.block, levels)
+
+    def bound(self, numel: int, cf: float) -> Bound:
+        """With the least-squares spacing, ``⟨l, x⟩² / ‖l‖²`` of the energy is kept, and at least ``Σ l²x² / ‖l‖² >=
+        ‖x‖² / B`` because levels grow with magnitudes. Rounding the spacing costs less than a hundredth of that.
+        """
+        return Bound(delta=0.99 / min(numel, self.block))

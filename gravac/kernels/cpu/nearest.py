@@ -1,0 +1,116 @@
+"""Blocks rounded to the nearest of a few levels, and back."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+
+_FINE = 4095
+_SHIFT = 20
+_HALF = 1 << 19
+_LARGEST = 3.3895313892515355e38
+"""The largest finite bfloat16."""
+
+
+@jit("float32(int32[::1], int64, int64, int32[::1])")
+def search(fine: NDArray[np.int32], size: int, steps: int, factors: NDArray[np.int32]) -> np.float32:
+    """Returns the best spacing of ``size`` magnitudes, in their unit."""
+    most, half = np.int32(steps), np.int32(_HALF)
+    ratio, best = np.float32(0.0), np.float32(-1.0)
+    for factor in factors:
+        product, square = np.int32(0), np.int32(0)
+        for i in range(size):
+            value = fine[np.uint64(i)]
+            level = min(np.int32(np.int32(value * factor + half) >> np.int32(_SHIFT)), most)
+            product = np.int32(product + level * value)
+            square = np.int32(square + level * level)
+        upper, lower = np.float32(product), np.float32(max(square, np.int32(1)))
+        kept = upper * upper / lower
+        if kept > best:
+            best, ratio = kept, upper / lower
+    return ratio
+
+
+@jit("float32(int32[::1], int64)")
+def mean(fine: NDArray[np.int32], size: int) -> np.float32:
+    """Returns the mean of ``size`` magnitudes."""
+    total = np.int32(0)
+    for i in range(size):
+        total = np.int32(total + fine[np.uint64(i)])
+    return np.float32(total) / np.float32(size)
+
+
+@jit("void(float32[::1], int32[::1], int64, int64, int32[::1], int16[::1], uint8[::1])")
+def quantize(
+    x: NDArray[np.float32],
+    bits: NDArray[np.int32],
+    block: int,
+    steps: int,
+    factors: NDArray[np.int32],
+    spacings: NDArray[np.int16],
+    codes: NDArray[np.uint8],
+) -> None:
+    """Finds the spacing of each block (as a bfloat16's bits), and each element's code. ``bits`` is ``x``'s memory.
+
+    Without ``factors``, codes are 1 for elements >= 0, else 0.
+    """
+    fine = np.empty(block, np.int32)
+    limit = np.float32(_LARGEST / steps)  # the outermost level, too, must be finite
+    top, near = np.empty(1, np.int32), np.empty(1, np.float32)
+    for number in range(spacings.size):
+        begin = number * block
+        size = min(block, x.size - begin)
+        largest = np.int32(0)
+        for i in range(size):
+            largest = max(largest, np.int32(bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)))
+        top[0] = largest
+        scale = top.view(np.float32)[0]
+        whole = scale > np.float32(0.0) and scale < np.float32(np.inf)
+        near[0] = scale
+        if whole:
+            for i in range(size):
+                share = abs(x[np.uint64(begin + i)]) / scale
+                fine[np.uint64(i)] = np.int32(share * np.float32(_FINE) + np.float32(0.5))
+            ratio = search(fine, size, steps, factors) if factors.size else mean(fine, size)
+            near[0] = min(ratio / np.float32(_FINE) * scale, limit)
+        word = near.view(np.int32)[0]
+        if whole:
+            word = np.int32(word + 0x7FFF + ((word >> 16) & 1)) >> 16
+        elif largest > np.int32(0x7F800000):
+            word = 0x7FC0
+        else:
+            word >>= 16
+        spacings[number] = np.int16(word)
+        if not factors.size:
+            for i in range(size):
+                codes[np.uint64(begin + i)] = np.uint8(x[np.uint64(begin + i)] >= np.float32(0.0))
+            continue
+        top[0] = np.int32(word << 16)
+        spacing = top.view(np.float32)[0]
+        if whole and spacing > np.float32(0.0):
+            most = np.float32(steps)
+            for i in range(size):
+                level = x[np.uint64(begin + i)] / spacing
+                level = min(max(level, -most), most)
+                codes[np.uint64(begin + i)] = np.uint8(np.int32(np.rint(level) + most))
+        else:
+            for i in range(size):
+                codes[np.uint64(begin + i)] = np.uint8(steps)
+
+
+@jit("void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+def dequantize(
+    spacings: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    block: int,
+    factor: int,
+    offset: int,
+    out: NDArray[np.float32],
+) -> None:
+    """Computes ``(code · factor - offset) · spacing``."""
+    by, less = np.int32(factor), np.int32(offset)
+    for number in range(spacings.size):
+        begin, spacing = number * block, spacings[number]
+        for i in range(min(block, out.size - begin)):
+            level = np.int32(np.int32(codes[np.uint64(begin + i)]) * by - less)
+            out[np.uint64(begin + i)] = np.float32(level) * spacing

@@ -1,0 +1,163 @@
+"""Blocks rounded to the nearest of a few equally spaced levels, with the spacing that loses least."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend
+from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
+from gravac.kernels.rounding import blocked
+
+FINE = 4095
+"""Magnitudes are whole numbers up to this, of the block's largest, while a spacing is searched: sums are then exact."""
+MOST_BLOCK = 65_536
+"""Most elements of a block, so that those sums fit 32 bits."""
+SHIFT = 20
+"""Bits after the point of the factors that turn fine magnitudes into levels."""
+
+
+class Grid(NamedTuple):
+    """Levels and the spacings that are tried first."""
+
+    steps: int
+    """Levels on each side of zero."""
+    base: int
+    """Base of the digits on the wire."""
+    reaches: tuple[float, ...]
+    """Outermost level of each spacing tried, as a share of the largest magnitude."""
+
+    @property
+    def bits(self) -> float:
+        """Bits per element on the wire, without scales."""
+        return 32 / DIGITS[self.base]
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """``1 / spacing`` of each reach, as whole multiples of ``2^-SHIFT``."""
+        return tuple(round((1 << SHIFT) * self.steps / (FINE * reach)) for reach in self.reaches)
+
+
+GRIDS = {
+    15: Grid(7, 16, (1.0, 0.9, 0.8)),
+    7: Grid(3, 7, (0.9, 0.75, 0.6)),
+    5: Grid(2, 5, (0.8, 0.65, 0.5)),
+    3: Grid(1, 3, (0.8, 0.6, 0.45)),
+    2: Grid(1, 2, ()),
+}
+"""By the number of levels. On normal, Laplace and Student distributed blocks of 64, three spacings come within 3 % of
+the error of the best of all. Two levels have no zero: they are the signs."""
+
+
+def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor]:
+    """Rounds each element to the nearest of its block's levels, ``-s·d, …, -d, 0, d, …, s·d``; two levels: ``±d``.
+
+    The spacing d: three clip the block at different shares of its largest magnitude; of each, the least-squares fit
+    to the levels it gives, and the best of these. Two levels: the mean magnitude.
+
+    Args:
+        x: Shape ``(n,)``.
+        block: Elements that share a spacing, at most 65,536.
+        levels: 15, 7, 5, 3 or 2.
+
+    Returns:
+        Spacings, bfloat16 of shape ``(ceil(n / block),)``, not finite where an element is not; and the codes as
+        ``pack_digits`` packs them.
+
+    Raises:
+        ValueError: There is no grid of so many levels, or the block is too large.
+    """
+    grid = _grid(levels)
+    block = _block(block, x.numel())
+    x = x.detach().float().flatten()
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.nearest import quantize as compiled
+
+        spacings = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16)
+        codes = torch.empty(x.numel(), dtype=torch.uint8)
+        floats = x.numpy()
+        compiled(
+            floats,
+            floats.view(np.int32),
+            block,
+            grid.steps,
+            np.array(grid.factors, np.int32),
+            spacings.view(torch.int16).numpy(),
+            codes.numpy(),
+        )
+        return spacings, pack_digits(codes, grid.base)
+    rows = blocked(x, block)
+    spacings = _spacings(rows, x.numel(), grid)
+    if not grid.reaches:
+        codes = (rows >= 0).to(torch.uint8)
+    else:
+        wide = spacings.float()
+        safe = torch.where((wide > 0) & wide.isfinite(), wide, torch.inf).unsqueeze(1)
+        level = (rows / safe).nan_to_num(0.0).clamp(-grid.steps, grid.steps).round()
+        codes = (level + grid.steps).to(torch.uint8)
+    return spacings, pack_digits(codes.flatten()[: x.numel()], grid.base)
+
+
+def dequantize_nearest(spacings: Tensor, packed: Tensor, numel: int, block: int, levels: int) -> Tensor:
+    """Returns the values that ``quantize_nearest`` stands for, float32 of shape ``(numel,)``.
+
+    Raises:
+        ValueError: The spacings or codes do not fit ``numel``.
+    """
+    grid = _grid(levels)
+    block = _block(block, numel)
+    if spacings.numel() != -(-numel // block):
+        raise ValueError(
+            f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
+        )
+    codes, wide = unpack_digits(packed, numel, grid.base), spacings.float()
+    factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
+    if backend.compiled(wide, codes):
+        from gravac.kernels.cpu.nearest import dequantize as compiled
+
+        out = torch.empty(numel)
+        compiled(wide.numpy(), codes.numpy(), block, factor, offset, out.numpy())
+        return out
+    return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
+
+
+def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
+    """Returns how many spacings and how many 32-bit words ``quantize_nearest`` makes of ``numel`` elements."""
+    return math.ceil(numel / _block(block, numel)), word_count(numel, _grid(levels).base)
+
+
+def _spacings(rows: Tensor, numel: int, grid: Grid) -> Tensor:
+    """The spacing of each row, bfloat16. Only the last row may be padded."""
+    top = rows.abs().amax(1)
+    safe = torch.where((top > 0) & top.isfinite(), top, torch.inf).unsqueeze(1)
+    fine = ((rows.abs() / safe).nan_to_num(0.0) * FINE + 0.5).int()
+    if grid.reaches:
+        ratio, best = torch.zeros_like(top), torch.full_like(top, -1.0)
+        for factor in grid.factors:
+            level = ((fine * factor + (1 << SHIFT >> 1)) >> SHIFT).clamp_max(grid.steps)
+            product, square = (level * fine).sum(1).float(), (level * level).sum(1).clamp_min(1).float()
+            # What this spacing keeps of the block's energy.
+            kept = product * product / square
+            ratio, best = torch.where(kept > best, product / square, ratio), torch.maximum(kept, best)
+    else:
+        counts = torch.full_like(top, rows.shape[1])
+        counts[-1:] -= rows.numel() - numel
+        ratio = fine.sum(1).float() / counts
+    # The outermost level, too, must be finite.
+    spacing = (ratio / FINE * top).clamp_max(torch.finfo(torch.bfloat16).max / grid.steps)
+    return torch.where(top.isfinite(), spacing, top).to(torch.bfloat16)
+
+
+def _grid(levels: int) -> Grid:
+    if levels not in GRIDS:
+        raise ValueError(f"levels={levels} must be one of {', '.join(map(str, GRIDS))}")
+    return GRIDS[levels]
+
+
+def _block(block: int, numel: int) -> int:
+    if not 1 <= block <= MOST_BLOCK:
+        raise ValueError(f"block={block} must be between 1 and {MOST_BLOCK} elements")
+    return min(block, max(1, numel))
