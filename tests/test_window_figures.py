@@ -12,9 +12,11 @@ from gravac.signals import figures
 from gravac.signals.diversity import split
 from tools.harness.cluster import level_sums, window_report
 
+NO_STEPS = {name: 0 for name in GainSums.model_fields if name.endswith("steps")}
+
 
 def sums(**changes: float) -> GainSums:
-    given = dict.fromkeys(GainSums.model_fields, 0.0) | {"steps": 10, "mean_steps": 0} | changes
+    given = dict.fromkeys(GainSums.model_fields, 0.0) | NO_STEPS | {"steps": 10} | changes
     return GainSums(**given)  # type: ignore[arg-type]
 
 

@@ -94,7 +94,7 @@ class Session:
             self._slot = attach(self.module)
         names = {id(parameter): name for name, parameter in self.module.module.named_parameters()}
         self.rates = Rates(optimizer, scaler, names)
-        self.parts = assemble(self.module, settings, self._slot, policy, link)
+        self.parts = assemble(self.module, optimizer, settings, self._slot, policy, link)
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""

@@ -32,6 +32,7 @@ from gravac.protocol.fields import (
     Seconds,
     Settings,
     Text,
+    WindowSteps,
 )
 from gravac.protocol.job import (
     End,
@@ -41,6 +42,7 @@ from gravac.protocol.job import (
     JobSpec,
     LinkSpec,
     ModelShape,
+    OptimizerSpec,
     PolicySpec,
 )
 from gravac.protocol.window import (
@@ -87,6 +89,7 @@ __all__ = [
     "LinkSpec",
     "ModelShape",
     "Name",
+    "OptimizerSpec",
     "Order",
     "Override",
     "Phase",
@@ -105,6 +108,7 @@ __all__ = [
     "Text",
     "WindowAnswer",
     "WindowReport",
+    "WindowSteps",
     "quantiles",
     "rule_label",
 ]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from gravac.protocol.fields import CompressionFactor, Count, Ratio, Record, Text
+from gravac.protocol.fields import Choice, CompressionFactor, Count, Ratio, Record, Text, WindowSteps
 
 Phase = Literal["warmup", "explore", "hold", "fallback"]
 """warmup: dense, measuring the baseline. explore: climbing the ladder. hold: a CF was chosen.
@@ -44,21 +44,28 @@ def rule_label(rule: str) -> str:
 
 
 class Candidate(Record):
-    """What the policy knows about one CF. T_sys = ``samples_per_second``; T_comp = ``useful_samples_per_second``."""
+    """What the policy knows about one plan: a codec and a CF.
+
+    T_sys = ``samples_per_second``. ``useful_samples_per_second`` is what the policy maximizes: T_comp = T_sys · gain
+    for ``gravac``, T_sys · efficiency for ``auto``.
+    """
 
     cf: CompressionFactor  # rung of the ladder
     gain: Ratio | None  # as last measured; null: not yet
     samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_sys
-    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_comp
+    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # what the policy maximizes
     window: Count | None  # last window that measured it
     verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]  # of the policy
+    codec: Choice | None = None  # of the plan; null: the job's compressor
+    efficiency: Ratio | None = None  # predicted: steps dense needs / steps this plan needs; null: not known
 
 
 class Decision(Record):
     """What all ranks do next, and why. ``window`` -1: the decision the job began with.
 
-    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate) changes or an operator's order begins or ends.
-    The ranks send ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else dense.
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate, codec, window_steps) changes or an operator's
+    order begins or ends. The ranks send ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if
+    that passes, else dense.
     """
 
     window: Annotated[int, Field(ge=-1, le=2**53)]  # that it followed
@@ -69,7 +76,9 @@ class Decision(Record):
     epsilon: Ratio  # smallest gain at which a CF is sent
     rule: Rule  # which rule of the policy fired
     reason: Text  # one sentence with its evidence
-    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known about each CF
+    candidates: Annotated[tuple[Candidate, ...], Field(max_length=64)] = ()  # what is known about each plan
+    codec: Choice | None = None  # to send with; null: the job's compressor
+    window_steps: WindowSteps | None = None  # steps of a window under it; null: the job's
 
     @property
     def dense(self) -> bool:

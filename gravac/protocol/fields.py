@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.traces.upgrades``).
 
 It grows with every field, even one with a default. Records take no unknown fields, so an older reader would otherwise
@@ -38,6 +38,8 @@ Choice = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._:=,/+-]{0,199}
 """A codec or memory by name, with settings behind a colon: ``conef:bits=4``."""
 Text = Annotated[str, Field(max_length=1000)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+WindowSteps = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Steps between two decisions."""
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Bytes = Annotated[int, Field(ge=0, le=2**63)]
 CompressionFactor = Annotated[float, Field(ge=1, le=1e9)]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from gravac.protocol.decision import Decision
-from gravac.protocol.fields import Choice, Count, Name, Record, Seconds, Settings, Text
+from gravac.protocol.fields import Choice, Count, Name, Record, Seconds, Settings, Text, WindowSteps
 
 
 class PolicySpec(Record):
@@ -42,6 +42,20 @@ class ModelShape(Record):
     elements: Count  # trained = gradient elements a step
 
 
+class OptimizerSpec(Record):
+    """The optimizer as the job began. What compression costs depends on its kind."""
+
+    name: Text  # class, such as AdamW
+    kind: Literal[
+        "sgd", "adam", "sign", "other"
+    ]  # sgd: steps by the gradient; adam: divides by √v; sign: takes signs
+    learning_rate: (
+        Annotated[float, Field(ge=0, le=1e15)] | None
+    )  # of its first parameter group; null: unknown
+    momentum: Annotated[float, Field(ge=0, le=1)] | None  # of SGD, or β₁; null: unknown
+    weight_decay: Annotated[float, Field(ge=0, le=1e15)] | None  # of its first parameter group; null: unknown
+
+
 class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
@@ -53,7 +67,7 @@ class JobSpec(Record):
     job: Name  # name; also of the folder of its journal
     incarnation: Name  # one start of the trainer
     world_size: Annotated[int, Field(ge=1, le=1_000_000)]  # ranks
-    window_steps: Annotated[int, Field(ge=1, le=1_000_000)]  # steps between decisions
+    window_steps: WindowSteps  # steps between decisions
     policy: PolicySpec  # the rule that decides
     compressor: Choice  # codec or aggregator
     memory: Choice  # error memory
@@ -63,6 +77,7 @@ class JobSpec(Record):
     first_window: Count = 0  # number of the next window
     policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
     settings: Settings | None = None  # the agent's other settings
+    optimizer: OptimizerSpec | None = None  # null: unknown
 
 
 class Event(Record):

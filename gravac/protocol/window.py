@@ -7,7 +7,17 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from gravac.protocol.decision import Phase
-from gravac.protocol.fields import Bytes, CompressionFactor, Count, Energy, Name, Ratio, Record, Seconds
+from gravac.protocol.fields import (
+    Bytes,
+    Choice,
+    CompressionFactor,
+    Count,
+    Energy,
+    Name,
+    Ratio,
+    Record,
+    Seconds,
+)
 
 MAX_LISTED_STEPS = 1024
 """Steps that one window can list."""
@@ -18,6 +28,7 @@ Quantiles = Annotated[tuple[Seconds, ...], Field(min_length=4, max_length=4)]
 _Column = Field(min_length=1, max_length=MAX_LISTED_STEPS)
 _Times = Annotated[tuple[Seconds, ...], _Column]
 _Counts = Annotated[tuple[Count, ...], _Column]
+_Product = Annotated[float, Field(ge=-1e300, le=1e300)]
 _Energies = Annotated[tuple[Energy | None, ...], _Column]
 
 
@@ -29,6 +40,10 @@ class GainSums(Record):
     that CF would send (both measured while exploring; equal in hold). Non-finite steps are left out.
     ``mean_sq``: ‖mean over ranks of g‖², over the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
     sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.signals.diversity``.
+
+    The rest is for predicting statistical efficiency and is measured in the surveyed steps only. u: the mean over ranks
+    that came out of the exchange, which the optimizer sees. A scaled sum has each coordinate divided by √v + eps of the
+    optimizer (Adam); where it keeps no v, ``scaled_steps`` is 0.
     """
 
     steps: Count  # finite ones
@@ -38,14 +53,22 @@ class GainSums(Record):
     minimum_sq: Energy  # energy sent at the minimum CF
     candidate_sq: Energy  # energy sent at the candidate CF
     residual_sq: Energy  # ‖residual‖²
-    residual_dot_gradient: Annotated[float, Field(ge=-1e300, le=1e300)]  # ⟨residual, g⟩
+    residual_dot_gradient: _Product  # ⟨residual, g⟩
     mean_steps: Count = 0  # plainly dense ones
     mean_sq: Energy = 0.0  # ‖mean of g‖² over those
     mean_gradient_sq: Energy = 0.0  # ‖g‖² over those
+    update_steps: Count = 0  # in which u was measured
+    update_sq: Energy = 0.0  # ‖u‖² over those
+    update_dot_gradient: _Product = 0.0  # ⟨u, g⟩ over those
+    update_gradient_sq: Energy = 0.0  # ‖g‖² over those
+    scaled_steps: Count = 0  # in which the scaled sums were measured
+    scaled_gradient_sq: Energy = 0.0  # ‖g‖² over those, scaled
+    scaled_residual_sq: Energy = 0.0  # ‖residual‖² over those, scaled
+    scaled_residual_dot_gradient: _Product = 0.0  # ⟨residual, g⟩ over those, scaled
 
 
 class LevelSums(Record):
-    """Steps of one window that sent the same CF under the same decision (epoch).
+    """Steps of one window that sent the same CF with the same codec under the same decision (epoch).
 
     ``settled_steps``: steps after the first few at this level; their median duration on rank 0 is
     ``step_seconds_median`` (null when there is none), of which ``exposed_seconds_median`` is the wait for the network
@@ -61,6 +84,7 @@ class LevelSums(Record):
     dense_bytes: Bytes  # what dense would have handed over, all ranks
     payload_bytes: Bytes  # what was handed over, all ranks
     sums: GainSums  # for gains
+    codec: Choice | None = None  # that was sent with; null: the job's compressor
 
 
 class PhaseSeconds(Record):

@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from gravac_agent.settings import AgentSettings, load
 from gravac_agent.setup import describe
@@ -58,3 +61,52 @@ def test_all_settings_are_recorded_except_secrets_and_places() -> None:
         "steering",
         "log_to_stderr",
     }
+
+
+class Lamb(torch.optim.Optimizer):
+    """As libraries name it; without learning rate and betas in its groups."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {})
+
+
+class SignSGD(torch.optim.SGD):
+    """Its name holds that of another kind."""
+
+
+class Muon(torch.optim.Optimizer):
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {"lr": -1.0, "momentum": "0.x", "weight_decay": None})
+
+
+class MyTrainersOptimizer(torch.optim.AdamW):
+    """The kind is that of the class it derives from."""
+
+
+class Wrapper:
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer, self.param_groups = optimizer, getattr(optimizer, "param_groups", [])
+
+
+def test_optimizers_are_described() -> None:
+    weights = [torch.zeros(2, requires_grad=True)]
+
+    def found(optimizer: object) -> tuple[object, ...]:
+        spec = describe.optimizer_spec(optimizer)
+        return (spec.name, spec.kind, spec.learning_rate, spec.momentum, spec.weight_decay)
+
+    sgd = torch.optim.SGD(weights, lr=0.5, momentum=0.9, weight_decay=1e-4)
+    assert found(sgd) == ("SGD", "sgd", 0.5, 0.9, 1e-4)
+    assert found(torch.optim.AdamW(weights, lr=torch.tensor(0.25), betas=(0.8, 0.99), weight_decay=0.0)) == (
+        *("AdamW", "adam", 0.25, 0.8, 0.0),
+    )
+    assert found(Wrapper(Wrapper(sgd))) == found(sgd)
+    assert found(Lamb(weights)) == ("Lamb", "adam", None, None, None)
+    assert found(SignSGD(weights, lr=1.0))[:2] == ("SignSGD", "sign")
+    assert found(Muon(weights)) == ("Muon", "other", None, None, None)
+    assert found(MyTrainersOptimizer(weights))[:2] == ("MyTrainersOptimizer", "adam")
+    for kind in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam, torch.optim.Adamax):
+        assert found(kind(weights))[1] == "adam"
+    itself = Wrapper(None)
+    itself.optimizer = itself
+    assert found(itself)[:2] == ("Wrapper", "other"), "a wrapper of itself ends"

@@ -53,6 +53,7 @@ field, even an optional one: records take no unknown fields, so an older gravac 
 | 1 | |
 | 2 | `window.spread` (for older windows computed from their ranks), `job.settings`, `job.environment.revision` |
 | 3 | `window.steps` |
+| 4 | `codec` of decisions, candidates and levels, `window_steps`, `efficiency`, `job.optimizer`, sums of updates |
 
 ## Reading and repairs
 
@@ -87,6 +88,7 @@ UNITS = {
     "Bytes": "bytes",
     "CompressionFactor": "elements in / elements kept; 1 = dense",
     "Energy": "squared norm",
+    "WindowSteps": "steps",
     "Ratio": "0 to 1",
 }
 """Unit by type of the field. Some fields have their unit in their name, such as ``bits_per_second``."""

@@ -4,6 +4,7 @@ import secrets
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,7 +31,7 @@ from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings
-from gravac_agent.setup.describe import environment, job_name, model_shape
+from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec
 from gravac_agent.windows.step_loop import StepLoop
 
 
@@ -57,6 +58,7 @@ class Parts:
 
 def assemble(
     module: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
     settings: AgentSettings,
     slot: HookState,
     policy: Policy | None,
@@ -124,6 +126,7 @@ def assemble(
                 environment=environment(module),
                 link=None if builder.link is None else builder.link.spec(),
                 settings=settings.described(),
+                optimizer=optimizer_spec(optimizer),
             )
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
     announcement = Announcement(f"{setup}|{builder}", next_plan(start, tracker), reporter)

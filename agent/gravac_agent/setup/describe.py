@@ -6,15 +6,25 @@ import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.protocol import Environment, ModelShape
+from gravac.protocol import Environment, ModelShape, OptimizerSpec
 from gravac.version import __version__
 
+OptimizerKind = Literal["sgd", "adam", "sign", "other"]
+KINDS: dict[OptimizerKind, tuple[str, ...]] = {
+    # The order counts: the name of a rarer kind may hold that of another, as SignSGD does.
+    "sign": ("sign", "lion"),
+    "adam": ("adam", "adagrad", "adadelta", "rmsprop", "lamb", "adabelief", "yogi"),
+    "sgd": ("sgd", "lars"),
+}
+"""Parts of class names, in lower case, by the kind of step."""
 GIT_SECONDS = 2.0
 """Longest wait for git at the start of a job."""
 
@@ -67,3 +77,52 @@ def model_shape(module: DistributedDataParallel) -> ModelShape:
         tensors=len(trainable),
         elements=sum(parameter.numel() for parameter in trainable),
     )
+
+
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer inside wrappers, such as Accelerate's (``optimizer``) and ZeRO's (``optim``)."""
+    for _ in range(8):  # a wrapper may hold itself
+        inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "optim", None)
+        if not hasattr(inner, "param_groups"):
+            break
+        optimizer = inner
+    return optimizer
+
+
+def optimizer_spec(optimizer: Any) -> OptimizerSpec:
+    """Return the optimizer's class, kind and first settings.
+
+    The kind follows from the name of the class or of one that it derives from. What the first parameter group does not
+    state as a number in range is unknown.
+    """
+    optimizer = innermost(optimizer)
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    momentum = _number(group.get("momentum"), 1.0)
+    if momentum is None and isinstance(betas := group.get("betas"), Sequence) and betas:
+        momentum = _number(betas[0], 1.0)
+    return OptimizerSpec(
+        name=type(optimizer).__name__[:1000],
+        kind=optimizer_kind(type(optimizer)),
+        learning_rate=_number(group.get("lr")),
+        momentum=momentum,
+        weight_decay=_number(group.get("weight_decay")),
+    )
+
+
+def optimizer_kind(optimizer: type) -> OptimizerKind:
+    """Return how an optimizer of this class steps."""
+    for one in optimizer.__mro__:
+        name = one.__name__.lower()
+        for kind, parts in KINDS.items():
+            if any(part in name for part in parts):
+                return kind
+    return "other"
+
+
+def _number(value: Any, most: float = 1e15) -> float | None:
+    """Return a value as a float from 0 to ``most``; None when it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0.0 <= number <= most else None

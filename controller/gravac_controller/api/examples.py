@@ -12,6 +12,7 @@ from gravac.protocol import (
     JobSpec,
     LevelSums,
     ModelShape,
+    OptimizerSpec,
     Order,
     PhaseSeconds,
     PolicySpec,
@@ -41,6 +42,7 @@ SPEC = JobSpec(
     environment=Environment(
         python="3.12", torch="2.9", gravac="0.1.0", platform="Linux", backend="gloo", device="cpu"
     ),
+    optimizer=OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0),
 )
 SUMS = GainSums(
     steps=100,
