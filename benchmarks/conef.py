@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from gravac import compressors, memories
 from gravac.compressors import Compressor, Key
 from gravac.memories import Bucket, Memory
-from gravac_agent.demo.digits import SmallResNet
+from gravac_agent.tasks.resnet import ResNet
 
 WORKERS, CF, MOMENTUM = 4, 10.0, 0.9
 NETS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10)
     ),
-    "resnet": lambda: SmallResNet(16),
+    "resnet": lambda: ResNet(16),
 }
 RUNS = {
     "SGD, dense": "",

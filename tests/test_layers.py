@@ -74,6 +74,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"run_log", "state"},
         {"session"},
         {"agent"},
+        {"tasks"},
         {"demo"},
         {"bench"},
     ),

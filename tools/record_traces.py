@@ -33,7 +33,7 @@ from gravac.traces import read_trace
 from gravac.traces.line import encode
 from gravac.traces.replay import check
 from gravac_agent import Agent
-from gravac_agent.demo import digits, lm
+from gravac_agent.tasks import digits, lm
 from gravac_controller.bench.ranks import on_hosts, side_by_side
 
 HERE = Path(__file__).parents[1] / "tests" / "traces"
@@ -123,7 +123,7 @@ class Training:
         torch.manual_seed(0)
         self.batches: Iterator[tuple[Tensor, Tensor]]
         if task == "mlp":
-            found = digits.build(rank, world, 0)
+            recipe = digits.recipe()
             model: nn.Module = nn.Sequential(
                 nn.Flatten(),
                 nn.Linear(64, 512),
@@ -134,11 +134,11 @@ class Training:
             )
             made: Callable[..., torch.optim.Optimizer] = partial(torch.optim.Adam, lr=1e-3)
         else:
-            found = {"digits": digits.build, "lm": lm.build}[task](rank, world, 0)
-            model, made = found.model, found.optimizer
-        self.batches, self.clip_norm = found.batches, found.clip_norm
+            recipe = lm.demo() if task == "lm" else digits.recipe()
+            model, made = recipe.build_model(0), recipe.optimizer
+        self.batches, self.clip = recipe.on_rank(rank, world, 0).batches, recipe.clip
         self.module = DistributedDataParallel(
-            model, bucket_cap_mb=found.bucket_mb, gradient_as_bucket_view=True
+            model, bucket_cap_mb=recipe.bucket_mb, gradient_as_bucket_view=True
         )
         self.optimizer = made(self.module.parameters())
 
@@ -147,7 +147,7 @@ class Training:
         scores = self.module(inputs)
         loss: Tensor = cross_entropy(scores.flatten(0, -2), classes.flatten())
         (loss * (math.nan if spoilt else 1.0)).backward()
-        nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
+        self.clip(self.module.parameters())
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()

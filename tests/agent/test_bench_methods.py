@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from gravac_agent.bench.methods import apply
 from gravac_agent.bench.train import Trainer
-from gravac_agent.demo import lm
+from gravac_agent.tasks import Schedule, lm
 
 STEPS = 5
 
@@ -27,7 +27,7 @@ def alone() -> Iterator[None]:
 
 
 def trained(method: str, folder: Path, clip_norm: float) -> tuple[Tensor, Trainer]:
-    task = replace(lm.build(0, 1, 0, 16), clip_norm=clip_norm)
+    task = replace(lm.demo(16), clip_norm=clip_norm).on_rank(0, 1, 0)
     with apply(method, task, "none", folder, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1)
         trainer.train(STEPS)
@@ -53,8 +53,8 @@ def test_momentum_is_applied_by_the_memory_or_the_optimizer(tmp_path: Path) -> N
 
 def test_a_learning_rate_that_falls(tmp_path: Path) -> None:
     """After the ramp it falls in a straight line, from the first to the last of its steps."""
-    task = replace(lm.build(0, 1, 0, 16), ramp_steps=2)
-    full = task.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
+    task = replace(lm.demo(16), schedule=Schedule(ramp_steps=2, floor=0.0)).on_rank(0, 1, 0)
+    full = task.recipe.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     with apply("dense", task, "none", tmp_path, 20) as applied:
         trainer = Trainer(task=task, applied=applied, interface=None, heldout_batches=1, decay=(4, 8))
         rates = []

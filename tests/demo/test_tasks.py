@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from gravac_agent.demo.task import TaskError, rate_share
 
 from gravac_agent.demo import digits, lm, train
-from gravac_agent.demo.task import TaskError, rate_share
 
 
 def test_corpus_is_the_standard_library_split_by_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gravac.compressors.base import kept_count
 from gravac.kernels import take_top, tally
 from gravac.signals.spectrum import Spectrum
 from gravac_agent.bench.paired import compare
-from gravac_agent.demo import lm
+from gravac_agent.tasks import lm
 
 CFS = tuple(1.5 * (1000 / 1.5) ** (step / 60) for step in range(61))
 """1.5 to 1000."""
@@ -48,10 +48,11 @@ def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
     Returns:
         The whole, shape ``(n,)``, and its part of each parameter that is not all zero.
     """
-    task = lm.build(0, 1, 0, width)
+    recipe = lm.demo(width)
+    task = recipe.on_rank(0, 1, 0)
     parameters = list(task.model.parameters())
-    optimizer = task.optimizer(iter(parameters))
-    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / task.ramp_steps))
+    optimizer = recipe.optimizer(parameters)
+    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.schedule.ramp)
     numels = [parameter.numel() for parameter in parameters]
     residual = torch.zeros(sum(numels))
     p = residual.clone()
@@ -65,7 +66,7 @@ def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
         sent = torch.zeros_like(p).index_copy_(0, indices.long(), values)
         for parameter, part in zip(parameters, sent.split(numels), strict=True):
             parameter.grad = part.view_as(parameter)
-        torch.nn.utils.clip_grad_norm_(parameters, task.clip_norm)
+        recipe.clip(parameters)
         optimizer.step()
         ramp.step()
     return p, [part for part in p.split(numels) if bool(part.any())]

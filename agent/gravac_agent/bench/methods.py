@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from gravac import aggregators, memories, policies
 from gravac_agent import Agent
-from gravac_agent.demo.task import Task
+from gravac_agent.tasks import Task
 
 FORMS = "none, alone, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
 POWERSGD_DENSE_STEPS = 2
@@ -122,7 +122,7 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
 @contextmanager
 def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
     module = DistributedDataParallel(task.model)
-    optimizer, clip_norm = task.optimizer(module.parameters()), task.clip_norm
+    optimizer, clip_norm = task.recipe.optimizer(module.parameters()), _clip_norm(task)
     if spec.memory and memories.build(spec.memory).transforms:
         # The memory applies the momentum and sends the sum of many gradients, so it also does the clipping.
         clip_norm = math.inf
@@ -194,4 +194,8 @@ def _powersgd(rank: int, task: Task, elements: int) -> Applied:
 
 
 def _applied(module: nn.Module, task: Task, payload_bytes: Callable[[int], int]) -> Applied:
-    return Applied(module, task.optimizer(module.parameters()), payload_bytes, task.clip_norm)
+    return Applied(module, task.recipe.optimizer(module.parameters()), payload_bytes, _clip_norm(task))
+
+
+def _clip_norm(task: Task) -> float:
+    return math.inf if task.recipe.clip_norm is None else task.recipe.clip_norm

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from gravac_agent.bench.methods import Applied, MethodError, apply
 from gravac_agent.bench.process import Answer, counters, serve_requests
-from gravac_agent.demo import lm
-from gravac_agent.demo.task import Task, TaskError, elements_of, loss_of
 from gravac_agent.errors import AgentError
+from gravac_agent.tasks import Task, TaskError, elements_of, evaluate, lm, loss_of
 
-WIDTH = 872
+WIDTH = lm.WIDTHS["3m"]
 """Width of the language model with 3.5 M parameters (3,511,616)."""
 
 
@@ -72,18 +71,12 @@ class Trainer:
 
     def evaluate(self) -> dict[str, Any]:
         """Measure the held-out loss on this rank's share. Returns the summed nats and the number of predicted bytes."""
-        total, count = 0.0, 0
-        self.task.model.eval()
-        with torch.no_grad():
-            for inputs, classes in self.task.heldout[: self.heldout_batches]:
-                total += loss_of(self.task.model(inputs), classes).item() * classes.numel()
-                count += classes.numel()
-        self.task.model.train()
-        return {"nats": total, "predicted": count}
+        score = evaluate(self.task.model, self.task.heldout[: self.heldout_batches])
+        return {"nats": score.nats, "predicted": score.count}
 
     def _rate(self, step: int) -> float:
         """Return the learning rate as a share of the task's."""
-        ramp = min(1.0, (step + 1) / self.task.ramp_steps)
+        ramp = self.task.recipe.schedule.ramp(step)
         if self.decay is None:
             return ramp
         first, last = self.decay
@@ -129,7 +122,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
     """Answer requests ``{"do": "train", "steps": …}`` and ``{"do": "evaluate"}``."""
-    task = lm.build(rank, world_size, chosen.seed, chosen.width)
+    task = lm.demo(chosen.width).on_rank(rank, world_size, chosen.seed)
     with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
         trainer = Trainer(
             task=task,

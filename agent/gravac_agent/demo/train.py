@@ -13,15 +13,13 @@ from typing import IO, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.demo import digits, lm
-from gravac_agent.demo.task import Task, TaskError, elements_of, evaluate, loss_of, rate_share
 from gravac_agent.errors import AgentError
+from gravac_agent.tasks import Recipe, Score, Task, TaskError, digits, elements_of, evaluate, lm, loss_of
 
-TASKS: dict[str, Callable[[int, int, int], Task]] = {"lm": lm.build, "digits": digits.build}
+TASKS: dict[str, Callable[[], Recipe]] = {"lm": lm.demo, "digits": digits.recipe}
 PR_SET_PDEATHSIG = 1
 PAGE_SECONDS = 20.0
 """How long the demo waits for its page before it trains. Training does not need the page."""
@@ -118,14 +116,13 @@ def train(chosen: argparse.Namespace) -> float:
     """Train one task with these options and return the held-out loss, which is equal on all ranks."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     progress = _progress(chosen, rank)
-    task = TASKS[chosen.task](rank, world_size, chosen.seed)
-    model = DistributedDataParallel(task.model, bucket_cap_mb=task.bucket_mb, gradient_as_bucket_view=True)
-    optimizer = task.optimizer(model.parameters())
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: rate_share(step, chosen.steps, task.ramp_steps)
-    )
+    recipe = TASKS[chosen.task]()
+    task = recipe.on_rank(rank, world_size, chosen.seed)
+    model = DistributedDataParallel(task.model, bucket_cap_mb=recipe.bucket_mb, gradient_as_bucket_view=True)
+    optimizer = recipe.optimizer(model.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: recipe.schedule(step, chosen.steps))
     progress.report(
-        "start", task=task.name, steps=chosen.steps, ranks=world_size, elements=elements_of(model)
+        "start", task=recipe.name, steps=chosen.steps, ranks=world_size, elements=elements_of(model)
     )
     with Agent(
         model,
@@ -151,7 +148,7 @@ def train(chosen: argparse.Namespace) -> float:
             loss = loss_of(model(inputs), classes)
             loss.backward()
             # As in plain DDP, this clips the exchanged mean; what it cuts off is lost (docs/memories.md, "Clipping").
-            nn.utils.clip_grad_norm_(model.parameters(), task.clip_norm)
+            recipe.clip(model.parameters())
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
@@ -167,9 +164,18 @@ def train(chosen: argparse.Namespace) -> float:
                 seconds=now - began,
             )
             began = now
-    heldout_loss, accuracy = evaluate(task)
-    progress.report("done", heldout_loss=heldout_loss, heldout_accuracy=accuracy)
-    return heldout_loss
+    score = heldout_score(task)
+    progress.report("done", heldout_loss=score.loss, heldout_accuracy=score.accuracy)
+    return score.loss
+
+
+def heldout_score(task: Task) -> Score:
+    """Return the score on the held-out batches of all ranks, equal on all of them."""
+    mine = evaluate(task.model, task.heldout)
+    sums = torch.tensor([mine.nats, mine.right, mine.count], dtype=torch.float64)
+    dist.all_reduce(sums)
+    nats, right, count = sums.tolist()
+    return Score(nats, int(right), int(count))
 
 
 def _end_with_parent() -> None:
