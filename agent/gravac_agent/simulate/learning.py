@@ -1,0 +1,119 @@
+"""Learning with several simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_of
+from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
+
+Clip = Callable[[nn.Module, SimulatedRanks], None]
+"""Clips the exchanged gradient of the module in place of the recipe; it may return what it cut to the memories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of all ranks.
+
+    Attributes:
+        loss: Mean training loss over ranks, before the step.
+        exchanged: What the exchange did.
+        raw: Mean over ranks of the raw gradient, by bucket; empty unless it was asked for.
+    """
+
+    loss: float
+    exchanged: Exchanged
+    raw: tuple[Tensor, ...]
+
+
+class Learner:
+    """Trains a recipe with the ranks of one process. All ranks share one set of weights, as synchronous training does.
+
+    Args:
+        recipe: What is trained. Its global batch is split among the ranks.
+        world_size: Ranks.
+        seed: Seed of weights, data and codecs.
+        steps: Length of the run, for the schedule.
+        ranks: Their encoders and memories.
+    """
+
+    def __init__(self, recipe: Recipe, world_size: int, seed: int, steps: int, ranks: SimulatedRanks) -> None:
+        self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
+        self.model = recipe.build_model(seed)
+        self.optimizer: Optimizer = recipe.optimizer(self.model.parameters())
+        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._grouped = buckets_of(self.model, recipe.bucket_mb)
+        self._buckets = [bucket for bucket, _ in self._grouped]
+        self._batches: list[Iterator[Batch]] = [recipe.batches(rank, world_size, seed) for rank in range(world_size)]
+        self._heldout = recipe.data.heldout()
+        self.step = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of a gradient."""
+        return sum(sum(bucket.numels) for bucket in self._buckets)
+
+    def train(self, plan: Plan, *, surveyed: bool = False, raw: bool = False) -> Step:
+        """Do one step under ``plan``.
+
+        Args:
+            plan: What the ranks send.
+            surveyed: Measure the gain curve.
+            raw: Also return the mean of the raw gradients.
+        """
+        gradients, losses = [], 0.0
+        for batches in self._batches:
+            inputs, classes = next(batches)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = loss_of(self.model(inputs), classes)
+            loss.backward()
+            losses += loss.item() / self.world_size
+            gradients.append(self._flat())
+        mean = tuple(torch.stack(column).mean(0) for column in zip(*gradients, strict=True)) if raw else ()
+        exchanged = self.ranks.exchange(self._buckets, gradients, plan, self.step, surveyed)
+        if not exchanged.sums.nonfinite:
+            self._write(gradients[0])
+            self.recipe.clip(self.model.parameters())
+            share = self.recipe.schedule(self.step, self.steps)
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * share
+            self.optimizer.step()
+        self.step += 1
+        return Step(losses, exchanged, mean)
+
+    def evaluate(self) -> Score:
+        """Measure the model on all held-out batches."""
+        return evaluate(self.model, self._heldout)
+
+    def _flat(self) -> list[Tensor]:
+        return [
+            torch.cat([torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in members])
+            for _, members in self._grouped
+        ]
+
+    def _write(self, means: Sequence[Tensor]) -> None:
+        for (bucket, members), mean in zip(self._grouped, means, strict=True):
+            for parameter, piece in zip(members, mean.split(list(bucket.numels)), strict=True):
+                parameter.grad = piece.view_as(parameter)
+
+
+def alone(recipe: Recipe, world_size: int, seed: int, steps: int, rank: int = 0) -> Iterator[tuple[float, nn.Module]]:
+    """Train one rank of ``world_size`` without any communication; yields its loss and model after each step."""
+    model = recipe.build_model(seed)
+    optimizer = recipe.optimizer(model.parameters())
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    batches = recipe.batches(rank, world_size, seed)
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * recipe.schedule(step, steps)
+        inputs, classes = next(batches)
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(inputs), classes)
+        loss.backward()
+        recipe.clip(model.parameters())
+        optimizer.step()
+        yield loss.item(), model
