@@ -13,12 +13,15 @@ from gravac.compressors.quantize.nuqsgd import NUQSGD
 from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
 from gravac.compressors.quantize.sign import OneBit, ScaledSign
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
+from gravac.compressors.quantize.twobit import TwoBit
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
+from gravac.compressors.sparse.chunktopk import ChunkTopK
 from gravac.compressors.sparse.hardthreshold import HardThreshold, WarmedThreshold
 from gravac.compressors.sparse.mstopk import MSTopk
 from gravac.compressors.sparse.randomk import BlockRandomK, RandomK, UnbiasedBlockRandomK, UnbiasedRandomK
 from gravac.compressors.sparse.thresholds import DGC, RedSync, SIDCo
 from gravac.compressors.sparse.topk import TopK, TrimmedTopK
+from gravac.compressors.sparseloco import SparseLoCo
 from gravac.compressors.stack import Stack, TopKInt8
 from gravac.registry import Registry
 
@@ -42,6 +45,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         ScaledSign,
         OneBit,
         BlockSign,
+        TwoBit,
         TernGrad,
         ClippedTernGrad,
         QSGD,
@@ -59,7 +63,9 @@ COMPRESSORS: Registry[Compressor] = Registry(
         MedianCountSketch,
         HeavyHitters,
         TopKInt8,
+        SparseLoCo,
         MSTopk,
+        ChunkTopK,
     ),
     base=Compressor,
     group="gravac.compressors",

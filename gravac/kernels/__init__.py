@@ -18,7 +18,14 @@ from gravac.kernels.rounding import (
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.selection import SelectionHint, count_above, select_top, take_above, take_top
+from gravac.kernels.selection import (
+    SelectionHint,
+    count_above,
+    select_top,
+    take_above,
+    take_top,
+    take_top_of_chunks,
+)
 from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
 
 __all__ = [
@@ -66,6 +73,7 @@ __all__ = [
     "take_above",
     "take_run",
     "take_top",
+    "take_top_of_chunks",
     "tally",
     "trit_bytes",
     "unpack",

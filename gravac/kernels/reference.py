@@ -68,6 +68,23 @@ def top(x: Tensor, k: int, boundary: int, above: int, within: int) -> Tensor | N
     return candidates[chosen]
 
 
+def top_of_chunks(x: Tensor, k: int, chunks: int) -> Tensor:
+    """Returns the positions (int64, ascending) of each chunk's largest magnitudes, ``k`` in all: see
+    ``gravac.kernels.take_top_of_chunks``.
+    """
+    n, numbers = x.numel(), torch.arange(chunks + 1, device=x.device)
+    ends, kept = numbers * n // chunks, numbers * k // chunks
+    places = ends[:-1, None] + torch.arange(-(-n // chunks), device=x.device)
+    outside = places >= ends[1:, None]
+    sizes = magnitudes(x)[places.clamp_max(n - 1)].masked_fill(outside, -1)
+    shares = kept.diff()
+    ranked = sizes.topk(-(-k // chunks), dim=1).values
+    edges = ranked.gather(1, shares[:, None] - 1)
+    chosen, ties = sizes > edges, sizes == edges
+    chosen |= ties & (ties.cumsum(1) <= shares[:, None] - chosen.sum(1, keepdim=True))
+    return places[chosen]
+
+
 def magnitudes(x: Tensor) -> Tensor:
     """Returns ``|x|`` of a float32 tensor as int32 that order as the numbers do, NaN last."""
     return x.view(torch.int32) & 0x7FFFFFFF

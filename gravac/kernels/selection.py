@@ -144,6 +144,43 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
         )
 
 
+def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
+    """Selects the largest ``|x|`` of each chunk, ``k`` in all.
+
+    The chunks are equally large, to within an element, and so are their shares of ``k``. Among equal magnitudes the
+    lowest index wins, and NaN counts as larger than infinity.
+
+    Args:
+        x: Contiguous float32, shape ``(n,)``.
+        k: ``chunks`` to n.
+        chunks: At least 1.
+
+    Returns:
+        Positions (int32, ascending) and values.
+
+    Raises:
+        ValueError: ``k`` or ``chunks`` is outside of that, or ``x`` has more elements than 32-bit positions can
+            address.
+    """
+    n = x.numel()
+    if not 1 <= chunks <= k <= n:
+        raise ValueError(f"k={k} of {n} elements in {chunks} chunks: each chunk must keep 1 element or more")
+    if n > 2**31 - 1:
+        raise ValueError(f"{n} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)")
+    _check("x", x, torch.float32, n)
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.top import top_of_chunks as compiled
+
+        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+        bits = x.detach().numpy().view(np.int32)
+        compiled(bits, chunks, indices.numpy(), values.numpy().view(np.int32))
+        return indices, values
+    found = reference.top_of_chunks(x.detach(), k, chunks)
+    return found.int(), x.detach()[found]
+
+
 def count_above(x: Tensor, level: float) -> int:
     """Returns how many ``|x|`` are at least ``level`` (rounded to float32).
 

@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import Tally, count_above, scatter_add, select_top, take_above, take_top, tally
+from gravac.kernels import (
+    Tally,
+    count_above,
+    scatter_add,
+    select_top,
+    take_above,
+    take_top,
+    take_top_of_chunks,
+    tally,
+)
 from tests.support.maths.backends import LENGTHS, everywhere, on, vector
 
 
@@ -157,3 +166,34 @@ def test_a_damaged_payload_touches_nothing(name: str, bad: int) -> None:
     assert not out.any()
     with pytest.raises(ValueError, match="each value needs its place"):
         scatter_add(out, torch.tensor([1]), torch.ones(2))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    n=st.integers(1, 1500),
+    seed=st.integers(0, 10**6),
+    share=st.floats(0.0, 1.0),
+    most=st.sampled_from([1, 7, 64, 100, 4096]),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+)
+def test_chunks_keep_their_largest_everywhere(n: int, seed: int, share: float, most: int, kind: str) -> None:
+    x = vector(n, seed, kind)
+    k = max(1, int(share * n))
+    chunks = min(k, -(-n // most))
+    indices, values = everywhere(lambda: take_top_of_chunks(x, k, chunks))
+    assert torch.equal(values.view(torch.int32), x[indices.long()].view(torch.int32))
+    expected = []
+    for chunk in range(chunks):
+        begin, end = chunk * n // chunks, (chunk + 1) * n // chunks
+        keep = (chunk + 1) * k // chunks - chunk * k // chunks
+        assert keep >= 1
+        sizes = (x[begin:end].view(torch.int32) & 0x7FFFFFFF).tolist()
+        largest = sorted(range(end - begin), key=lambda at, sizes=sizes: (-sizes[at], at))[:keep]
+        expected += sorted(begin + at for at in largest)
+    assert indices.tolist() == expected
+
+
+def test_a_chunk_that_could_keep_nothing_is_refused() -> None:
+    for k, chunks in ((2, 3), (5, 2), (1, 0)):
+        with pytest.raises(ValueError, match="each chunk must keep 1 element or more"):
+            take_top_of_chunks(torch.ones(4), k, chunks)

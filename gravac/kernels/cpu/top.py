@@ -15,6 +15,8 @@ _OPEN = 19
 """Lower bits of a magnitude that its bin leaves open; counted in two digits, the first of nine bits."""
 _LOW = 10
 """Bits of the second digit."""
+_NEAR = np.int64(4 << 23)
+"""How far below the largest magnitude the edge of a chunk is looked for first: a factor of 16."""
 _FIRST, _SECOND = np.int32((1 << (_OPEN - _LOW)) - 1), np.int32((1 << _LOW) - 1)
 
 
@@ -189,3 +191,67 @@ def take_above(
             indices[count] = np.int32(i)
             values[count] = bits[i]
             count += np.uint64(1)
+
+
+@jit("int64(int32[::1], int64, int64, int32)")
+def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: int) -> int:
+    """Returns how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
+    count: Any = np.int64(0)
+    at = np.int64(begin)
+    while at + 64 <= end:
+        count += ones(at_least(bits, at, edge))
+        at += 64
+    for i in range(at, end):
+        count += bits[np.uint64(i)] & _MAGNITUDE >= edge
+    return count  # type: ignore[no-any-return]
+
+
+@jit("void(int32[::1], int64, int32[::1], int32[::1])")
+def top_of_chunks(
+    bits: NDArray[np.int32], chunks: int, indices: NDArray[np.int32], values: NDArray[np.int32]
+) -> None:
+    """Writes positions, ascending, and values of each chunk's largest magnitudes.
+
+    Chunk i of m is ``[i·n // m, (i + 1)·n // m)``; of k in all, ``(i + 1)·k // m - i·k // m`` are its own, 1 or more.
+    """
+    n, k = bits.size, indices.size
+    taken = np.uint64(0)
+    for chunk in range(chunks):
+        begin, end = chunk * n // chunks, (chunk + 1) * n // chunks
+        keep = (chunk + 1) * k // chunks - chunk * k // chunks
+        largest = np.int32(0)
+        for i in range(begin, end):
+            largest = max(largest, np.int32(bits[np.uint64(i)] & _MAGNITUDE))
+        # The edge lies in [low, high): at least ``keep`` magnitudes reach ``low``, and only ``above`` reach ``high``.
+        low, high, above = np.int64(0), np.int64(largest) + 1, np.int64(0)
+        probe = max(np.int64(largest) - _NEAR, np.int64(0))
+        while high - low > 1:
+            found = count_from(bits, begin, end, np.int32(probe))
+            if found >= keep:
+                low = probe
+                if found == keep:
+                    break
+            else:
+                high, above = probe, found
+            probe = low + (high - low) // 2
+        # With the loop left early, all from ``low`` on are taken; else the first ones of those equal to it.
+        equals = keep - above
+        for at in range(begin, end, 64):
+            if at + 64 <= end:
+                mask: Any = at_least(bits, at, np.int32(low))
+            else:
+                mask = np.uint64(0)
+                for i in range(at, end):
+                    if bits[np.uint64(i)] & _MAGNITUDE >= low:
+                        mask |= np.uint64(1) << np.uint64(i - at)
+            while mask != np.uint64(0):
+                place = np.uint64(at + lowest(mask))
+                mask &= mask - np.uint64(1)
+                word = bits[place]
+                if np.int64(word & _MAGNITUDE) == low:
+                    equals -= 1
+                    if equals < 0:
+                        continue
+                indices[taken] = np.int32(place)
+                values[taken] = word
+                taken += np.uint64(1)
