@@ -45,7 +45,7 @@ class JobFold:
 
     def __init__(self, spec: JobSpec, policy: Policy | None = None) -> None:
         self.spec = spec
-        self.policy: Policy = build(spec.policy) if policy is None else policy
+        self.policy: Policy = (build(spec.policy) if policy is None else policy).fitted(spec)
         self.next_window = spec.first_window
         if spec.policy_state is None:
             verdict = self.policy.start()
@@ -67,6 +67,11 @@ class JobFold:
     def policy_state(self) -> str:
         """The policy's state as JSON. Pass it as a later ``JobSpec.policy_state`` to continue from here."""
         return self._state.model_dump_json()
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """What decisions may send with, by the names that records have: the job's compressor first."""
+        return (self.spec.compressor, *self.policy.codecs())
 
     @property
     def override(self) -> Override | None:
@@ -164,6 +169,7 @@ class JobFold:
             self._state = brought
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec.model_copy(update={"policy": policy})
+        self.policy = self.policy.fitted(self.spec)
 
     def forget(self) -> None:
         """Treat all windows before the next one as duplicates: they are in parts of the journal that were not read."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import model_validator
 
-from gravac.protocol import Decision, Override, PolicySpec, Record, WindowReport
+from gravac.protocol import Decision, JobSpec, Override, PolicySpec, Record, WindowReport
 from gravac.registry import check_settings
 
 LARGEST_CF = 1e9
@@ -82,6 +82,22 @@ class Policy(ABC):
         """Return the largest CF that it can choose. An agent refuses a decision above it."""
         ladder = self.ladder()
         return ladder[-1] if ladder else LARGEST_CF
+
+    def codecs(self) -> tuple[str, ...]:
+        """Return the codecs or aggregators besides the job's compressor that a decision may name.
+
+        Ranks build all of them before the first step, and refuse a decision that names another one. A decision with the
+        job's compressor has ``codec=None``.
+        """
+        return ()
+
+    def fitted(self, spec: JobSpec) -> Self:
+        """Return this policy for one job, for a rule that depends on what the job is, such as its optimizer.
+
+        Called before ``start``, and again when the job is registered anew. The result has an equal ``spec``; it may
+        depend on what stays the same when a trace is replayed, so on nothing but the policy's settings and ``spec``.
+        """
+        return self
 
     def smoothing(self, world_size: int) -> float:
         """Return the weight of the newest step in the agents' moving averages of the gain, above 0 and at most 1."""

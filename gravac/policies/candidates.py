@@ -1,4 +1,4 @@
-"""The candidates: what the policy knows of each CF, listed in every decision so that everyone sees it."""
+"""The candidates: what the policy knows of each plan, listed in every decision so that everyone sees it."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -7,12 +7,12 @@ from gravac.policies.windows import Measurement
 from gravac.protocol import Candidate
 
 Candidates = tuple[Candidate, ...]
-"""One row per CF of the ladder, ascending."""
+"""One row per plan: of each codec, the CFs of its ladder, ascending."""
 VerdictWord = Literal["untried", "trying", "passed", "too_strong", "chosen"]
 
 
-def untried(cfs: tuple[float, ...]) -> Candidates:
-    """Return a row for each of ``cfs``, of which nothing is known."""
+def untried(cfs: tuple[float, ...], codec: str | None = None) -> Candidates:
+    """Return a row for each of ``cfs``, of which nothing is known. ``codec`` None: the job's compressor."""
     return tuple(
         Candidate(
             cf=cf,
@@ -21,14 +21,15 @@ def untried(cfs: tuple[float, ...]) -> Candidates:
             useful_samples_per_second=None,
             window=None,
             verdict="untried",
+            codec=codec,
         )
         for cf in cfs
     )
 
 
-def row(rows: Candidates, cf: float) -> Candidate:
-    """Return the row of ``cf``, which must be among them."""
-    return next(candidate for candidate in rows if candidate.cf == cf)
+def row(rows: Candidates, cf: float, codec: str | None = None) -> Candidate:
+    """Return the row of a plan, which must be among them."""
+    return next(candidate for candidate in rows if (candidate.cf, candidate.codec) == (cf, codec))
 
 
 def update(rows: Candidates, measurements: Mapping[float, Measurement]) -> Candidates:
@@ -36,23 +37,28 @@ def update(rows: Candidates, measurements: Mapping[float, Measurement]) -> Candi
     updated = list(rows)
     for place, candidate in enumerate(rows):
         measured = measurements.get(candidate.cf)
-        if measured is not None and measured.useful_samples_per_second is not None:
-            updated[place] = Candidate(
-                cf=candidate.cf,
-                gain=measured.gain,
-                samples_per_second=measured.samples_per_second,
-                useful_samples_per_second=measured.useful_samples_per_second,
-                window=measured.window,
-                verdict="passed" if candidate.verdict == "untried" else candidate.verdict,
-            )
+        if measured is None or measured.codec != candidate.codec:
+            continue
+        if measured.useful_samples_per_second is not None:
+            changes = {
+                "gain": measured.gain,
+                "samples_per_second": measured.samples_per_second,
+                "useful_samples_per_second": measured.useful_samples_per_second,
+                "window": measured.window,
+                "verdict": "passed" if candidate.verdict == "untried" else candidate.verdict,
+            }
+            updated[place] = candidate.model_copy(update=changes)
     return tuple(updated)
 
 
-def mark(rows: Candidates, cf: float, verdict: VerdictWord, gain: float | None = None) -> Candidates:
-    """Return the rows with another verdict on ``cf``, and its gain if one is given."""
+def mark(
+    rows: Candidates, cf: float, verdict: VerdictWord, gain: float | None = None, codec: str | None = None
+) -> Candidates:
+    """Return the rows with another verdict on a plan, and its gain if one is given."""
     changes: dict[str, object] = {"verdict": verdict} if gain is None else {"verdict": verdict, "gain": gain}
     return tuple(
-        candidate.model_copy(update=changes) if candidate.cf == cf else candidate for candidate in rows
+        candidate.model_copy(update=changes) if (candidate.cf, candidate.codec) == (cf, codec) else candidate
+        for candidate in rows
     )
 
 

@@ -1,7 +1,8 @@
 """Operators' orders: what they do to decisions. Pure, as policies are, so that a trace with orders replays alike.
 
 An order takes effect with the decision on the next window, at a new epoch. While it is in force, the policy is not
-asked and learns nothing. ``resume`` restores the decision that it had made before, with its state.
+asked and learns nothing, windows have the job's length, and the codec stays unless the order names one. ``resume``
+restores the decision that the policy had made before, with its state.
 """
 
 from gravac.policies.base import Policy, PolicyState, Verdict
@@ -25,17 +26,19 @@ def decide(policy: Policy, state: PolicyState, ordered: Override | None, report:
         return policy.decide(state, report)
     if ordered.action == "resume":
         return _release(state, ordered, report)
-    return _obey(state, ordered, report)
+    return _obey(policy, state, ordered, report)
 
 
-def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
+def _obey(policy: Policy, state: PolicyState, order: Override, report: WindowReport) -> Verdict:
     own = state.decision if state.suspended is None else state.suspended
     if order.action == "pause":
         minimum, candidate = own.cf_minimum, own.cf_candidate
         if own.phase != "hold":
             candidate = minimum  # the candidate was only being tried
         epsilon, words = own.epsilon, f"{order.actor} paused exploring: {_holding(candidate)}"
+        codec = own.codec
     else:
+        codec = _codec(policy, state.decision, order)
         minimum = candidate = _pinned(order)
         epsilon, words = 0.0, _pinning(order)
     decision = next_decision(
@@ -48,12 +51,15 @@ def _obey(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
         candidate=candidate,
         candidates=own.candidates,
         epsilon=epsilon,
+        codec=codec,
+        window_steps=None,
     )
     return _next_epoch(state, decision, override=order, suspended=own)
 
 
 def _confirm(state: PolicyState, order: Override, report: WindowReport) -> Verdict:
-    cf, gain = state.decision.cf_candidate, gain_of(report, state.decision.cf_candidate)
+    cf = state.decision.cf_candidate
+    gain = gain_of(report, cf, state.decision.codec)
     keeps = "" if gain is None or cf == 1.0 else f", which keeps {format_gain(gain)} of the gradient"
     done = "paused exploring" if order.action == "pause" else "pinned it"
     reason = f"{_holding(cf)}{keeps}: {order.actor} {done}."
@@ -76,6 +82,8 @@ def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdi
         candidate=own.cf_candidate,
         candidates=own.candidates,
         epsilon=own.epsilon,
+        codec=own.codec,
+        window_steps=own.window_steps,
     )
     return _next_epoch(state, decision, override=None, suspended=None)
 
@@ -89,6 +97,13 @@ def _next_epoch(
     return Verdict(decision, state.model_copy(update=changes))
 
 
+def _codec(policy: Policy, in_force: Decision, order: Override) -> str | None:
+    """Return the codec of an order as decisions have it: None for the job's compressor."""
+    if order.codec is None:
+        return in_force.codec
+    return order.codec if order.codec in policy.codecs() else None
+
+
 def _pinned(order: Override) -> float:
     return 1.0 if order.cf is None else order.cf
 
@@ -97,7 +112,8 @@ def _pinning(order: Override) -> str:
     cf = _pinned(order)
     if cf == 1.0:
         return f"{order.actor} ordered dense until further notice"
-    return f"{order.actor} pinned {format_cf(cf)} until further notice, whatever its gain"
+    using = "" if order.codec is None else f" with {order.codec}"
+    return f"{order.actor} pinned {format_cf(cf)}{using} until further notice, whatever its gain"
 
 
 def _holding(cf: float) -> str:

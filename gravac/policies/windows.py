@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from gravac.protocol import Candidate, Decision, LevelSums, Phase, WindowReport
 
@@ -9,9 +11,18 @@ MOST = 1e15
 """Samples per second that records can carry; only a broken clock gets there."""
 
 
+class Kept(Enum):
+    """Type of ``KEPT``: an argument that was not given, where None has a meaning already."""
+
+    KEPT = "as in the decision before"
+
+
+KEPT: Final = Kept.KEPT
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One CF in one window. ``gain`` is None until the ranks have measured one; that of dense is 1.
+    """One CF of one codec in one window. ``gain`` is None until the ranks have measured one; that of dense is 1.
 
     T_sys = samples of one step (all ranks) / median seconds of a settled step on rank 0.
     """
@@ -23,6 +34,7 @@ class Measurement:
     step_seconds: float
     exposed_seconds: float | None
     samples_per_second: float
+    codec: str | None = None
 
     @property
     def useful_samples_per_second(self) -> float | None:
@@ -51,10 +63,11 @@ def measure(report: WindowReport, decision: Decision, min_settled: int) -> dict[
             cf=level.cf,
             window=report.window,
             settled_steps=level.settled_steps,
-            gain=gain_of(report, level.cf),
+            gain=gain_of(report, level.cf, decision.codec),
             step_seconds=seconds,
             exposed_seconds=level.exposed_seconds_median,
             samples_per_second=min(MOST, (report.samples or steps) / steps / seconds),
+            codec=decision.codec,
         )
     return found
 
@@ -63,11 +76,13 @@ def levels_under(report: WindowReport, decision: Decision) -> tuple[LevelSums, .
     """Return the levels of the window that ran under ``decision``; none if the ranks were in fallback."""
     if report.phase == "fallback":
         return ()
-    allowed = (1.0, decision.cf_minimum, decision.cf_candidate)
+    sent = (decision.cf_minimum, decision.cf_candidate)
     return tuple(
         level
         for level in report.levels
-        if level.epoch == decision.epoch and level.steps > 0 and level.cf in allowed
+        if level.epoch == decision.epoch
+        and level.steps > 0
+        and (level.cf == 1.0 or (level.cf in sent and level.codec == decision.codec))
     )
 
 
@@ -81,11 +96,18 @@ def dense_baseline(report: WindowReport, decision: Decision) -> LevelSums | None
     return next((level for level in levels_under(report, decision) if level.cf == 1.0), None)
 
 
-def gain_of(report: WindowReport, cf: float) -> float | None:
-    """Return the smoothed gain of ``cf`` at the end of the window, at most 1; 1 for dense, None if not measured."""
+def gain_of(report: WindowReport, cf: float, codec: str | None = None) -> float | None:
+    """Return the smoothed gain of ``cf`` at the end of the window, at most 1; 1 for dense, None if not measured.
+
+    Args:
+        report: The window.
+        cf: Compression factor.
+        codec: As in a decision: None for the job's compressor.
+    """
     if cf == 1.0:
         return 1.0
-    return next((min(1.0, row.gain) for row in report.gains if row.cf == cf), None)
+    rows = (row for row in report.gains if (row.cf, row.codec) == (cf, codec))
+    return next((min(1.0, row.gain) for row in rows), None)
 
 
 def predicted_gain(report: WindowReport, cf: float) -> float | None:
@@ -112,19 +134,23 @@ def next_decision(
     candidate: float | None = None,
     candidates: tuple[Candidate, ...] | None = None,
     epsilon: float | None = None,
+    codec: str | Kept | None = KEPT,
+    window_steps: int | Kept | None = KEPT,
 ) -> Decision:
     """Return the decision after ``previous``, made at the end of ``report``; what is not given stays.
 
-    The epoch grows by one exactly when phase, minimum or candidate change: it names a way of sending, so steps measured
-    under equal epochs may be compared.
+    The epoch grows by one exactly when phase, minimum, candidate or codec change: it names a way of sending, so steps
+    measured under equal epochs may be compared. ``codec`` and ``window_steps`` None: those of the job.
     """
     new_phase = previous.phase if phase is None else phase
     new_minimum = previous.cf_minimum if minimum is None else minimum
     new_candidate = previous.cf_candidate if candidate is None else candidate
-    changed = (new_phase, new_minimum, new_candidate) != (
+    new_codec = previous.codec if codec is KEPT else codec
+    changed = (new_phase, new_minimum, new_candidate, new_codec) != (
         previous.phase,
         previous.cf_minimum,
         previous.cf_candidate,
+        previous.codec,
     )
     return Decision(
         window=report.window,
@@ -136,6 +162,8 @@ def next_decision(
         rule=rule,
         reason=reason,
         candidates=previous.candidates if candidates is None else candidates,
+        codec=new_codec,
+        window_steps=previous.window_steps if window_steps is KEPT else window_steps,
     )
 
 

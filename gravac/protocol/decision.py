@@ -63,9 +63,9 @@ class Candidate(Record):
 class Decision(Record):
     """What all ranks do next, and why. ``window`` -1: the decision the job began with.
 
-    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate, codec, window_steps) changes or an operator's
-    order begins or ends. The ranks send ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if
-    that passes, else dense.
+    ``epoch`` grows by one whenever (phase, cf_minimum, cf_candidate, codec) changes or an operator's order begins or
+    ends. The ranks send ``cf_candidate`` if its smoothed gain >= ``epsilon``, else ``cf_minimum`` if that passes, else
+    dense.
     """
 
     window: Annotated[int, Field(ge=-1, le=2**53)]  # that it followed
@@ -100,20 +100,23 @@ Actor = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$")]
 class Order(Record):
     """An operator's order. Body of ``PUT /v1/jobs/{job}/override``.
 
-    pin: send ``cf``, whatever its gain; no other action takes a ``cf``. dense: send everything. pause: hold the CF that
-    the policy has chosen, or its minimum while it explores; epsilon still applies. resume: the policy decides again and
-    continues where it was.
+    pin: send ``cf``, whatever its gain; no other action takes a ``cf`` or a ``codec``. dense: send everything. pause:
+    hold the plan that the policy has chosen, or its minimum while it explores; epsilon still applies. resume: the
+    policy decides again and continues where it was.
     """
 
     action: Literal["pin", "dense", "pause", "resume"]  # what is ordered
     cf: CompressionFactor | None = None  # to pin; null with any other action
     actor: Actor  # name of the operator
     note: Annotated[str, Field(max_length=300)] = ""  # why, in the operator's words
+    codec: Choice | None = None  # to pin: of the job or of its policy; null: the one in force
 
     @model_validator(mode="after")
     def _cf_with_pin(self) -> Self:
         if (self.cf is None) == (self.action == "pin"):
             raise ValueError("cf must be given with pin, and with nothing else")
+        if self.codec is not None and self.action != "pin":
+            raise ValueError("codec must be given with nothing but pin")
         return self
 
 

@@ -140,14 +140,15 @@ class SmoothedGain(Record):
 
     cf: CompressionFactor  # minimum or candidate
     gain: Ratio  # share of energy kept
+    codec: Choice | None = None  # it is the gain of; null: the job's compressor
 
 
 class GainCurve(Record):
     """Gain of the largest n/CF elements of each bucket, over ``steps`` surveyed steps and all ranks.
 
     ``gains[i]``: at least the gain at CF 10^(i/20), so CFs 1 to 1000; null when there was nothing to send. ``own``: the
-    job's codec sends exactly these elements, so this is its own curve; else it is Top-k's. The curve holds for the
-    residual of those steps.
+    codec of the window's last step sends exactly these elements, so this is its own curve; else it is Top-k's. The
+    curve holds for the residual of those steps.
     """
 
     steps: Count  # surveyed ones

@@ -50,13 +50,12 @@ class Pair:
 
     @property
     def sends_otherwise(self) -> bool:
-        """Whether the ranks would have sent another CF: by the decision itself, or by what ε lets pass."""
-        cfs = (self.recorded.cf_minimum, self.recorded.cf_candidate)
-        return cfs != (self.other.cf_minimum, self.other.cf_candidate) or self.sent != self.other_sent
+        """Whether the ranks would have sent another plan: by the decision itself, or by what ε lets pass."""
+        return _plans(self.recorded) != _plans(self.other) or self.sent != self.other_sent
 
     @property
     def differs(self) -> bool:
-        """Whether CFs or phase differ. Differences in epoch, ε or reason alone do not count."""
+        """Whether codec, CFs or phase differ. Differences in epoch, ε or reason alone do not count."""
         return self.recorded.phase != self.other.phase or self.sends_otherwise
 
 
@@ -98,6 +97,12 @@ class Redecision:
             "run sent, not at those of the other policy: its later decisions show how it judges them, not what would "
             "have happened."
         )
+
+
+def _plans(decision: Decision) -> tuple[str | None, float, float]:
+    """What a decision lets the ranks send; dense is dense with any codec."""
+    codec = None if decision.dense else decision.codec
+    return codec, decision.cf_minimum, decision.cf_candidate
 
 
 def _smoothing(spec: PolicySpec) -> float | None:
@@ -244,7 +249,7 @@ def gate(decision: Decision, report: WindowReport) -> float | None:
     answer depends on.
     """
     for cf in (decision.cf_candidate, decision.cf_minimum):
-        gain = gain_of(report, cf)
+        gain = gain_of(report, cf, decision.codec)
         if gain is None:
             return None
         if gain >= decision.epsilon:

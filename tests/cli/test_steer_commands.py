@@ -208,6 +208,12 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
         (["pin", "alpha", "nan"], 2, "--cf: "),
         (["pin", "10", "alpha"], 2, "'alpha' is not a valid float"),
         (["pin", "alpha"], 2, "Missing argument 'CF'"),
+        (["pin", "alpha", "10", "--codec", "a b"], 2, "--codec: String should match pattern"),
+        (
+            ["pin", "alpha", "10", "--codec", "nope"],
+            1,
+            "codec: 'nope' is none of those that this job's ranks",
+        ),
         (["dense", "alpha", "--actor", "a b"], 2, "--actor: String should match pattern"),
         (["dense", "alpha", "--note", "x" * 301], 2, "--note: String should have at most 300 characters"),
         (["dense", "alpha", "--url", "ftp://x"], 2, "write for example http://127.0.0.1:8756"),

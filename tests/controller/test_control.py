@@ -49,7 +49,14 @@ def test_an_order_from_start_to_end(steered: InProcess, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "gravac.controller"):
         response = put(steered, decision.epoch, "pin", cf=33.5, note="a test")
     assert response.status_code == 202, response.text
-    given = {"action": "pin", "cf": 33.5, "actor": "alice", "note": "a test", "epoch": decision.epoch}
+    given = {
+        "action": "pin",
+        "cf": 33.5,
+        "actor": "alice",
+        "note": "a test",
+        "epoch": decision.epoch,
+        "codec": None,
+    }
     assert response.json()["waiting"] == given
     assert response.headers["etag"] == f'"{decision.epoch}+1"'
     assert "alice pinned CF 33.5" in caplog.text
@@ -124,10 +131,22 @@ def test_an_order_names_the_epoch_it_is_about(steered: InProcess) -> None:
     assert journal(steered).count("override") == 2
 
 
+def test_a_codec_that_no_rank_has_built_is_refused(steered: InProcess) -> None:
+    """The agents would take such a decision for no answer, and go dense."""
+    decision = register(steered).decision
+    refused = put(steered, decision.epoch, "pin", cf=20.0, codec="qsgd")
+    assert "codec: 'qsgd' is none of those that this job's ranks can send with: topk" in is_problem(
+        refused, 422
+    )
+    assert put(steered, decision.epoch, "pin", cf=20.0, codec="topk").status_code == 202
+
+
 @pytest.mark.parametrize(
     "body",
     [
         {"action": "pin"},
+        {"action": "dense", "codec": "topk"},
+        {"action": "pin", "cf": 10.0, "codec": "a b"},
         {"action": "dense", "cf": 10.0},
         {"action": "pin", "cf": 0.0},
         {"action": "pin", "cf": "10"},

@@ -70,6 +70,7 @@ class Cluster:
             max(0, steps - self.settle_steps),
             self.step_seconds(cf),
             self.network_seconds / cf,
+            decision.codec,
         )
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         given: dict[str, object] = {
@@ -82,17 +83,26 @@ class Cluster:
             "seconds": steps * self.step_seconds(cf),
             "samples": steps * self.samples_per_step,
             "levels": (level,) if level.settled_steps else (),
-            "gains": tuple(SmoothedGain(cf=value, gain=self.gain(value)) for value in measured),
+            "gains": tuple(
+                SmoothedGain(cf=value, gain=self.gain(value), codec=decision.codec) for value in measured
+            ),
         }
         return window_report(**(given | changes))
 
 
 def level_sums(
-    epoch: int, cf: float, steps: int, settled: int, seconds: float | None, exposed: float | None
+    epoch: int,
+    cf: float,
+    steps: int,
+    settled: int,
+    seconds: float | None,
+    exposed: float | None,
+    codec: str | None = None,
 ) -> LevelSums:
     return LevelSums(
         epoch=epoch,
         cf=cf,
+        codec=codec,
         steps=steps,
         settled_steps=settled,
         step_seconds_median=seconds,

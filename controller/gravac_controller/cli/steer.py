@@ -71,8 +71,11 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("job")
 @click.argument("cf", type=click.FloatRange(min=1, max=1e9))
+@click.option(
+    "--codec", help="Codec to send with: the job's compressor, or one that its policy may choose [no change]."
+)
 @_steering
-def pin(job: str, cf: float, **given: Any) -> None:
+def pin(job: str, cf: float, codec: str | None, **given: Any) -> None:
     """Pin JOB to compression factor CF from the next window on, regardless of its gain; 1 is dense.
 
     The order is in force until `gravac resume JOB`. Steering is off by default. Enable it with
@@ -82,7 +85,7 @@ def pin(job: str, cf: float, **given: Any) -> None:
     Example:
       gravac pin my-job 25 --note "20 was fine all week"
     """
-    _give("pin", job, cf, **given)
+    _give("pin", job, cf, codec, **given)
 
 
 @click.command()
@@ -95,7 +98,7 @@ def dense(job: str, **given: Any) -> None:
     Example:
       gravac dense my-job --note "the loss looks odd"
     """
-    _give("dense", job, None, **given)
+    _give("dense", job, None, None, **given)
 
 
 @click.command()
@@ -108,7 +111,7 @@ def pause(job: str, **given: Any) -> None:
     Example:
       gravac pause my-job
     """
-    _give("pause", job, None, **given)
+    _give("pause", job, None, None, **given)
 
 
 @click.command()
@@ -121,7 +124,7 @@ def resume(job: str, **given: Any) -> None:
     Example:
       gravac resume my-job
     """
-    _give("resume", job, None, **given)
+    _give("resume", job, None, None, **given)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ def _give(
     action: Action,
     job: str,
     cf: float | None,
+    codec: str | None,
     *,
     url: str | None,
     note: str,
@@ -151,7 +155,7 @@ def _give(
     name = _user() if actor is None else actor
     try:
         with _controller_of(job, url, data_dir, token) as client:
-            seen = _order(client, job, action, cf, name, note)
+            seen = _order(client, job, action, cf, codec, name, note)
             outcome = _outcome(client, job, seen, wait_seconds)
             where = client.url
     except ControllerError as error:
@@ -171,12 +175,13 @@ def _give(
 
 
 def _order(
-    client: Client, job: str, action: Action, cf: float | None, actor: str, note: str
+    client: Client, job: str, action: Action, cf: float | None, codec: str | None, actor: str, note: str
 ) -> OverrideState:
     """Give the order, based on the current state. Raises ControllerError; click.UsageError for an invalid order."""
     for left in reversed(range(TRIES)):
         try:
-            return client.order(job, action, actor=actor, current=client.override(job), cf=cf, note=note)
+            current = client.override(job)
+            return client.order(job, action, actor=actor, current=current, cf=cf, codec=codec, note=note)
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
             raise click.UsageError(f"--{field}: {error.errors()[0]['msg']}") from None

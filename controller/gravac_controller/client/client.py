@@ -173,6 +173,7 @@ class Client:
         actor: str,
         current: OverrideState,
         cf: float | None = None,
+        codec: str | None = None,
         note: str = "",
     ) -> OverrideState:
         """Give an order, which takes effect with the next window. Needs the control token.
@@ -183,13 +184,14 @@ class Client:
             actor: Name of the operator, for the journal.
             current: The state that the order is based on, from ``override``.
             cf: The compression factor of ``pin``.
+            codec: The codec of ``pin``: the job's compressor or another that its policy may choose; None: no change.
             note: The reason, for the journal.
 
         Raises:
             pydantic.ValidationError: The order is invalid.
             Refused: With status 412 where the job has a newer decision than ``current``.
         """
-        body = Order(action=action, cf=cf, actor=actor, note=note).model_dump_json().encode()
+        body = Order(action=action, cf=cf, codec=codec, actor=actor, note=note).model_dump_json().encode()
         headers = {"If-Match": current.tag}
         return _override_state(self._connection.ask("PUT", _job(name, "override"), body, headers), self.url)
 

@@ -106,8 +106,9 @@ def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield f"levels.{number}.settled_steps", f"{level.settled_steps} of {level.steps} steps"
         if level.sums.steps > level.steps * spec.world_size:
             yield f"levels.{number}.sums.steps", f"{level.sums.steps} of {level.steps} steps"
-        if level.sums.mean_steps > level.steps:
-            yield f"levels.{number}.sums.mean_steps", f"{level.sums.mean_steps} of {level.steps} steps"
+        for name in ("mean_steps", "update_steps", "scaled_steps"):
+            if (counted := getattr(level.sums, name)) > level.steps:
+                yield f"levels.{number}.sums.{name}", f"{counted} of {level.steps} steps"
     seen: set[int] = set()
     for number, row in enumerate(report.ranks):
         if row.rank >= spec.world_size:

@@ -207,7 +207,7 @@ class Job:
         Raises:
             Outdated: The tag has changed since.
             Conflict: The job has ended.
-            Invalid: The agents would not accept the pinned CF.
+            Invalid: The agents would not accept the pinned CF or codec.
             Unavailable: The journal cannot be written.
         """
         async with self._exclusive():
@@ -221,6 +221,8 @@ class Job:
             limit = pin_limit(fold)
             if order.cf is not None and limit is not None and order.cf > limit:
                 raise refusals.pin_too_strong(order.cf, limit)
+            if order.codec is not None and order.codec not in fold.codecs:
+                raise refusals.codec_not_built(order.codec, fold.codecs)
             override = Override(**order.model_dump(), epoch=fold.decision.epoch)
             fold.order(override)
             await self._write(override)

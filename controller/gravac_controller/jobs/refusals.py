@@ -90,6 +90,15 @@ def pin_too_strong(cf: float, limit: float) -> Invalid:
     )
 
 
+def codec_not_built(codec: str, codecs: tuple[str, ...]) -> Invalid:
+    """A pin with a codec that the job's ranks have not built."""
+    return Invalid.field(
+        "codec",
+        f"{codec!r} is none of those that this job's ranks can send with: {', '.join(codecs)}",
+        fix="; start the training with it, or with a policy that may choose it",
+    )
+
+
 def undecidable(policy: str, error: Exception) -> Conflict:
     """The policy fails on its own state, which may have been tampered with."""
     return Conflict(
