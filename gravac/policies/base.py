@@ -8,13 +8,15 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import model_validator
 
 from gravac.protocol import Decision, JobSpec, Override, PolicySpec, Record, WindowReport
 from gravac.registry import check_settings
 
+GainDenominator = Literal["compensated", "gradient"]
+"""Energy that a gain is a share of: of gradient + residual, or of the raw gradient."""
 LARGEST_CF = 1e9
 """The largest value that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
 
@@ -102,6 +104,10 @@ class Policy(ABC):
     def smoothing(self, world_size: int) -> float:
         """Return the weight of the newest step in the agents' moving averages of the gain, above 0 and at most 1."""
         return 0.1
+
+    def gain_denominator(self) -> GainDenominator:
+        """Return what the agents divide by when they measure the gain that the gate compares with epsilon."""
+        return "compensated"
 
 
 class PolicySettings(Record):

@@ -46,6 +46,14 @@ class Measurement:
         """Share of the step spent waiting for the network."""
         return None if self.exposed_seconds is None else self.exposed_seconds / self.step_seconds
 
+    @property
+    def free_samples_per_second(self) -> float | None:
+        """Samples/s if no step waited for the network; None if the wait is not known, or is the whole step."""
+        if self.exposed_seconds is None or self.exposed_seconds >= self.step_seconds:
+            return None
+        free = self.step_seconds - self.exposed_seconds
+        return min(MOST, self.samples_per_second * self.step_seconds / free)
+
 
 def measure(report: WindowReport, decision: Decision, min_settled: int) -> dict[float, Measurement]:
     """Return every CF with at least ``min_settled`` settled steps under ``decision``, by CF.

@@ -7,6 +7,7 @@ small gradients do not dominate.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 def gain(kept_sq: float, compensated_sq: float) -> float | None:
@@ -14,10 +15,11 @@ def gain(kept_sq: float, compensated_sq: float) -> float | None:
 
     Args:
         kept_sq: ‖C(p)‖², summed over ranks.
-        compensated_sq: ‖p‖², summed over ranks.
+        compensated_sq: ‖p‖², summed over ranks; or ‖gradient‖², for the gain of GraVAC's released code.
 
     Returns:
-        A ratio in [0, 1]; values above 1, from rounding, are clipped. None when p is zero.
+        A ratio in [0, 1]; values above 1 (from rounding, or over the raw gradient) are clipped. None when the
+        denominator is zero.
     """
     if not compensated_sq > 0.0:
         return None
@@ -33,10 +35,12 @@ class GainTracker:
 
     Args:
         smoothing: weight of the newest step, in (0, 1].
-        averages: moving averages of ‖C(p)‖² and ‖p‖² by CF.
+        denominator: which energies the caller passes to ``update``: "compensated" is ‖p‖², "gradient" is ‖gradient‖².
+        averages: moving averages of ‖C(p)‖² and of the denominator by CF.
     """
 
     smoothing: float
+    denominator: Literal["compensated", "gradient"] = "compensated"
     averages: dict[float, tuple[float, float]] = field(default_factory=dict)
 
     def update(self, cf: float, kept_sq: float, compensated_sq: float) -> None:

@@ -84,9 +84,11 @@ class Redecision:
     @property
     def caution(self) -> str:
         """What the comparison shows after the first difference, and what it cannot show."""
-        if _smoothing(self.policy) != _smoothing(self.recorded_policy):
+        here, there = _measuring(self.policy), _measuring(self.recorded_policy)
+        if here != there:
+            differs = "smoothing" if here is None or there is None or here[0] != there[0] else "denominator"
             return (
-                "The ranks smooth gains by the setting smoothing, which differs: the gains recorded in every window "
+                f"The ranks measure gains by the setting {differs}, which differs: the gains recorded in every window "
                 "are not those that this policy would have seen."
             )
         if self.first is None:
@@ -105,10 +107,11 @@ def _plans(decision: Decision) -> tuple[str | None, float, float]:
     return codec, decision.cf_minimum, decision.cf_candidate
 
 
-def _smoothing(spec: PolicySpec) -> float | None:
-    """As agents use it, on 100 ranks; None: the policy is not registered here, so it is not known."""
+def _measuring(spec: PolicySpec) -> tuple[float, str] | None:
+    """Smoothing, on 100 ranks, and denominator; None: the policy is not registered here, so neither is known."""
     try:
-        return policies.build(spec).smoothing(100)
+        policy = policies.build(spec)
+        return policy.smoothing(100), policy.gain_denominator()
     except ValueError:
         return None
 

@@ -105,7 +105,7 @@ def assemble(
     with fail_together(tick_group):
         if slot.leftover.nbytes():
             memory.load_state_dict(slot.leftover.state_dict())  # residual of an earlier agent on this module
-    tracker = GainTracker(rule.smoothing(world_size))
+    tracker = GainTracker(rule.smoothing(world_size), rule.gain_denominator())
     incarnation = secrets.token_hex(8)
     job = settings.job or job_name()
     if settings.job is None and world_size < dist.get_world_size():

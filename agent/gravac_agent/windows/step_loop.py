@@ -126,8 +126,10 @@ class StepLoop:
             if not sums.failed:
                 self._encoder.aggregator.learn(tick.means)
             self._encoder.commit()
+            raw = self.tracker.denominator == "gradient"
+            whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
-                self.tracker.update(cf, kept_sq, sums.compensated_sq)
+                self.tracker.update(cf, kept_sq, whole_sq)
         else:
             self._encoder.rollback()
             self._note_dropped_residual()

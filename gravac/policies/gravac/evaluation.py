@@ -6,9 +6,12 @@ from typing import Any
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates
-from gravac.policies.gravac.settings import GravacSettings, GravacState
-from gravac.policies.windows import Measurement, gain_of, measure, next_decision
-from gravac.protocol import Decision, KnownRule, Phase, WindowReport
+from gravac.policies.gravac.settings import GravacSettings, GravacState, Search
+from gravac.policies.windows import MOST, Measurement, gain_of, measure, next_decision, predicted_gain
+from gravac.protocol import Candidate, Decision, KnownRule, Phase, WindowReport
+
+CLEARLY = 0.9
+"""Share of ε below which a promised gain counts as too little: curves move a little from step to step."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,60 @@ class Evaluation:
     def gain(self, cf: float) -> float | None:
         """Return the smoothed gain of ``cf`` at the end of the window."""
         return gain_of(self.report, cf)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the rules are those from before searches were thorough."""
+        return self.settings.search == "greedy"
+
+    def promised(self, cf: float) -> float | None:
+        """Return about the largest gain that ``cf`` can reach by the window's curve; None if that is not known."""
+        if self.settings.denominator == "gradient":  # the curve is of the gradient with the residual
+            return None
+        return predicted_gain(self.report, cf)
+
+    def hopeless(self, cf: float) -> float | None:
+        """Return the promised gain of ``cf`` if that is clearly below ε: no window is spent on it."""
+        gain = self.promised(cf)
+        return gain if gain is not None and gain < CLEARLY * self.settings.epsilon else None
+
+    def free_rate(self) -> float | None:
+        """Return the most samples/s that any CF can give: those of a step that never waits for the network."""
+        free = self.dense_free_rate()
+        return (
+            None if free is None else max(free, *(row.samples_per_second or 0.0 for row in self.candidates))
+        )
+
+    def dense_free_rate(self) -> float | None:
+        """Return the samples/s of a dense step without its wait for the network, as last measured; None: not known."""
+        dense = self.measured.get(1.0) if self.previous.dense else None
+        now = None if dense is None else dense.free_samples_per_second
+        return self.state.search.free_rate if now is None else now
+
+    def limit(self, cf: float, gain: float) -> float | None:
+        """Return the best T_comp that ``cf`` and all above can reach: a free network, and the gain promised.
+
+        Gain falls with CF, so ``gain``, that of a weaker CF, is a limit, too; but the gain over the raw gradient need
+        not. None if the limit is not known.
+        """
+        free, promised = self.free_rate(), self.promised(cf)
+        if free is None:
+            return None
+        if self.settings.denominator == "gradient":
+            gain = 1.0
+        return min(MOST, free * (gain if promised is None else min(gain, promised / CLEARLY)))
+
+    def compared(self, rows: Candidates) -> Candidates:
+        """Return the rows that the search in progress compares: dense, and what was measured since it began."""
+        since = self.state.search.since
+        return tuple(row for row in rows if row.cf == 1.0 or (row.window is not None and row.window >= since))
+
+    def choose(self, rows: Candidates) -> tuple[Candidate, Candidate]:
+        """Return the row to hold, which on a tie is the lower CF, and the row with the best T_comp."""
+        settings = self.settings
+        if self.greedy:
+            return candidates.choose(rows, settings.epsilon, settings.omega_throughput)
+        return candidates.choose(self.compared(rows), settings.epsilon, settings.omega)
 
     def rung_below(self, cf: float) -> float:
         """Return the next lower rung: dense below the first."""
@@ -90,4 +147,7 @@ class Evaluation:
             reference=None,
             drifting=0,
             multiplier=None,
+            low=0,
+            fitting=0,
+            search=Search(),
         )

@@ -1,18 +1,19 @@
-"""GraVAC's search, repaired: a dense baseline, then up the ladder one rung at a time while it pays.
+"""GraVAC's search, repaired: a dense baseline, then up the ladder, one rung at a time, while a rung above can win.
 
-These are phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughout (GraVAC §III-B).
+These are phases warmup and explore of the fixed variant. T_comp = T_sys · gain throughout (GraVAC §III-B). A search
+tries each rung at most once. What the rungs above can reach is limited by the gain, which falls with CF, and by the
+samples/s of a step that never waits for the network.
 """
 
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import Candidates, useful
+from gravac.policies.gravac import greedy
 from gravac.policies.gravac.evaluation import Evaluation
-from gravac.policies.windows import MOST, Measurement, predicted_gain
+from gravac.policies.gravac.settings import Left
+from gravac.policies.windows import Measurement
 from gravac.protocol import KnownRule
 from gravac.wording import format_cf, format_gain, format_number, format_percent
-
-_CLEARLY = 0.9
-"""Share of ε below which a gain predicted gain counts as too little: curves move a little from step to step."""
 
 
 def warmup(evaluation: Evaluation) -> Verdict:
@@ -43,12 +44,11 @@ def warmup(evaluation: Evaluation) -> Verdict:
         f"The dense baseline is {format_number(dense.samples_per_second)} samples/s, {_waiting(dense)}: "
         "there is room to gain."
     )
-    hopeless = _hopeless(evaluation, first)
+    hopeless = evaluation.hopeless(first)
     if hopeless is not None:
         rows = candidates.mark(evaluation.candidates, first, "too_strong", hopeless)
-        return finish(
-            evaluation, "too_strong", f"{room} But {_unreachable(evaluation, first, hopeless)}", rows
-        )
+        why = f"{room} But {_unreachable(evaluation, first, hopeless)}"
+        return finish(evaluation, "too_strong", why, rows)
     reason = f"{room} Try {format_cf(first)}."
     rows = candidates.mark(evaluation.candidates, first, "trying")
     return evaluation.decide(
@@ -60,6 +60,7 @@ def warmup(evaluation: Evaluation) -> Verdict:
         rows=rows,
         warmup_left=0,
         extended=0,
+        search=evaluation.state.search.model_copy(update={"free_rate": evaluation.dense_free_rate()}),
     )
 
 
@@ -76,25 +77,41 @@ def explore(evaluation: Evaluation) -> Verdict:
     if measured is None or gain is None:
         return _extend(evaluation, cf)
     rows = candidates.mark(evaluation.candidates, cf, "passed")
-    here, below = candidates.row(rows, cf), candidates.row(rows, evaluation.rung_below(cf))
     keeps = f"{format_cf(cf)} keeps {format_gain(gain)} of the gradient (≥ ε {format_gain(settings.epsilon)})"
-    rates = f"{format_number(useful(here))} useful samples/s against {format_number(useful(below))} {_at(below.cf)}"
-    ceiling = _ceiling(measured, gain)
-    best = max(useful(row) for row in rows)
-    if ceiling is not None and ceiling <= best * (1 + settings.omega_throughput):
-        why = (
-            f"{keeps} and gives {rates}. Even with a free network it would give {format_number(ceiling)}, "
-            f"so no stronger CF can beat {format_number(best)} by more than "
-            f"{format_percent(settings.omega_throughput)}."
-        )
-        return finish(evaluation, "saturated", why, rows)
-    pays = useful(here) > useful(below) * (1 + settings.omega_throughput)
-    if not pays and below.cf != 1.0:
-        why = f"{format_cf(cf)} gives {rates}: no longer {format_percent(settings.omega_throughput)} more."
-        return finish(evaluation, "saturated", why, rows)
+    if evaluation.greedy:
+        pays, rates = greedy.rates(evaluation, rows)
+        stop = greedy.stop(evaluation, rows, measured, gain, keeps)
+    else:
+        pays, rates = _rates(evaluation, rows)
+        stop = _stop(evaluation, rows, gain, f"{keeps} and gives {rates}")
+    if stop is not None:
+        return finish(evaluation, "saturated", stop, rows)
     if cf == settings.rungs[-1]:
         return finish(evaluation, "top", f"{keeps} and gives {rates}, and is the end of the ladder.", rows)
     return _climb(evaluation, rows, f"{keeps} and gives {rates}", pays)
+
+
+def _rates(evaluation: Evaluation, rows: Candidates) -> tuple[bool, str]:
+    """Return whether the candidate is clearly the best so far, and a comparison with the best of the others."""
+    here = candidates.row(rows, evaluation.previous.cf_candidate)
+    best = max((row for row in evaluation.compared(rows) if row.cf != here.cf), key=useful)
+    rates = f"{format_number(useful(here))} useful samples/s against {format_number(useful(best))} {greedy.at(best.cf)}"
+    return useful(here) > useful(best) * (1 + evaluation.settings.omega_throughput), rates
+
+
+def _stop(evaluation: Evaluation, rows: Candidates, gain: float, evidence: str) -> str | None:
+    """Return why no rung above can win, or None if one can or the candidate is the last."""
+    settings, cf = evaluation.settings, evaluation.previous.cf_candidate
+    if cf == settings.rungs[-1]:
+        return None
+    limit = evaluation.limit(settings.rungs[settings.rungs.index(cf) + 1], gain)
+    best = useful(evaluation.choose(rows)[0])
+    if limit is None or limit > best * (1 + settings.omega):
+        return None
+    return (
+        f"{evidence}. Even with a free network no stronger CF can give more than {format_number(limit)}, so none can "
+        f"beat {format_number(best)} by more than {format_percent(settings.omega)}."
+    )
 
 
 def _climb(evaluation: Evaluation, rows: Candidates, evidence: str, pays: bool) -> Verdict:
@@ -104,7 +121,7 @@ def _climb(evaluation: Evaluation, rows: Candidates, evidence: str, pays: bool) 
         evaluation.previous.cf_minimum,
     )
     up = rungs[rungs.index(cf) + 1]
-    hopeless = _hopeless(evaluation, up)
+    hopeless = evaluation.hopeless(up)
     if hopeless is not None:
         why = f"{evidence}. {_unreachable(evaluation, up, hopeless)}"
         return finish(evaluation, "too_strong", why, candidates.mark(rows, up, "too_strong", hopeless))
@@ -123,12 +140,13 @@ def _climb(evaluation: Evaluation, rows: Candidates, evidence: str, pays: bool) 
 
 def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) -> Verdict:
     """End the search: hold the CF with the best T_comp of those that passed; on a tie the lower one."""
-    settings = evaluation.settings
-    chosen, best = candidates.choose(rows, settings.epsilon, settings.omega_throughput)
+    settings, state = evaluation.settings, evaluation.state
+    chosen, best = evaluation.choose(rows)
     if chosen.cf != best.cf:
+        tie = settings.omega_throughput if evaluation.greedy else settings.omega
         choice = (
             f"{_holding(chosen.cf)}: its {format_number(useful(chosen))} is within "
-            f"{format_percent(settings.omega_throughput)} of the best ({format_number(useful(best))} {_at(best.cf)}), "
+            f"{format_percent(tie)} of the best ({format_number(useful(best))} {greedy.at(best.cf)}), "
             "and it compresses less."
         )
     elif chosen.cf == 1.0 and all(row.verdict != "passed" for row in rows if row.cf > 1.0):
@@ -137,6 +155,10 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
         choice = f"{_holding(1.0)}: its {format_number(useful(chosen))} samples/s beat every CF that passed."
     else:
         choice = f"{_holding(chosen.cf)}: its {format_number(useful(chosen))} useful samples/s are the best measured."
+    for row in rows:  # what was held before this search, if it began in hold
+        if row.verdict == "chosen":
+            rows = candidates.mark(rows, row.cf, "passed")
+    back = chosen.cf == state.search.held
     return evaluation.decide(
         rule,
         f"{why} {choice}",
@@ -145,15 +167,24 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
         candidate=chosen.cf,
         rows=candidates.mark(rows, chosen.cf, "chosen"),
         extended=0,
-        reference=None,
+        reference=state.reference if back else None,
         drifting=0,
+        low=0,
+        fitting=0,
+        search=state.search.model_copy(
+            update={
+                "ended": evaluation.report.window,
+                "misses": state.search.misses + 1 if back else 0,
+                "left": left(evaluation, chosen.cf),
+            }
+        ),
     )
 
 
-def _hopeless(evaluation: Evaluation, cf: float) -> float | None:
-    """Return the largest gain that an untried CF can reach if that is clearly below ε: no window is spent on it."""
-    gain = predicted_gain(evaluation.report, cf)
-    return gain if gain is not None and gain < _CLEARLY * evaluation.settings.epsilon else None
+def left(evaluation: Evaluation, cf: float) -> Left | None:
+    """Return the rung above ``cf`` with what the curve promises of it now; None at the end of the ladder."""
+    above = [rung for rung in evaluation.settings.rungs if rung > cf]
+    return Left(cf=above[0], promised=evaluation.promised(above[0])) if above else None
 
 
 def _unreachable(evaluation: Evaluation, cf: float, gain: float) -> str:
@@ -186,25 +217,10 @@ def _equal_gain(evaluation: Evaluation, minimum: float, candidate: float) -> boo
     return abs(lower - upper) / lower <= evaluation.settings.omega
 
 
-def _ceiling(measured: Measurement, gain: float) -> float | None:
-    """Return the best T_comp that a stronger CF could reach: no wait for the network, and the gain of this one.
-
-    None if the wait is not known, or is the whole step.
-    """
-    if measured.exposed_seconds is None or measured.exposed_seconds >= measured.step_seconds:
-        return None
-    free = measured.step_seconds - measured.exposed_seconds
-    return min(MOST, measured.samples_per_second * measured.step_seconds / free * gain)
-
-
 def _waiting(dense: Measurement) -> str:
     if dense.exposed_ratio is None:
         return "its wait for the network is not known"
     return f"{format_percent(dense.exposed_ratio)} of a step waits for the network"
-
-
-def _at(cf: float) -> str:
-    return "dense" if cf == 1.0 else f"at {format_cf(cf)}"
 
 
 def _holding(cf: float) -> str:

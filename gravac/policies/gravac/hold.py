@@ -1,17 +1,26 @@
-"""GraVAC's hold: step down if the gain falls, and measure again if step time or gain drift.
+"""GraVAC's hold: step down if the gain falls, try a stronger CF again when it may fit, measure all again after a drift.
 
-This is phase hold of the fixed variant. The paper never leaves the CF that it has chosen; this one may.
+This is phase hold of the fixed variant. The paper never leaves the CF that it has chosen; this one may. No single
+window makes it leave.
 """
 
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
-from gravac.policies.gravac.evaluation import Evaluation
+from gravac.policies.candidates import useful
+from gravac.policies.gravac.evaluation import CLEARLY, Evaluation
+from gravac.policies.gravac.explore import left
 from gravac.policies.gravac.settings import Reference
 from gravac.policies.windows import Measurement
 from gravac.wording import format_cf, format_gain, format_number, format_percent
 
 DRIFT_WINDOWS = 2
 """Windows in a row that must drift: a single one may be an accident."""
+LOW_WINDOWS = 2
+"""Windows in a row whose gain must be below ε before it steps down (one with ``search=greedy``)."""
+FITTING_WINDOWS = 2
+"""Windows in a row in which a stronger CF must be able to win before it is tried again."""
+DOUBLINGS = 4
+"""How often the wait between tries in vain doubles, at most."""
 
 
 def hold(evaluation: Evaluation) -> Verdict:
@@ -19,7 +28,7 @@ def hold(evaluation: Evaluation) -> Verdict:
     settings, cf = evaluation.settings, evaluation.previous.cf_candidate
     gain, measured = evaluation.gain(cf), evaluation.measured.get(cf)
     if gain is not None and gain < settings.epsilon:
-        return _scale_down(evaluation, cf, gain)
+        return _too_low(evaluation, cf, gain)
     if measured is None or gain is None:
         few = f"{evaluation.settled_steps(cf)} settled steps in window {evaluation.report.window}, too few to judge"
         return evaluation.decide("hold", f"Holding {format_cf(cf)}: {few}.")
@@ -28,7 +37,7 @@ def hold(evaluation: Evaluation) -> Verdict:
             window=evaluation.report.window, samples_per_second=measured.samples_per_second, gain=gain
         )
         reason = f"Holding {format_cf(cf)}: settled at {_rates(measured, gain)}."
-        return evaluation.decide("hold", reason, reference=reference, drifting=0)
+        return evaluation.decide("hold", reason, reference=reference, drifting=0, low=0)
     return _watch(evaluation, evaluation.state.reference, measured, gain)
 
 
@@ -37,9 +46,7 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
     speed_off = _off(measured.samples_per_second, reference.samples_per_second)
     gain_off = _off(gain, reference.gain)
     if max(speed_off, gain_off) <= settings.drift_ratio:
-        return evaluation.decide(
-            "hold", f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}.", drifting=0
-        )
+        return _keep_or_climb(evaluation, measured, gain)
     if speed_off >= gain_off:
         now, was = format_number(measured.samples_per_second), format_number(reference.samples_per_second)
         moved = f"{now} samples/s, {format_percent(speed_off)} off the {was} it settled at"
@@ -54,20 +61,114 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
             "Measuring again, from dense up."
         )
         return evaluation.restart("reexplore", reason, windows=1)
+    reason = f"Holding {format_cf(measured.cf)}, but drifting: {moved}."
+    return evaluation.decide("hold", reason, drifting=drifting, low=0, fitting=0)
+
+
+def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -> Verdict:
+    """Hold, or try a stronger CF again."""
+    cf, reason = measured.cf, f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}."
+    up = None if evaluation.greedy else _able_to_win(evaluation, measured, gain)
+    if up is None:
+        return evaluation.decide("hold", reason, drifting=0, low=0, fitting=0)
+    fitting = evaluation.state.fitting + 1
+    if fitting < FITTING_WINDOWS or not _due(evaluation, up):
+        return evaluation.decide("hold", reason, drifting=0, low=0, fitting=fitting)
+    rows = candidates.mark(evaluation.candidates, cf, "chosen")
+    search = evaluation.state.search.model_copy(
+        update={"since": evaluation.report.window, "held": cf, "free_rate": evaluation.dense_free_rate()}
+    )
     return evaluation.decide(
-        "hold", f"Holding {format_cf(measured.cf)}, but drifting: {moved}.", drifting=drifting
+        "climb",
+        f"{reason} {_why(evaluation, up)}: try {format_cf(up)}.",
+        phase="explore",
+        minimum=up if cf == 1.0 else cf,
+        candidate=up,
+        rows=candidates.mark(rows, up, "trying"),
+        extended=0,
+        drifting=0,
+        low=0,
+        fitting=0,
+        search=search,
     )
 
 
-def _scale_down(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
-    lower = evaluation.rung_below(cf)
-    reason = (
-        f"The gain of {format_cf(cf)} fell to {format_gain(gain)}, below ε {format_gain(evaluation.settings.epsilon)}: "
-        f"one rung down, to {format_cf(lower)}."
+def _able_to_win(evaluation: Evaluation, measured: Measurement, gain: float) -> float | None:
+    """Return the lowest rung above that can keep ε and beat the CF that is held, by what is known; None without one."""
+    settings, share = evaluation.settings, measured.exposed_ratio
+    if measured.cf == 1.0 and share is not None and share < settings.headroom_ratio:
+        return None
+    needed = useful(candidates.row(evaluation.candidates, measured.cf)) * (1 + settings.omega_throughput)
+    for up in settings.rungs[settings.rungs.index(measured.cf) + 1 :]:
+        promised, limit = evaluation.promised(up), evaluation.limit(up, gain)
+        fits = promised is None or promised >= settings.epsilon
+        if fits and (limit is None or limit > needed):
+            return up
+    return None
+
+
+def _due(evaluation: Evaluation, up: float) -> bool:
+    """Return whether enough windows have passed since the last search, or the curve promises clearly more than then."""
+    search, promised = evaluation.state.search, evaluation.promised(up)
+    wait = evaluation.settings.retry_windows * 2 ** min(search.misses, DOUBLINGS)
+    if evaluation.report.window - search.ended >= wait:
+        return True
+    then = search.left
+    return (
+        then is not None
+        and then.cf == up
+        and promised is not None
+        and then.promised is not None
+        and promised * CLEARLY >= then.promised
     )
+
+
+def _why(evaluation: Evaluation, up: float) -> str:
+    promised = evaluation.promised(up)
+    if promised is None:
+        age = evaluation.report.window - evaluation.state.search.ended
+        return f"The last search ended {age} windows ago and a stronger CF may win"
+    least = format_gain(evaluation.settings.epsilon)
+    return (
+        f"The curve promises {format_cf(up)} a gain of {format_gain(promised)} (≥ ε {least}), enough to win"
+    )
+
+
+def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
+    """Hold on after one window with too little gain; step down after the next."""
+    low, least = evaluation.state.low + 1, format_gain(evaluation.settings.epsilon)
+    if low < LOW_WINDOWS and not evaluation.greedy:
+        reason = (
+            f"Holding {format_cf(cf)}, though its gain fell to {format_gain(gain)}, below ε {least}: "
+            "one such window may be an accident."
+        )
+        return evaluation.decide("hold", reason, low=low, drifting=0, fitting=0)
+    search = evaluation.state.search
+    if evaluation.greedy:
+        lower, how = evaluation.rung_below(cf), "one rung down"
+    else:
+        below = reversed([rung for rung in evaluation.settings.rungs if rung < cf])
+        lower = next((rung for rung in below if evaluation.hopeless(rung) is None), 1.0)
+        how = f"{low} windows in a row, down"
+        update = {
+            "ended": evaluation.report.window,
+            "misses": search.misses + 1,
+            "left": left(evaluation, lower),
+        }
+        search = search.model_copy(update=update)
+    reason = f"The gain of {format_cf(cf)} fell to {format_gain(gain)}, below ε {least}: {how}, to {format_cf(lower)}."
     rows = candidates.mark(candidates.mark(evaluation.candidates, cf, "too_strong", gain), lower, "chosen")
     return evaluation.decide(
-        "scale_down", reason, minimum=lower, candidate=lower, rows=rows, reference=None, drifting=0
+        "scale_down",
+        reason,
+        minimum=lower,
+        candidate=lower,
+        rows=rows,
+        reference=None,
+        drifting=0,
+        low=0,
+        fitting=0,
+        search=search,
     )
 
 

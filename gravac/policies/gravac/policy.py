@@ -9,12 +9,19 @@ else dense); the policy decides, once a window, which two CFs the gate compares.
 from typing import ClassVar
 
 from gravac.policies import candidates
-from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
+from gravac.policies.base import (
+    ConfiguredPolicy,
+    GainDenominator,
+    PolicySettings,
+    PolicyState,
+    Verdict,
+    narrow,
+)
 from gravac.policies.gravac import paper
 from gravac.policies.gravac.evaluation import Evaluation
 from gravac.policies.gravac.explore import explore, warmup
 from gravac.policies.gravac.hold import hold
-from gravac.policies.gravac.settings import GravacSettings, GravacState
+from gravac.policies.gravac.settings import PRESETS, GravacSettings, GravacState
 from gravac.policies.windows import levels_under, unusable
 from gravac.protocol import Decision, WindowReport
 
@@ -35,7 +42,15 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
         "epsilon=1,omega_throughput=0",
         "variant=paper",
         "variant=paper,ladder=geometric,cf_min=3,cf_max=50,omega=0.3",
+        "search=greedy,epsilon=0.2,cooldown_windows=2",
+        "ladder=geometric,retry_windows=1,denominator=gradient,epsilon=0.1",
+        "preset=paper-geometric,variant=fixed",
     )
+
+    def __init__(self, **given: object) -> None:
+        preset = given.get("preset")
+        published = PRESETS.get(preset, {}) if isinstance(preset, str) else {}  # type: ignore[call-overload]
+        super().__init__(**{**published, **given})
 
     def ladder(self) -> tuple[float, ...]:
         settings = self.settings
@@ -44,6 +59,9 @@ class GravacPolicy(ConfiguredPolicy[GravacSettings]):
     def smoothing(self, world_size: int) -> float:
         """Return the setting; if it is null, the paper's choice (GraVAC §IV)."""
         return self.settings.smoothing or min(1.0, world_size / 100)
+
+    def gain_denominator(self) -> GainDenominator:
+        return self.settings.denominator
 
     def start(self, epoch: int = 0) -> Verdict:
         """Return dense, to measure the baseline; in the paper variant, the first two rungs at once."""

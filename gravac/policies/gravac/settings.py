@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gravac.policies.base import PolicySettings, PolicyState
+from gravac.policies.base import GainDenominator, PolicySettings, PolicyState
 from gravac.protocol import CompressionFactor, Count, Decision, Ratio, Record
 
 EPSILON = 0.3
@@ -18,6 +18,22 @@ MAX_RUNGS = 60
 """The most rungs that a ladder may have, as decisions list every one."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
+
+PresetName = Literal["none", "paper", "paper-geometric", "paper-randomk"]
+_PUBLISHED: Mapping[str, Any] = {
+    "variant": "paper",
+    "epsilon": 0.7,
+    "omega": 0.01,
+    "smoothing": None,
+    "denominator": "gradient",
+}
+PRESETS: Mapping[PresetName, Mapping[str, Any]] = {
+    "none": {},
+    "paper": {**_PUBLISHED, "ladder": "exponential", "cf_min": 10.0, "cf_max": 1000.0},
+    "paper-geometric": {**_PUBLISHED, "ladder": "geometric", "cf_min": 10.0, "cf_max": 2000.0},
+    "paper-randomk": {**_PUBLISHED, "ladder": "geometric", "cf_min": 1.5, "cf_max": 1000.0},
+}
+"""Published settings of GraVAC's experiments (its section IV) by name; ``docs/gravac.md`` says what they reproduce."""
 
 
 def exponential(cf_min: float, cf_max: float) -> tuple[float, ...]:
@@ -63,7 +79,13 @@ def rungs(ladder: LadderName | tuple[float, ...], cf_min: float, cf_max: float) 
 class GravacSettings(PolicySettings):
     """Which CFs GraVAC may choose, and when it calls one better, worse or equal."""
 
-    before: ClassVar[Mapping[str, Any]] = {"baseline": "any"}
+    before: ClassVar[Mapping[str, Any]] = {
+        "preset": "none",
+        "baseline": "any",
+        "search": "greedy",
+        "retry_windows": 4,
+        "denominator": "compensated",
+    }
 
     variant: Literal["fixed", "paper"] = Field(
         default="fixed", description="fixed: the algorithm with its defects repaired; paper: as printed."
@@ -87,7 +109,11 @@ class GravacSettings(PolicySettings):
         default=EPSILON, description="Least gain (share of the gradient's energy kept) at which a CF is sent."
     )
     omega: Share = Field(
-        default=0.01, description="Gains closer than this (relative) are equal: the minimum moves up."
+        default=0.01,
+        description=(
+            "Gains closer than this (relative) are equal: the minimum moves up. T_comp closer than this are equal: "
+            "the lower CF is held (search=greedy: closer than omega_throughput)."
+        ),
     )
     omega_throughput: Share = Field(
         default=0.05,
@@ -128,6 +154,38 @@ class GravacSettings(PolicySettings):
         ),
     )
 
+    search: Literal["thorough", "greedy"] = Field(
+        default="thorough",
+        description=(
+            "thorough: tries rungs while one can still win, steps down after two windows below epsilon, and tries a "
+            "stronger CF again when it may fit; greedy: stops at the first rung that does not pay, steps down after "
+            "one window and never climbs from hold. Fixed variant."
+        ),
+    )
+    retry_windows: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default=4,
+        description=(
+            "Windows after a search before hold tries a stronger CF again; doubled after each try in vain, up to 16 "
+            "times. No wait when the curve promises clearly more than at the last try. Fixed variant, thorough."
+        ),
+    )
+    denominator: GainDenominator = Field(
+        default="compensated",
+        description=(
+            "The gain is the energy sent over that of: compensated: gradient + residual, as the paper prints; "
+            "gradient: the raw gradient, as in its released code, at most 1. Used by the agents, too."
+        ),
+    )
+
+    preset: PresetName = Field(
+        default="none",
+        description=(
+            "Defaults of the other settings: none: those listed here; paper, paper-geometric and paper-randomk: those "
+            "of the GraVAC paper (variant=paper, epsilon 0.7, omega 1 %, smoothing of ranks/100, gain of the raw "
+            "gradient; CF 10 to 1000 exponential, 10 to 2000 and 1.5 to 1000 geometric). Others that are given win."
+        ),
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         rungs(self.ladder, self.cf_min, self.cf_max)
@@ -151,12 +209,40 @@ class Reference(Record):
     gain: Ratio
 
 
+class Left(Record):
+    """The rung above the CF that is held, when it was left or not chosen.
+
+    ``promised``: gain that the curve gave it then; null without a curve.
+    """
+
+    cf: CompressionFactor
+    promised: Ratio | None
+
+
+class Search(Record):
+    """The search in progress, or the last one.
+
+    ``since``: first window whose measurements it compares. ``held``: CF held when it began; null: it began with a dense
+    baseline. ``ended``: window of its last decision. ``misses``: searches in a row that ended where they began, and
+    steps down. ``free_rate``: samples/s of a dense step without its wait for the network; null: not known.
+    """
+
+    since: Count = 0
+    held: CompressionFactor | None = None
+    ended: Count = 0
+    misses: Count = 0
+    free_rate: Annotated[float, Field(ge=0, le=1e15)] | None = None
+    left: Left | None = None
+
+
 class GravacState(PolicyState):
     """What the policy remembers besides the decision in force, whose ``candidates`` hold all measurements.
 
     ``warmup_left``: dense windows still to come. ``extended``: extra windows the candidate has had.
     ``reference``: null until the held level was measured. ``drifting``: windows in a row off the reference.
     ``multiplier``: the paper variant's candidate relative to its minimum; null in the fixed variant.
+    ``low``: windows in a row in which the gain of the held CF was below epsilon. ``fitting``: windows in a row in which
+    a stronger CF could win.
     """
 
     warmup_left: Count
@@ -164,6 +250,9 @@ class GravacState(PolicyState):
     reference: Reference | None
     drifting: Count
     multiplier: Annotated[float, Field(gt=0, le=1e9)] | None
+    low: Count = 0
+    fitting: Count = 0
+    search: Search = Search()
 
     @classmethod
     def beginning(cls, decision: Decision, warmup_left: int, multiplier: float | None) -> "GravacState":
