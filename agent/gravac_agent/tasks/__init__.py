@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gravac.registry import construct, split
-from gravac_agent.tasks import digits, gpt, lm
+from gravac_agent.tasks import digits, gpt, lm, logistic, resnet, vgg
 from gravac_agent.tasks.recipe import (
     Batch,
     Data,
@@ -23,6 +23,9 @@ from gravac_agent.tasks.recipe import (
 TASKS: dict[str, Callable[..., Recipe]] = {
     "lm": lm.recipe,
     "gpt": gpt.recipe,
+    "resnet": resnet.recipe,
+    "vgg": vgg.recipe,
+    "logistic": logistic.recipe,
     "digits": digits.recipe,
 }
 

@@ -22,6 +22,7 @@ class Images:
         classes: How many classes there are.
         white: Value of a white pixel; images are divided by it.
         shift: Most pixels that training images are shifted, to either side, up and down; all of a batch alike.
+        heldout_limit: Most held-out images that are used, a random choice that is always the same; None: all, in order.
         heldout_batch: Images in a held-out batch.
     """
 
@@ -33,6 +34,7 @@ class Images:
     classes: int
     white: float = 255.0
     shift: int = 1
+    heldout_limit: int | None = None
     heldout_batch: int = 64
 
     def batches(self, rank: int, world_size: int, seed: int, batch_size: int) -> Iterator[Batch]:
@@ -47,8 +49,13 @@ class Images:
 
     def heldout(self, rank: int = 0, world_size: int = 1) -> list[Batch]:
         """Return every ``world_size``-th held-out batch, from the ``rank``-th on."""
-        images = self.heldout_images / self.white
+        images, classes = self.heldout_images, self.heldout_classes
+        if self.heldout_limit is not None:
+            chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[
+                : self.heldout_limit
+            ]
+            images, classes = images[chosen], classes[chosen]
         batches = zip(
-            images.split(self.heldout_batch), self.heldout_classes.split(self.heldout_batch), strict=True
+            (images / self.white).split(self.heldout_batch), classes.split(self.heldout_batch), strict=True
         )
         return list(batches)[rank::world_size]

@@ -70,7 +70,11 @@ class Lamb(Optimizer):
 
 
 def choose(
-    optimizer: str, rates: Mapping[str, float], rate: float | None, weight_decay: float = 0.0
+    optimizer: str,
+    rates: Mapping[str, float],
+    rate: float | None,
+    weight_decay: float = 0.0,
+    momentum: float = MOMENTUM,
 ) -> Callable[[Iterable[nn.Parameter]], Optimizer]:
     """Return what makes an optimizer from parameters.
 
@@ -79,6 +83,7 @@ def choose(
         rates: Peak learning rate of each optimizer on the task.
         rate: Another peak learning rate; None: that of the task.
         weight_decay: Of SGD; AdamW and LAMB have ``WEIGHT_DECAY``.
+        momentum: Of SGD.
 
     Raises:
         TaskError: The optimizer is unknown.
@@ -86,7 +91,7 @@ def choose(
     lr = recipe.choose("optimizer", optimizer, rates)
     lr = lr if rate is None else rate
     if optimizer == "sgd":
-        return partial(torch.optim.SGD, lr=lr, momentum=MOMENTUM, weight_decay=weight_decay)
+        return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
     if optimizer == "adamw":
         return partial(torch.optim.AdamW, lr=lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
     return partial(Lamb, lr=lr)

@@ -1,0 +1,68 @@
+"""Images by name or from a folder, for the tasks on images."""
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from gravac_agent.tasks import cifar, glyphs
+from gravac_agent.tasks.images import Images
+from gravac_agent.tasks.recipe import TaskError, choose
+
+HELDOUT_EVERY = 5
+"""Every fifth of scikit-learn's digits is held out."""
+WHITE = 16.0
+"""Value of a white pixel of these digits."""
+
+
+def load(data: Path | None, images: str, heldout: int) -> Images:
+    """Load images.
+
+    Args:
+        data: Folder with CIFAR's binary version; None: see ``images``.
+        images: ``glyphs`` or ``digits``.
+        heldout: Most held-out images.
+
+    Raises:
+        TaskError: The images are unknown or missing.
+    """
+    found = choose("images", images, {"glyphs": glyphs.installed, "digits": digits})
+    return replace(found() if data is None else _folder(data.resolve()), heldout_limit=heldout)
+
+
+@lru_cache(1)
+def digits() -> Images:
+    """Load scikit-learn's handwritten digits: four fifths to train on and one fifth held out.
+
+    Training images are shifted by up to one pixel, because they are few.
+
+    Raises:
+        TaskError: scikit-learn is missing.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise TaskError(
+            "the digits are read from scikit-learn, which is not installed: pip install 'gravac[digits]'"
+        ) from None
+    found = load_digits()
+    images = torch.tensor(found.data, dtype=torch.uint8).reshape(-1, 1, 8, 8)
+    classes = torch.tensor(found.target, dtype=torch.int64)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    images, classes = images[order], classes[order]
+    held = torch.arange(len(images)) % HELDOUT_EVERY == HELDOUT_EVERY - 1
+    return Images(
+        source="handwritten digits of scikit-learn",
+        train=images[~held],
+        train_classes=classes[~held],
+        heldout_images=images[held],
+        heldout_classes=classes[held],
+        classes=10,
+        white=WHITE,
+    )
+
+
+@lru_cache(1)
+def _folder(folder: Path) -> Images:
+    return cifar.load(folder)
