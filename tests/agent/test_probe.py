@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gravac.collectives import ALONE, Communicator, Done, Network, cost
-from gravac_agent.network import probe
 from gravac.collectives.simulated import SimulatedWorld
+from gravac_agent.network import probe
 
 
 class Paced(Communicator):

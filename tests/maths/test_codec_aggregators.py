@@ -13,12 +13,12 @@ from torch import Tensor
 from gravac.aggregators import AGGREGATORS, Aggregator, OneShot, PowerSGD, build, parse
 from gravac.aggregators.ternary import field_bits, pack_sums, unpack_sums, words
 from gravac.collectives import ALONE
+from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import COMPRESSORS, Key, Payload, TopK
 from gravac.compressors import build as build_codec
 from gravac.kernels import SelectionHint
 from tests.support.maths.aggregator_checks import BUCKETS, Step, bucket, gradient, made, run, steps, world
 from tests.support.maths.checks import LECTURE
-from gravac.collectives.simulated import SimulatedWorld
 
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),

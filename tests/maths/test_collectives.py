@@ -15,13 +15,13 @@ from gravac.aggregators import Aggregator, OneShot
 from gravac.collectives import Collective, Communicator, Gather, ReduceScatter, SharedSupport
 from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
 from gravac.collectives.reduce_scatter import Shards
+from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key, build
 from gravac.compressors import build as build_codec
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
 from tests.support.maths.aggregator_checks import BUCKETS, SELECTING, bucket, gradient, made, world
 from tests.support.maths.checks import vector
-from gravac.collectives.simulated import SimulatedWorld
 
 
 def one_step(

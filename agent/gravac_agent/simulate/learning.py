@@ -1,19 +1,17 @@
 """Learning with several simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_of
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
-
-Clip = Callable[[nn.Module, SimulatedRanks], None]
-"""Clips the exchanged gradient of the module in place of the recipe; it may return what it cut to the memories."""
-
+from gravac_agent.windows.reference import DenseReference
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -22,12 +20,10 @@ class Step:
     Attributes:
         loss: Mean training loss over ranks, before the step.
         exchanged: What the exchange did.
-        raw: Mean over ranks of the raw gradient, by bucket; empty unless it was asked for.
     """
 
     loss: float
     exchanged: Exchanged
-    raw: tuple[Tensor, ...]
 
 
 class Learner:
@@ -48,8 +44,11 @@ class Learner:
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._grouped = buckets_of(self.model, recipe.bucket_mb)
         self._buckets = [bucket for bucket, _ in self._grouped]
-        self._batches: list[Iterator[Batch]] = [recipe.batches(rank, world_size, seed) for rank in range(world_size)]
+        self._batches: list[Iterator[Batch]] = [
+            recipe.batches(rank, world_size, seed) for rank in range(world_size)
+        ]
         self._heldout = recipe.data.heldout()
+        self.reference = DenseReference(self.optimizer, dict(self.model.named_parameters()), seed)
         self.step = 0
 
     @property
@@ -57,13 +56,12 @@ class Learner:
         """Elements of a gradient."""
         return sum(sum(bucket.numels) for bucket in self._buckets)
 
-    def train(self, plan: Plan, *, surveyed: bool = False, raw: bool = False) -> Step:
+    def train(self, plan: Plan, *, surveyed: bool = False) -> Step:
         """Do one step under ``plan``.
 
         Args:
             plan: What the ranks send.
             surveyed: Measure the gain curve.
-            raw: Also return the mean of the raw gradients.
         """
         gradients, losses = [], 0.0
         for batches in self._batches:
@@ -73,25 +71,34 @@ class Learner:
             loss.backward()
             losses += loss.item() / self.world_size
             gradients.append(self._flat())
-        mean = tuple(torch.stack(column).mean(0) for column in zip(*gradients, strict=True)) if raw else ()
+        raw = [torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0) for at, bucket in enumerate(self._buckets)]
         exchanged = self.ranks.exchange(self._buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
+            for bucket, mean, flat in zip(self._buckets, raw, gradients[0], strict=True):
+                self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
             self.recipe.clip(self.model.parameters())
             share = self.recipe.schedule(self.step, self.steps)
             for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
                 group["lr"] = rate * share
+            self.reference.before_step()
             self.optimizer.step()
+            self.reference.after_step()
         self.step += 1
-        return Step(losses, exchanged, mean)
+        return Step(losses, exchanged)
 
     def evaluate(self) -> Score:
         """Measure the model on all held-out batches."""
         return evaluate(self.model, self._heldout)
 
+    def _sample(self, bucket: Bucket, flat: Tensor) -> Tensor:
+        return self.reference.sample(bucket.names, bucket.numels, flat)
+
     def _flat(self) -> list[Tensor]:
         return [
-            torch.cat([torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in members])
+            torch.cat(
+                [torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in members]
+            )
             for _, members in self._grouped
         ]
 
@@ -101,7 +108,9 @@ class Learner:
                 parameter.grad = piece.view_as(parameter)
 
 
-def alone(recipe: Recipe, world_size: int, seed: int, steps: int, rank: int = 0) -> Iterator[tuple[float, nn.Module]]:
+def alone(
+    recipe: Recipe, world_size: int, seed: int, steps: int, rank: int = 0
+) -> Iterator[tuple[float, nn.Module]]:
     """Train one rank of ``world_size`` without any communication; yields its loss and model after each step."""
     model = recipe.build_model(seed)
     optimizer = recipe.optimizer(model.parameters())

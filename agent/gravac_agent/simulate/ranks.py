@@ -63,12 +63,21 @@ class SimulatedRanks:
         self._world = SimulatedWorld(size)
         self._communicators = [self._world.communicator(rank) for rank in range(size)]
         self.encoders = [
-            Encoder(compressor, aggregators.build(compressor, each, collective, None, elements), _memory(memory, size))
+            Encoder(
+                compressor,
+                aggregators.build(compressor, each, collective, None, elements),
+                _memory(memory, size),
+            )
             for each in self._communicators
         ]
 
     def exchange(
-        self, buckets: Sequence[Bucket], gradients: Sequence[Sequence[Tensor]], plan: Plan, step: int, surveyed: bool = False
+        self,
+        buckets: Sequence[Bucket],
+        gradients: Sequence[Sequence[Tensor]],
+        plan: Plan,
+        step: int,
+        surveyed: bool = False,
     ) -> Exchanged:
         """Replace rank 0's gradients by the mean over ranks; the other ranks' buffers are used up.
 
@@ -90,7 +99,9 @@ class SimulatedRanks:
             if counts:
                 if not total.failed:
                     figures = [each.aggregator.figures() for each in self.encoders]
-                    encoder.aggregator.learn([sum(column) / self.size for column in zip(*figures, strict=True)])
+                    encoder.aggregator.learn(
+                        [sum(column) / self.size for column in zip(*figures, strict=True)]
+                    )
         for encoder in self.encoders:
             encoder.commit() if counts else encoder.rollback()
         survey = found[0][4]
@@ -100,7 +111,13 @@ class SimulatedRanks:
         return Exchanged(total, found[0][1], found[0][2], found[0][3], survey)
 
     def _rank(
-        self, communicator: Communicator, buckets: Sequence[Bucket], gradients: Sequence[Tensor], plan: Plan, step: int, surveyed: bool
+        self,
+        communicator: Communicator,
+        buckets: Sequence[Bucket],
+        gradients: Sequence[Tensor],
+        plan: Plan,
+        step: int,
+        surveyed: bool,
     ) -> tuple[StepSums, int, int, int, Survey]:
         rank = communicator.rank
         encoder, sums, survey = self.encoders[rank], StepSums(), Survey(surveyed)
@@ -140,7 +157,12 @@ def buckets_of(module: nn.Module, megabytes: float) -> list[tuple[Bucket, list[n
         size += parameter.numel() * parameter.element_size()
         if size >= megabytes * MEGABYTE or at == len(trained) - 1:
             names, members = tuple(name for name, _ in group), [one for _, one in group]
-            bucket = Bucket(len(found), names, tuple(one.numel() for one in members), tuple(tuple(one.shape) for one in members))
+            bucket = Bucket(
+                len(found),
+                names,
+                tuple(one.numel() for one in members),
+                tuple(tuple(one.shape) for one in members),
+            )
             found.append((bucket, members))
             group, size = [], 0.0
     return found

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gravac.aggregators import Aggregator, build
 from gravac.collectives import AUTO, Communicator
-from gravac.compressors import Key
 from gravac.collectives.simulated import SimulatedWorld
+from gravac.compressors import Key
 
 
 class Bucket(NamedTuple):

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from gravac.aggregators import Aggregator, build
 from gravac.collectives import Communicator
+from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Dense, Key
 from gravac.memories import Bucket
 from gravac.memories import build as build_memory
-from gravac.collectives.simulated import SimulatedWorld
 
 Batch = Callable[[int, int], tuple[Tensor, Tensor]]
 Layouts = Sequence[Sequence[Sequence[str]]]
