@@ -6,6 +6,7 @@ without compression, a second optimizer of the same class and settings steps the
 stands, and the two ways are compared over blocks of steps.
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,7 +186,10 @@ class DenseReference:
         for name, piece in self._pieces.items():
             groups[piece.group]["params"].append(self._shadows[name])
         kind: Any = type(self._optimizer)
-        return kind(groups, **self._optimizer.defaults)  # type: ignore[no-any-return]
+        known = inspect.signature(kind).parameters
+        defaults = {key: value for key, value in self._optimizer.defaults.items() if key in known}
+        second: Optimizer = kind(groups, **defaults)
+        return second
 
     def _zeros(self) -> dict[str, Tensor]:
         return {name: torch.zeros(piece.places.numel()) for name, piece in self._pieces.items()}
