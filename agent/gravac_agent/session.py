@@ -39,8 +39,9 @@ class AgentState:
         window: Number of the running window.
         epoch: Number of the decision in force.
         phase: Phase of the decision in force, such as ``warmup``, ``explore``, ``hold`` or ``fallback``.
+        codec: Codec in force: the job's compressor, or another that the policy has chosen.
         cf: Compression factor of the next step; 1 is dense.
-        gain: Smoothed gain at ``cf``; None where it was not measured.
+        gain: Smoothed gain of ``codec`` at ``cf``; None where it was not measured.
         dense_bytes: Bytes that dense gradients would have taken, on this rank since the start.
         payload_bytes: Bytes handed to collectives for gradients, on this rank since the start.
         nonfinite_steps: Steps with a non-finite gradient on any rank.
@@ -53,6 +54,7 @@ class AgentState:
     window: int
     epoch: int
     phase: str
+    codec: str
     cf: float
     gain: float | None
     dense_bytes: int
@@ -144,8 +146,9 @@ class Session:
             window=loop.window.number,
             epoch=plan.directive.epoch,
             phase=plan.directive.phase,
+            codec=parts.encoder.codecs[plan.codec],
             cf=plan.cf,
-            gain=loop.tracker.gain(plan.cf),
+            gain=loop.tracker.gain(plan.cf, plan.codec),
             dense_bytes=loop.dense_bytes,
             payload_bytes=loop.payload_bytes,
             nonfinite_steps=loop.nonfinite_steps,

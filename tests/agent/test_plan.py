@@ -1,13 +1,19 @@
 """The three-way gate and the tick: pure parts of agreement."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gravac.policies import StaticPolicy
 from gravac.signals.gain import GainTracker
-from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
 from gravac_agent.exchange.tick import StepSums, TickCodec
+from gravac_agent.setup.build import checked_codecs
+from tests.support.scripted import Play, ScriptedPolicy
 
 EXPLORE = Directive(3, "explore", 10.0, 40.0, 0.5)
 
@@ -43,6 +49,36 @@ def test_measured_levels() -> None:
     )
 
 
+def test_a_codec_has_gains_of_its_own() -> None:
+    """Else a gain of Top-k would let int4 pass, at the same CF."""
+    made = tracker(cf10=0.9, cf40=0.9)
+    other = replace(EXPLORE, codec=2)
+    assert next_plan(other, made) == Plan(other, 1.0)
+    made.update(10.0, 0.6, 1.0, codec=2)
+    assert next_plan(other, made) == Plan(other, 10.0)
+    assert Plan(other, 10.0).gains == {(2, 10.0), (2, 40.0)}
+
+
+@pytest.mark.parametrize(("epsilon", "first", "cf"), [(0.0, {0}, 40.0), (0.0, {1}, 1.0), (0.1, {0}, 1.0)])
+def test_without_a_gate_nothing_needs_to_be_measured_first(
+    epsilon: float, first: set[int], cf: float
+) -> None:
+    """Except for a codec that learns from a dense step."""
+    directive = Directive(3, "hold", 40.0, 40.0, epsilon, codec=1)
+    assert next_plan(directive, tracker(), frozenset(first)).cf == cf
+    assert first_plan(directive, tracker()).cf == 1.0
+    assert first_plan(directive, tracker()).measured == (40.0,)
+
+
+def test_a_decision_names_its_codec_and_the_directive_its_number() -> None:
+    decision = StaticPolicy(cf=10).start().decision
+    assert Directive.of(decision, ("qsgd",)) == Directive(0, "hold", 10.0, 10.0, 0.0)
+    other = decision.model_copy(update={"codec": "int4", "window_steps": 7})
+    assert Directive.of(other, ("qsgd", "int4")) == Directive(0, "hold", 10.0, 10.0, 0.0, 2, 7)
+    with pytest.raises(ValueError, match=r"codec 'int4'; besides the job's compressor the ranks have qsgd$"):
+        Directive.of(other, ("qsgd",))
+
+
 plans = st.builds(
     Plan,
     st.builds(
@@ -52,6 +88,8 @@ plans = st.builds(
         st.floats(1, 1e6),
         st.floats(1, 1e6),
         st.floats(0, 1),
+        st.integers(0, 64),
+        st.integers(0, 1_000_000),
     ),
     st.floats(1, 1e6),
 )
@@ -115,3 +153,19 @@ def test_the_tick_carries_the_mean_of_the_aggregators_figures(plan: Plan, world:
     assert tick.agreed
     assert tick.directive == plan.directive
     assert tick.sums == StepSums(sent_sq=world)
+
+
+@pytest.mark.parametrize(
+    ("codecs", "words"),
+    [
+        (("int4", "nope"), "may choose codec 'nope', which cannot be built: .*unknown"),
+        (("qsgd:bits=99",), "may choose codec 'qsgd:bits=99', which cannot be built"),
+        (("qsgd: bits=2",), "write 'qsgd:bits=2', without blanks"),
+        (("int4", "int4"), "lists a codec twice: int4, int4"),
+    ],
+)
+def test_a_codec_that_cannot_be_built_is_named_at_the_start(codecs: tuple[str, ...], words: str) -> None:
+    policy = ScriptedPolicy(Play(None, 10.0), also=codecs)
+    with pytest.raises(SetupError, match=words):
+        checked_codecs(policy, "auto")
+    assert checked_codecs(ScriptedPolicy(Play(None, 10.0), also=("int4",)), "auto") == ("int4",)

@@ -4,15 +4,19 @@ import contextlib
 import itertools
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
 from gravac.policies import StaticPolicy
-from gravac.protocol import Event, WindowReport
+from gravac.protocol import Decision, Event, JobSpec, WindowReport
+from gravac.traces import read_trace
 from gravac_agent.reporting.connection import NoAnswer
 from gravac_agent.reporting.controller_api import DecisionChecker
+from gravac_agent.reporting.reporter import LocalReporter
 from tests.support.invalid_answers import INVALID_ANSWERS
 from tests.support.peer import SPEC, TOKEN, Handler, connected, eventually, job_end, serving, window_report
+from tests.support.scripted import Play, ScriptedPolicy
 from tools.harness.cluster import job_spec
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
@@ -324,6 +328,39 @@ def test_an_epoch_grows_by_at_most_one_for_each_window_decided(
     state = policy.start(epoch=epoch).state
     with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"epoch {epoch}"):
         checker.accept(state.decision, state.model_dump_json(), decided)
+
+
+@pytest.mark.parametrize(
+    ("codec", "valid"), [(None, True), ("qsgd", True), ("powersgd", True), ("topk", False), ("int4", False)]
+)
+def test_a_decision_sends_only_with_what_the_ranks_have_built(codec: str | None, valid: bool) -> None:
+    checker = DecisionChecker(ScriptedPolicy(Play("qsgd", 8.0), also=("powersgd",)), 10.0)
+    state = ScriptedPolicy(Play(codec, 8.0)).start().state
+    with contextlib.nullcontext() if valid else pytest.raises(NoAnswer, match=f"codec '{codec}'; besides"):
+        checker.accept(state.decision, state.model_dump_json(), 0)
+
+
+def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The decision is journaled and the ranks go on as they were told before."""
+
+    class Forgetful(ScriptedPolicy):
+        def codecs(self) -> tuple[str, ...]:
+            return ()
+
+        def fitted(self, spec: JobSpec) -> ScriptedPolicy:
+            return self
+
+    policy = Forgetful(Play(None, 8.0), Play("qsgd", 8.0))
+    reporter = LocalReporter(job_spec(policy.spec()), tmp_path, policy)
+    before = reporter.directive
+    reporter.report_window(window_report(0))
+    assert reporter.directive == before
+    assert "codec 'qsgd'; besides the job's compressor the ranks have none" in caplog.text
+    reporter.close(job_end(1))
+    lines = [line.record for line in read_trace(tmp_path / "job" / "journal.jsonl")]
+    assert [each.codec for each in lines if isinstance(each, Decision)] == [None, "qsgd"]
 
 
 def test_a_server_without_keep_alive_works_without_a_token() -> None:

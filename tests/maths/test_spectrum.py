@@ -215,5 +215,8 @@ def test_unmeasured_dense_and_forgotten() -> None:
     tracker.update(20.0, 1.0, 2.0)
     tracker.update(40.0, 1.0, 4.0)
     assert tracker.gains() == {20.0: 0.5, 40.0: 0.25}
-    tracker.forget_except(frozenset({40.0}))
+    tracker.update(40.0, 1.0, 8.0, codec=1)
+    assert (tracker.gains(1), tracker.gain(20.0, 1)) == ({40.0: 0.125}, None)
+    tracker.forget_except(frozenset({(0, 40.0)}))
+    assert (tracker.gain(40.0), tracker.gain(40.0, 1)) == (0.25, None)
     assert tracker.gain(20.0) is None

@@ -91,6 +91,7 @@ INVALID_ANSWERS: dict[str, InvalidAnswer] = {
         handler, body, epoch=10**6, next_window=10**6
     ),
     "huge next window": lambda handler, body: _changed(handler, body, next_window=2**53),
+    "codec that no rank has built": lambda handler, body: _changed(handler, body, codec="int4"),
     "huge cf": lambda handler, body: _changed(handler, body, cf_candidate=1e9, cf_minimum=1e9),
     "huge pinned cf": lambda handler, body: _changed(
         handler, body, cf_candidate=1e9, cf_minimum=1e9, rule="pinned"

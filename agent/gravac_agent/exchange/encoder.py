@@ -49,18 +49,40 @@ EncodedBucket = Compressed | Uncompressed
 
 @dataclass(slots=True)
 class Encoder:
-    """Encodes and decodes buckets with one aggregator and one error memory."""
+    """Encodes and decodes buckets with the aggregator of the plan and one error memory, which all of them share."""
 
     compressor: str
-    """Text that ``aggregator`` was built from."""
+    """The job's compressor, as the text that ``aggregator`` was built from."""
     aggregator: Aggregator
     memory: Memory
+    others: dict[str, Aggregator] = field(default_factory=dict)
+    """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By bucket, for the k of the running step's smallest CF."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
+    _in_use: int = field(default=0, init=False)
+    """Codec of the running step."""
     _noted: set[str] = field(default_factory=set, init=False)
     _notes: list[str] = field(default_factory=list, init=False)
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """What a plan can send with, by the codec's number."""
+        return (self.compressor, *self.others)
+
+    @property
+    def aggregators(self) -> tuple[Aggregator, ...]:
+        """The aggregators by their codec's number."""
+        return (self.aggregator, *self.others.values())
+
+    def aggregator_of(self, plan: Plan) -> Aggregator:
+        """Return the aggregator of the plan's codec."""
+        return self.aggregators[plan.codec] if plan.codec else self.aggregator
+
+    def learning_codecs(self) -> frozenset[int]:
+        """Return the codecs that learn from a first, dense step at each CF."""
+        return frozenset(number for number, one in enumerate(self.aggregators) if one.figures())
 
     def encode(
         self,
@@ -89,6 +111,7 @@ class Encoder:
         Raises:
             Exception: Only what a collective raised.
         """
+        self._in_use = plan.codec
         raw = self.passes_through(plan, bucket)
         if gradient.is_sparse:
             self._count_sparse(bucket, gradient, sums)
@@ -140,12 +163,12 @@ class Encoder:
     def commit(self) -> None:
         """Make the step's residuals and learned state permanent."""
         self.memory.commit()
-        self.aggregator.commit()
+        self.aggregators[self._in_use].commit()
 
     def rollback(self) -> None:
         """Drop the step's residuals and learned state."""
         self.memory.rollback()
-        self.aggregator.rollback()
+        self.aggregators[self._in_use].rollback()
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
         """Whether this step sends the raw gradient: dense, nothing measured, no residual."""
@@ -192,7 +215,8 @@ class Encoder:
             _add_energies(sums, sq, sq, sq, sq)
             sums.sent_sq += sq
             return None, None
-        ranked = bool(plan.measured) and self.aggregator.uses_histogram(gradient)
+        aggregator = self.aggregator_of(plan)
+        ranked = bool(plan.measured) and aggregator.uses_histogram(gradient)
         sifter = self._sifter(bucket, gradient.numel(), plan.measured[0]) if ranked else None
         count = survey.wanted or (ranked and sifter is None)
         compensated = compensate(
@@ -208,7 +232,7 @@ class Encoder:
         clamped = self._clamped(gradient, compensated)
         if plan.measured:
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
-            draft = self.aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
+            draft = aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
             energies = [draft.kept_energy(cf) for cf in plan.measured]
         _add_energies(sums, compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
         if plan.cf > 1.0:
@@ -285,7 +309,7 @@ class Encoder:
         sums.residual_dot_gradient += dot_gradient * share
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
-        return self.aggregator.blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
+        return self.aggregator_of(plan).blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
 
 
 def norm_sq(gradient: Tensor) -> float:

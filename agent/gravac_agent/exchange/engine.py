@@ -230,7 +230,7 @@ class Engine:
             self._in_flight.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:
-                figures = self.encoder.aggregator.figures()
+                figures = self.encoder.aggregator_of(step.plan).figures()
                 announcement = self._announcement
                 step.tick = self.tick_codec.pack(
                     step.sums, announcement.directive, announcement.fingerprint(), figures

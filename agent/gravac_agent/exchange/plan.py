@@ -1,5 +1,6 @@
 """What all ranks must agree on before a step, and how it follows from what they all know. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -16,12 +17,32 @@ class Directive:
     cf_minimum: float
     cf_candidate: float
     epsilon: float
+    codec: int = 0
+    """Number among the codecs that the ranks agreed on; 0: the job's compressor."""
+    window_steps: int = 0
+    """Steps of a window; 0: the job's."""
 
     @classmethod
-    def of(cls, decision: Decision) -> "Directive":
-        """Return the directive of a decision."""
+    def of(cls, decision: Decision, codecs: Sequence[str]) -> "Directive":
+        """Return the directive of a decision.
+
+        Args:
+            decision: The decision.
+            codecs: What the ranks can send with besides the job's compressor, in the order that they agreed on.
+
+        Raises:
+            ValueError: The decision names another codec.
+        """
+        if decision.codec is not None and decision.codec not in codecs:
+            raise ValueError(unknown_codec(decision.codec, codecs))
         return cls(
-            decision.epoch, decision.phase, decision.cf_minimum, decision.cf_candidate, decision.epsilon
+            epoch=decision.epoch,
+            phase=decision.phase,
+            cf_minimum=decision.cf_minimum,
+            cf_candidate=decision.cf_candidate,
+            epsilon=decision.epsilon,
+            codec=0 if decision.codec is None else 1 + codecs.index(decision.codec),
+            window_steps=decision.window_steps or 0,
         )
 
     def dense(self) -> "Directive":
@@ -35,6 +56,16 @@ class Plan:
 
     directive: Directive
     cf: float
+
+    @property
+    def codec(self) -> int:
+        """Number of the codec to send with; 0: the job's compressor."""
+        return self.directive.codec
+
+    @property
+    def gains(self) -> frozenset[tuple[int, float]]:
+        """Codec and CF of the gains that this step measures."""
+        return frozenset((self.codec, cf) for cf in self.measured)
 
     @property
     def measured(self) -> tuple[float, ...]:
@@ -52,13 +83,39 @@ class Plan:
         )
 
 
-def next_plan(directive: Directive, tracker: GainTracker) -> Plan:
+def next_plan(
+    directive: Directive, tracker: GainTracker, measure_first: frozenset[int] = frozenset()
+) -> Plan:
     """GraVAC's three-way gate (Alg. 1 lines 11-24): candidate, else minimum, else dense, by smoothed gain >= epsilon.
 
-    A gain that is not measured yet does not pass: the first step at a new CF sends something weaker.
+    A gain that is not measured yet does not pass: the first step at a new CF sends something weaker. Where epsilon is 0
+    nothing is compared, so that nothing needs to be measured before it is sent.
+
+    Args:
+        directive: The directive in force.
+        tracker: The smoothed gains.
+        measure_first: Codecs whose first step at a CF only measures, whatever epsilon is.
     """
     for cf in (directive.cf_candidate, directive.cf_minimum):
-        gain = tracker.gain(cf)
-        if gain is not None and gain >= directive.epsilon:
+        gain = tracker.gain(cf, directive.codec)
+        if gain is None:
+            passes = directive.epsilon == 0.0 and directive.codec not in measure_first
+        else:
+            passes = gain >= directive.epsilon
+        if passes:
             return Plan(directive, cf)
     return Plan(directive, 1.0)
+
+
+def first_plan(directive: Directive, tracker: GainTracker) -> Plan:
+    """Return the plan of a job's first two steps: dense, and measured.
+
+    DDP groups its buckets anew after the first step, so what a codec learned of them in that step would not last.
+    """
+    return next_plan(directive, tracker, frozenset({directive.codec}))
+
+
+def unknown_codec(codec: str, codecs: Sequence[str]) -> str:
+    """Return a sentence about a decision with a codec that no rank has built."""
+    known = ", ".join(codecs) or "none"
+    return f"a decision with codec {codec!r}; besides the job's compressor the ranks have {known}"

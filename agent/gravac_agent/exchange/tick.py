@@ -15,6 +15,7 @@ from gravac.protocol import Phase
 from gravac_agent.exchange.plan import Directive, Plan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
+_WORDS = len(fields(Directive))
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ class TickCodec:
 
     rank: int
     world_size: int
-    size: int = field(default=len(NAMES) + 5 + 6, init=False)
+    size: int = field(default=len(NAMES) + _WORDS + 6, init=False)
 
     def pack(
         self,
@@ -115,15 +116,17 @@ class TickCodec:
             figures: The aggregator's numbers, as many on all ranks.
         """
         if self.rank == 0:
-            words = (
+            words: tuple[float, ...] = (
                 directive.epoch,
                 PHASES.index(directive.phase),
                 directive.cf_minimum,
                 directive.cf_candidate,
                 directive.epsilon,
+                directive.codec,
+                directive.window_steps,
             )
         else:
-            words = (0, 0, 0.0, 0.0, 0.0)
+            words = (0.0,) * _WORDS
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
         return torch.tensor([*clean.values(), *words, *fingerprint, *squares, *figures], dtype=torch.float64)
@@ -134,7 +137,7 @@ class TickCodec:
         pieces = (1 << 16,) * 3
         numbers = [
             *sums.values(),
-            *(0.0,) * 5,
+            *(0.0,) * _WORDS,
             *pieces,
             *(piece * piece for piece in pieces),
             *(0.0,) * figures,
@@ -145,8 +148,9 @@ class TickCodec:
         """Read the sum over ranks of what they packed."""
         values = vector.tolist()
         count = len(NAMES)
-        epoch, phase, minimum, candidate, epsilon = values[count : count + 5]
-        pieces, squares = values[count + 5 : count + 8], values[count + 8 : self.size]
+        agreed_at = count + _WORDS
+        epoch, phase, minimum, candidate, epsilon, codec, window_steps = values[count:agreed_at]
+        pieces, squares = values[agreed_at : agreed_at + 3], values[agreed_at + 3 : self.size]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.
         agreed = all(
             self.world_size * int(square) == int(piece) ** 2
@@ -154,7 +158,9 @@ class TickCodec:
         )
         return Tick(
             StepSums(*values[:count]),
-            Directive(int(epoch), PHASES[int(phase)], minimum, candidate, epsilon),
+            Directive(
+                int(epoch), PHASES[int(phase)], minimum, candidate, epsilon, int(codec), int(window_steps)
+            ),
             agreed,
             tuple(figure / self.world_size for figure in values[self.size :]),
         )

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobAnswer, JobSpec, Record, WindowAnswer, WindowReport
 from gravac.wording import first_problem, printable
+from gravac_agent.exchange.plan import unknown_codec
 from gravac_agent.reporting.connection import Connection, NoAnswer
 
 MAX_STATE_CHARACTERS = 200_000
@@ -52,14 +53,15 @@ class DecisionChecker:
     """Checks each decision and the policy state that comes with it, before the ranks follow the decision.
 
     Args:
-        policy: The job's policy. No decision may exceed the largest CF that it can choose.
+        policy: The job's policy, fitted to the job. No decision may exceed the largest CF that it can choose, or send
+            with another codec than the job's compressor and those that it can choose.
         pinned_cf: Largest CF (elements in / elements kept) that an operator may pin.
         latest: Decision of the checkpoint that the job continues from; None for a fresh start.
     """
 
     def __init__(self, policy: Policy, pinned_cf: float, latest: Decision | None = None) -> None:
         self._policy, self._pinned_cf = policy, pinned_cf
-        self._policy_cf = policy.largest_cf()
+        self._policy_cf, self._codecs = policy.largest_cf(), policy.codecs()
         self._latest: Decision | None = None
         if latest is not None:
             self.resume(latest)
@@ -94,6 +96,8 @@ class DecisionChecker:
             after = "" if decided is None else f" and at most {decided} windows"
             raise NoAnswer(f"a decision of epoch {decision.epoch}, after epoch {before}{after}")
         largest = max(self._policy_cf, self._pinned_cf) if decision.rule == "pinned" else self._policy_cf
+        if decision.codec is not None and decision.codec not in self._codecs:
+            raise NoAnswer(unknown_codec(decision.codec, self._codecs))
         for name in ("cf_minimum", "cf_candidate"):
             cf = getattr(decision, name)
             if cf > largest:

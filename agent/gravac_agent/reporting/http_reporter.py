@@ -68,12 +68,12 @@ class HttpReporter:
         if process is not None:
             self.trace_path = process.data_dir.absolute() / spec.job / "journal.jsonl"
         self.policy_state = spec.policy_state
-        self._policy = build(spec.policy)
+        self._policy = build(spec.policy).fitted(spec)
         start = self._policy.start().decision
         if spec.policy_state is not None:
             start = read_state(self._policy, spec.policy_state).decision
         self._checker = DecisionChecker(self._policy, pinned_cf, None if spec.policy_state is None else start)
-        self._decided = self.directive = Directive.of(start)
+        self._decided = self.directive = self._directive_of(start)
         self._dense = False  # by agreement, because the controller does not answer
         self._outbox = Outbox()
         self._lock = threading.Lock()
@@ -122,7 +122,8 @@ class HttpReporter:
     def resume(self, policy_state: str, window: int) -> None:
         try:
             state = read_state(self._policy, policy_state)
-        except NoAnswer as error:
+            directive = self._directive_of(state.decision)
+        except (NoAnswer, ValueError) as error:
             raise SetupError(
                 f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
                 "it was saved with, or start without loading it"
@@ -130,7 +131,7 @@ class HttpReporter:
         with self._lock:
             self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
             self.policy_state = policy_state
-            self._decided = self.directive = Directive.of(state.decision)
+            self._decided = self.directive = directive
             self._checker.resume(state.decision)
             self._registered, self._offset, self._next_reported = False, None, window
         self._wake.set()
@@ -311,9 +312,12 @@ class HttpReporter:
         """Check a decision and put it in force. The caller locks. Raises NoAnswer for one that is not valid."""
         self._checker.accept(decision, policy_state, decided)
         self.policy_state = policy_state
-        self._decided = Directive.of(decision)
+        self._decided = self._directive_of(decision)
         if not self._dense:
             self.directive = self._decided
+
+    def _directive_of(self, decision: Decision) -> Directive:
+        return Directive.of(decision, self._policy.codecs())
 
     def _pause(self, seconds: float) -> None:
         """Wait, even if records arrive. At the end of the training the pause is short, but never zero."""

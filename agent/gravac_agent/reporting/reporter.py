@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
-from gravac.protocol import End, Event, JobSpec, WindowReport
+from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.signals import figures
 from gravac.traces import Line, TraceWriter
 from gravac.traces.follow import Follower
@@ -101,7 +101,7 @@ class LocalReporter:
             self._open(self.trace_path, spec)
         except Exception as error:
             self._stop_journal(error)
-        self.directive = Directive.of(self._fold.decision)
+        self.directive = self._directive_of(self._fold.decision)
         self.policy_state: str | None = self._fold.policy_state
 
     def _open(self, path: Path, spec: JobSpec) -> None:
@@ -126,8 +126,11 @@ class LocalReporter:
         decision = self._fold.decide(report)
         self._steps += figures.steps(report)
         self.policy_state = self._fold.policy_state
-        self.directive = Directive.of(decision)
         self._write(report, decision)
+        try:
+            self.directive = self._directive_of(decision)
+        except ValueError as error:
+            log.error("the policy made %s: the ranks go on as before", error)
 
     def report_event(self, event: Event) -> None:
         self._write(renumbered(event, self._offset))
@@ -136,6 +139,7 @@ class LocalReporter:
         spec = self._fold.spec.model_copy(update={"policy_state": policy_state, "first_window": window})
         try:
             self._fold.resume(spec)
+            directive = self._directive_of(self._fold.decision)
         except ValueError as error:
             raise SetupError(
                 f"the checkpoint does not fit policy={spec.policy.name!r}: {error}. Resume with the policy that it was "
@@ -143,7 +147,7 @@ class LocalReporter:
             ) from None
         self._offset = self._fold.next_window - window
         self.policy_state = self._fold.policy_state
-        self.directive = Directive.of(self._fold.decision)
+        self.directive = directive
         self._write(spec, self._fold.decision)
 
     def wait_ready(self, seconds: float) -> bool:
@@ -156,6 +160,10 @@ class LocalReporter:
             self._writer = None
         if self._lock is not None:
             self._lock.release()
+
+    def _directive_of(self, decision: Decision) -> Directive:
+        """Return the directive of a decision. Raises ValueError for one with a codec that the policy does not list."""
+        return Directive.of(decision, self._fold.policy.codecs())
 
     def _write(self, *records: JobSpec | WindowReport | Event | End | object) -> None:
         if self._writer is None:

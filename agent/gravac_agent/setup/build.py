@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac import kernels, memories, policies, registry
+from gravac import aggregators, kernels, memories, policies, registry
 from gravac.aggregators import OneShot
 from gravac.collectives import AllReduce
 from gravac.memories import Memory
@@ -21,7 +21,7 @@ from gravac_agent.exchange.agreement import check_equal, fail_together, new_grou
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.hook import HookState
-from gravac_agent.exchange.plan import Directive, next_plan
+from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
@@ -30,8 +30,8 @@ from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
-from gravac_agent.settings import AgentSettings
-from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec
+from gravac_agent.settings import AgentSettings, spelled
+from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec, revision
 from gravac_agent.windows.step_loop import StepLoop
 
 
@@ -72,15 +72,36 @@ def assemble(
     """
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
-    with fail_together(module.process_group, settings.agreement_seconds):
-        rule = _ready(settings, policy)
     builder = AggregatorBuilder(settings.collective, links.parse(settings.link) if link is None else link)
     builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    with fail_together(module.process_group, settings.agreement_seconds):
+        rule = _ready(settings, policy)
+        job = settings.job or job_name()
+        if settings.job is None and world_size < dist.get_world_size():
+            job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
+        spec = JobSpec(
+            job=job,
+            incarnation=secrets.token_hex(8),
+            world_size=world_size,
+            window_steps=settings.window,
+            policy=rule.spec(),
+            compressor=settings.compressor,
+            memory=settings.memory,
+            model=model_shape(module),
+            environment=environment(module, revision() if rank == 0 else None),
+            link=None if builder.link is None else builder.link.spec(),
+            settings=settings.described(),
+            optimizer=optimizer_spec(optimizer),
+        )
+        rule = rule.fitted(spec)
+        codecs = checked_codecs(rule, settings.collective)
+        start = Directive.of(rule.start().decision, codecs)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = check_equal(
         {
             "compressor": settings.compressor,
+            "codecs": codecs,
             "memory": settings.memory,
             "collective": settings.collective,
             "policy": rule.spec().model_dump(),
@@ -92,44 +113,30 @@ def assemble(
             "link": str(builder.link),
             "parameters": model_shape(module).model_dump(),
             "gravac": __version__,
-            "plugins": registry.plugins(settings.compressor, settings.memory, rule.spec().name),
+            "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
         tick_group,
     )
     metered = Metered(data_group)
-    aggregator = builder.build(settings.compressor, metered)
-    builder.measure_network(aggregator, metered)
-    encoder = Encoder(settings.compressor, aggregator, memories.build(settings.memory))
+    encoder = Encoder(
+        settings.compressor,
+        builder.build(settings.compressor, metered),
+        memories.build(settings.memory),
+        {codec: builder.build(codec, metered) for codec in codecs},
+    )
+    for aggregator in encoder.aggregators:
+        builder.measure_network(aggregator, metered)  # once, for the first that needs it
     memory = encoder.memory
     memory.world_size = world_size
     with fail_together(tick_group):
         if slot.leftover.nbytes():
             memory.load_state_dict(slot.leftover.state_dict())  # residual of an earlier agent on this module
     tracker = GainTracker(rule.smoothing(world_size), rule.gain_denominator())
-    incarnation = secrets.token_hex(8)
-    job = settings.job or job_name()
-    if settings.job is None and world_size < dist.get_world_size():
-        job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
     reporter: Reporter | None = None
-    start = Directive.of(rule.start().decision)
     with fail_together(tick_group):
         if rank == 0:
-            spec = JobSpec(
-                job=job,
-                incarnation=incarnation,
-                world_size=world_size,
-                window_steps=settings.window,
-                policy=rule.spec(),
-                compressor=settings.compressor,
-                memory=settings.memory,
-                model=model_shape(module),
-                environment=environment(module),
-                link=None if builder.link is None else builder.link.spec(),
-                settings=settings.described(),
-                optimizer=optimizer_spec(optimizer),
-            )
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
-    announcement = Announcement(f"{setup}|{builder}", next_plan(start, tracker), reporter)
+    announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
     engine = Engine(
         encoder=encoder,
         dense=AllReduce(data_group),
@@ -152,14 +159,14 @@ def assemble(
         settle_steps=settings.settle_steps,
         reporter=reporter,
         job=job,
-        incarnation=incarnation,
+        incarnation=spec.incarnation,
         stability_warning=partial(_unstable, encoder),
         rank_rows=settings.rank_rows,
         step_rows=settings.step_rows,
     )
     loop.begin_step()
     return Parts(
-        job, incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, builder
+        job, spec.incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, builder
     )
 
 
@@ -178,12 +185,29 @@ def _ready(settings: AgentSettings, policy: Policy | None) -> Policy:
     return rule
 
 
-def _unstable(encoder: Encoder, cf: float) -> str | None:
-    """Return a warning when the residual may grow without limit at this CF; None where nothing is known."""
-    aggregator = encoder.aggregator
+def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:
+    """Return the codecs that the policy may choose, checked. Raises SetupError."""
+    codecs = policy.codecs()
+    for text in codecs:
+        try:
+            if spelled(text) != text:
+                raise ValueError(f"write {spelled(text)!r}, without blanks")
+            aggregators.parse(text, collective)
+        except ValueError as error:
+            raise SetupError(
+                f"policy {policy.spec().name!r} may choose codec {text!r}, which cannot be built: {error}"
+            ) from None
+    if len(set(codecs)) < len(codecs):
+        raise SetupError(f"policy {policy.spec().name!r} lists a codec twice: {', '.join(codecs)}")
+    return codecs
+
+
+def _unstable(encoder: Encoder, plan: Plan) -> str | None:
+    """Return a warning when the residual may grow without limit under this plan; None where nothing is known."""
+    aggregator = encoder.aggregator_of(plan)
     if not isinstance(aggregator, OneShot):
         return None
-    return memories.stability(encoder.memory, aggregator.compressor, cf)
+    return memories.stability(encoder.memory, aggregator.compressor, plan.cf)
 
 
 def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:

@@ -38,8 +38,8 @@ def job_name() -> str:
     )
 
 
-def environment(module: DistributedDataParallel) -> Environment:
-    """Return versions, backend, device and commit."""
+def environment(module: DistributedDataParallel, commit: str | None) -> Environment:
+    """Return versions, backend and device, with the ``commit`` of the trainer's script."""
     return Environment(
         python=platform.python_version(),
         torch=torch.__version__,
@@ -47,7 +47,7 @@ def environment(module: DistributedDataParallel) -> Environment:
         platform=platform.platform(),
         backend=dist.get_backend(module.process_group),
         device=str(next(module.parameters()).device),
-        revision=revision(),
+        revision=commit,
     )
 
 

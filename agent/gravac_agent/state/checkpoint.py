@@ -12,8 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
 from gravac.memories.states import TAG, VELOCITY
+from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import raise_together
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.setup.build import Parts
@@ -43,9 +45,9 @@ def save(
         "world_size": parts.world_size,
         "step": loop.step,
         "window": loop.window.number,
-        "plan": _plain(loop.plan),
-        "following": _plain(loop.following),
-        "gain_averages": {str(cf): list(pair) for cf, pair in loop.tracker.averages.items()},
+        "plan": _plain(loop.plan, encoder.codecs),
+        "following": _plain(loop.following, encoder.codecs),
+        "gain_averages": _averages(loop.tracker, 0),
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
@@ -53,6 +55,10 @@ def save(
         "residual": encoder.memory.state_dict(),
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
+        "other_codecs": {
+            codec: {"learnt": aggregator.state_dict(), "gain_averages": _averages(loop.tracker, number)}
+            for number, (codec, aggregator) in enumerate(encoder.others.items(), 1)
+        },
         "network": None if parts.builder.network is None else asdict(parts.builder.network),
     }
 
@@ -65,6 +71,9 @@ def load_everywhere(
 ) -> Regrouper | None:
     """Call ``load`` on every rank. Raises SetupError on all ranks when it fails on one."""
     found = problem = None
+    figures = len(
+        parts.encoder.aggregator_of(parts.loop.plan).figures()
+    )  # of the first step, on a rank that is in it
     try:
         one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
         found = load(one, parts, module, rates)
@@ -73,7 +82,9 @@ def load_everywhere(
     except Exception as error:
         log.debug("loading failed", exc_info=True)
         problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
-    parts.engine.run(lambda: _verdict(problem, parts))
+    parts.engine.run(
+        lambda: raise_together(problem, "load_state_dict", parts.engine.tick_codec, figures, parts.tick_group)
+    )
     return found
 
 
@@ -108,9 +119,10 @@ def load(
     for one in states:
         _check_shapes(one, module)
     first, loop, encoder = states[0], parts.loop, parts.encoder
+    plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
     encoder.memory.load_state_dict(residual)
     if first["compressor"] == encoder.compressor:
-        loop.restore_aggregator(dict(first["learnt"]))
+        loop.restore_aggregator(encoder.aggregator, dict(first["learnt"]))
     elif first["learnt"]:
         log.warning(
             "the checkpoint's compressor is %s, this run's is %s: its state starts empty",
@@ -119,18 +131,18 @@ def load(
         )
     if first["world_size"] == parts.world_size and first.get("network") is not None:
         _use(parts, Network(**first["network"]))
-    loop.restore(_plan(first["plan"]), _plan(first["following"]), first["step"], first["window"])
-    loop.tracker.averages = {float(cf): (pair[0], pair[1]) for cf, pair in first["gain_averages"].items()}
+    loop.restore(plan, following, first["step"], first["window"])
+    loop.tracker.averages = _loaded(first["gain_averages"], 0)
+    for number, (codec, aggregator) in enumerate(encoder.others.items(), 1):
+        saved = first.get("other_codecs", {}).get(codec)
+        if saved is not None:
+            loop.restore_aggregator(aggregator, dict(saved["learnt"]))
+            loop.tracker.averages |= _loaded(saved["gain_averages"], number)
     loop.begin_step()
     rates.restore(list(first["rates"]))
     if parts.reporter is not None and first["policy_state"] is not None:
         parts.reporter.resume(first["policy_state"], loop.window.number)
     return regrouper(first["buckets"], module)
-
-
-def _verdict(problem: str | None, parts: Parts) -> None:
-    figures = len(parts.encoder.aggregator.figures())
-    raise_together(problem, "load_state_dict", parts.engine.tick_codec, figures, parts.tick_group)
 
 
 def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
@@ -180,7 +192,8 @@ def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
 def _use(parts: Parts, network: Network) -> None:
     """Choose collectives as the earlier run did, so that the resumed run is the same."""
     parts.builder.network = network
-    parts.builder.measure_network(parts.encoder.aggregator, parts.metered)
+    for aggregator in parts.encoder.aggregators:
+        parts.builder.measure_network(aggregator, parts.metered)
     parts.loop.announcement.add(str(parts.builder))
 
 
@@ -191,10 +204,30 @@ def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:
     return reshard([one["residual"] for one in states])
 
 
-def _plain(plan: Plan) -> dict[str, Any]:
-    return {"cf": plan.cf, **asdict(plan.directive)}
+def _averages(tracker: GainTracker, codec: int) -> dict[str, list[float]]:
+    return {str(cf): list(pair) for (number, cf), pair in tracker.averages.items() if number == codec}
 
 
-def _plan(state: dict[str, Any]) -> Plan:
+def _loaded(
+    averages: Mapping[str, Sequence[float]], codec: int
+) -> dict[tuple[int, float], tuple[float, float]]:
+    return {(codec, float(cf)): (pair[0], pair[1]) for cf, pair in averages.items()}
+
+
+def _plain(plan: Plan, codecs: Sequence[str]) -> dict[str, Any]:
+    """Return a plan with its codec by name; None: the compressor, whichever a later run has."""
+    named = {"codec": codecs[plan.codec] if plan.codec else None}
+    return {"cf": plan.cf, **asdict(plan.directive), **named}
+
+
+def _plan(state: dict[str, Any], encoder: Encoder) -> Plan:
+    """Read a plan. States of gravac 0.1 have neither codec nor length of windows. Raises SetupError."""
     fields = dict(state)
-    return Plan(cf=fields.pop("cf"), directive=Directive(**fields))
+    cf, codec = fields.pop("cf"), fields.pop("codec", None)
+    if codec is not None and codec not in encoder.others:
+        raise SetupError(
+            f"the agent state sends with codec {codec!r}, which this run's policy does not choose: resume with the "
+            "policy that it was saved with, or start without loading it"
+        )
+    number = 0 if codec is None else encoder.codecs.index(codec, 1)
+    return Plan(cf=cf, directive=Directive(**fields, codec=number))

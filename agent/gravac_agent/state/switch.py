@@ -1,6 +1,7 @@
 """Changing codec, error memory or collective in the middle of a job, on all ranks and without losing the residual."""
 
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -29,6 +30,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
             if compressor or collective
             else None
         )
+        others = {text: builder.build(text, parts.metered) for text in encoder.others} if collective else {}
         new_memory = None if memory is None else memories.build(memory)
     except ValueError as error:
         raise SetupError(str(error)) from None
@@ -44,7 +46,11 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         except ValueError as error:
             raise SetupError(f"memory={memory!r} cannot take over the residual: {error}") from None
     if aggregator is not None:
-        parts.engine.run(lambda: builder.measure_network(aggregator, parts.metered))
+        for one in (aggregator, *others.values()):
+            parts.engine.run(partial(builder.measure_network, one, parts.metered))
+        for text, other in others.items():
+            other.load_state_dict(_codec_state(encoder.others[text]))
+            encoder.others[text] = other
         if compressor is None:
             aggregator.load_state_dict(_codec_state(encoder.aggregator))
         else:

@@ -37,18 +37,20 @@ def build_report(
     incarnation: str,
     listed: int,
     steps: StepDetail | None = None,
+    codecs: Sequence[str | None] = (None,),
 ) -> WindowReport:
     """Return rank 0's report of a window with at least one step.
 
     Args:
         window: Rank 0's totals; its energies are over ranks already.
         ranks: Every rank's totals.
-        gains: Smoothed gain by CF.
+        gains: Smoothed gain by CF, of the last step's codec.
         curve: Gain curve over ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
         listed: How many ranks are listed one by one.
         steps: The steps that are listed one by one.
+        codecs: Codecs by their number, as records have them: None is the job's compressor.
     """
     plan = window.last_plan
     assert plan is not None
@@ -71,8 +73,11 @@ def build_report(
         loss=sum(rank.loss_sum for rank in ranks) / losses if losses else None,
         nonfinite_steps=int(own.nonfinite),
         failed_steps=int(own.failed),
-        levels=tuple(_level(epoch, cf, level, len(ranks)) for (epoch, cf), level in window.levels.items()),
-        gains=tuple(SmoothedGain(cf=cf, gain=gain) for cf, gain in gains.items()),
+        levels=tuple(
+            _level(epoch, codecs[codec], cf, level, len(ranks))
+            for (epoch, codec, cf), level in window.levels.items()
+        ),
+        gains=tuple(SmoothedGain(cf=cf, gain=gain, codec=codecs[plan.codec]) for cf, gain in gains.items()),
         phases=_phases(total, 1 / len(ranks)),
         spread=_spread(ranks),
         ranks=tuple(_rank_row(rank, totals) for rank, totals in enumerate(ranks[:listed])),
@@ -81,10 +86,11 @@ def build_report(
     )
 
 
-def _level(epoch: int, cf: float, level: LevelTotals, ranks: int) -> LevelSums:
+def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: int) -> LevelSums:
     sums = level.sums
     return LevelSums(
         epoch=epoch,
+        codec=codec,
         cf=cf,
         steps=level.steps,
         settled_steps=len(level.settled_seconds),

@@ -8,13 +8,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gravac.aggregators import Aggregator
 from gravac.protocol import Event
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder, bucket_label
 from gravac_agent.exchange.engine import Engine
-from gravac_agent.exchange.plan import Directive, Plan, next_plan
+from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.windows.meters import StepClock
@@ -40,12 +41,12 @@ class StepLoop:
         encoder: The engine's encoder.
         tracker: Smoothed gains, equal on all ranks.
         plan: Plan of the first two steps.
-        window_steps: Steps of a window.
+        window_steps: Steps of a window, where the decision in force names no other number.
         settle_steps: Steps after a change of CF whose time does not count.
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
-        stability_warning: Returns why the error memory may grow without limit at a CF, if it may.
+        stability_warning: Returns why the error memory may grow without limit under a plan, if it may.
         rank_rows: Ranks that a report lists one by one.
         step_rows: Steps that a report lists one by one.
     """
@@ -65,7 +66,7 @@ class StepLoop:
         reporter: Reporter | None,
         job: str,
         incarnation: str,
-        stability_warning: Callable[[float], str | None],
+        stability_warning: Callable[[Plan], str | None],
         rank_rows: int,
         step_rows: int,
     ) -> None:
@@ -81,7 +82,9 @@ class StepLoop:
         self.step = 0
         self.window = WindowTotals(0, 0)
         self.plan = plan
-        self._stability_warning, self._checked_cfs = stability_warning, {1.0}
+        self._stability_warning = stability_warning
+        self._checked: set[tuple[int, float]] = set()
+        self._measure_first = encoder.learning_codecs()
         self._steps_at_level = 0
         self.steps_at: Counter[float] = Counter()
         """Steps by the CF that they sent."""
@@ -97,12 +100,17 @@ class StepLoop:
     @property
     def window_full(self) -> bool:
         """Whether the window is over and waits to be closed."""
-        return self.step - self.window.first_step >= self._window_steps
+        return self.step - self.window.first_step >= self._steps_ordered
+
+    @property
+    def _steps_ordered(self) -> int:
+        """Steps of the running window, by the plan of the next step. Equal on all ranks, as plans are."""
+        return self.plan.directive.window_steps or self._window_steps
 
     def begin_step(self) -> None:
         """Hand the plan of the next step to the engine."""
-        step_of_window = (self.step - self.window.first_step) % self._window_steps
-        self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._window_steps))
+        step_of_window = 0 if self.window_full else self.step - self.window.first_step
+        self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
 
     def end_step(self) -> bool:
         """End the running step and begin the next one. Waits for the step's tick.
@@ -124,12 +132,12 @@ class StepLoop:
         counts = sums.nonfinite == 0
         if counts:
             if not sums.failed:
-                self._encoder.aggregator.learn(tick.means)
+                self._encoder.aggregator_of(self.plan).learn(tick.means)
             self._encoder.commit()
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
-                self.tracker.update(cf, kept_sq, whole_sq)
+                self.tracker.update(cf, kept_sq, whole_sq, self.plan.codec)
         else:
             self._encoder.rollback()
             self._note_dropped_residual()
@@ -169,11 +177,12 @@ class StepLoop:
 
     def _advance(self, directive: Directive) -> None:
         before, self.plan = self.plan, self.following
-        if (before.cf, before.directive.epoch) != (self.plan.cf, self.plan.directive.epoch):
+        if _sending(before) != _sending(self.plan):
             self._steps_at_level = 0
-            self._warn_if_unstable(self.plan.cf)
-        following = self.announcement.following = next_plan(directive, self.tracker)
-        self.tracker.forget_except(frozenset(self.plan.measured + following.measured))
+            self._warn_if_unstable(self.plan)
+        following = next_plan(directive, self.tracker, self._measure_first)
+        self.announcement.following = following
+        self.tracker.forget_except(self.plan.gains | following.gains)
         self.step += 1
 
     def close_window(self, samples: int) -> None:
@@ -184,13 +193,15 @@ class StepLoop:
         Args:
             samples: Samples of the window on this rank.
         """
-        for sentence in self._encoder.aggregator.notes():
-            self._note("note", sentence, logging.INFO)
+        for aggregator in self._encoder.aggregators:
+            for sentence in aggregator.notes():
+                self._note("note", sentence, logging.INFO)
         window, self.window = self.window, WindowTotals(self.window.number + 1, self.step)
         window.own.memory_bytes = self._encoder.memory.nbytes()
         window.own.samples = samples
         step_list, self._step_list = self._step_list, StepList(self._step_rows, self._group.size())
-        gains = dict(self.tracker.gains())
+        assert window.last_plan is not None
+        gains = dict(self.tracker.gains(window.last_plan.codec))
         self._engine.enqueue(lambda: self._gather_and_report(window, gains, step_list))
 
     def _gather_and_report(
@@ -202,7 +213,9 @@ class StepLoop:
             vectors = [torch.empty_like(mine) for _ in range(self._group.size())]
             dist.all_gather(vectors, mine, group=self._group)
             if self._reporter is not None:
-                curve = window.curve_over_ranks(vectors, own=self._encoder.aggregator.keeps_largest)
+                assert window.last_plan is not None
+                aggregator = self._encoder.aggregator_of(window.last_plan)
+                curve = window.curve_over_ranks(vectors, own=aggregator.keeps_largest)
                 report = build_report(
                     window,
                     [totals_of(vector) for vector in vectors],
@@ -212,6 +225,7 @@ class StepLoop:
                     self._incarnation,
                     self._rank_rows,
                     step_list.detail(),
+                    (None, *self._encoder.others),
                 )
                 self._reporter.report_window(report)
         except Exception:  # a missing report must not stop the training
@@ -228,11 +242,11 @@ class StepLoop:
         except Exception:  # the next collective fails, too, and is raised where the training sees it
             log.exception("ranks could not agree on buckets that keep failing")
 
-    def _warn_if_unstable(self, cf: float) -> None:
-        """Warn, once for each CF, when the error memory may grow without limit at it."""
-        if cf not in self._checked_cfs:
-            self._checked_cfs.add(cf)
-            warning = self._stability_warning(cf)
+    def _warn_if_unstable(self, plan: Plan) -> None:
+        """Warn, once for each codec and CF, when the error memory may grow without limit under it."""
+        if plan.cf > 1.0 and (plan.codec, plan.cf) not in self._checked:
+            self._checked.add((plan.codec, plan.cf))
+            warning = self._stability_warning(plan)
             if warning is not None:
                 self._note("note", warning)
 
@@ -259,14 +273,14 @@ class StepLoop:
             why: Sentence for log and journal.
         """
         self.tracker.averages.clear()
-        self._checked_cfs = {1.0}
-        self.plan = self.announcement.following = next_plan(self.following.directive, self.tracker)
+        self._checked.clear()
+        self._measure_first = self._encoder.learning_codecs()
+        self.plan = self.announcement.following = first_plan(self.following.directive, self.tracker)
         self._steps_at_level = self._dropped = 0
         self._note("note", why)
 
-    def restore_aggregator(self, state: dict[str, Tensor]) -> None:
-        """Load the aggregator's state. Ranks that load different ones disagree on the next plan."""
-        aggregator = self._encoder.aggregator
+    def restore_aggregator(self, aggregator: Aggregator, state: dict[str, Tensor]) -> None:
+        """Load an aggregator's state. Ranks that load different ones disagree on the next plan."""
         aggregator.load_state_dict(state)
         self.announcement.add(aggregator.state_digest())
 
@@ -274,3 +288,7 @@ class StepLoop:
         """Continue where a checkpoint was saved. Call it before the first step."""
         self.plan, self.announcement.following, self.step = plan, following, step
         self.window = WindowTotals(window, step)
+
+
+def _sending(plan: Plan) -> tuple[int, int, float]:
+    return plan.directive.epoch, plan.codec, plan.cf

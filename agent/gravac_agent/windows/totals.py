@@ -45,7 +45,7 @@ _FIELDS = len(fields(RankTotals))
 
 @dataclass(slots=True)
 class LevelTotals:
-    """Totals of the steps that sent one CF under one decision."""
+    """Totals of the steps that sent one CF with one codec under one decision."""
 
     steps: int = 0
     finite_steps: int = 0
@@ -67,7 +67,8 @@ class WindowTotals:
     first_step: int
     own: RankTotals = field(default_factory=RankTotals)
     """This rank's."""
-    levels: dict[tuple[int, float], LevelTotals] = field(default_factory=dict)
+    levels: dict[tuple[int, int, float], LevelTotals] = field(default_factory=dict)
+    """By epoch, codec and CF."""
     last_plan: Plan | None = None
     curve: Curve | None = None
     curve_steps: int = 0
@@ -93,7 +94,7 @@ class WindowTotals:
         own.payload_bytes += payload
         own.nonfinite += sums.nonfinite > 0
         own.failed += sums.failed > 0
-        level = self.levels.setdefault((plan.directive.epoch, plan.cf), LevelTotals())
+        level = self.levels.setdefault((plan.directive.epoch, plan.codec, plan.cf), LevelTotals())
         level.steps += 1
         level.dense_bytes += dense
         level.payload_bytes += payload
@@ -109,7 +110,7 @@ class WindowTotals:
     def add_mean(self, plan: Plan, sums: StepSums, mean_sq: float | None) -> None:
         """Add ‖mean of the raw gradients‖² of the step just added; None where it is not known."""
         if mean_sq is not None and not sums.nonfinite:
-            level = self.levels[plan.directive.epoch, plan.cf]
+            level = self.levels[plan.directive.epoch, plan.codec, plan.cf]
             level.mean_steps += 1
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq

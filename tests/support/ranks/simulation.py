@@ -28,10 +28,12 @@ def simulate(
     layouts: Layouts,
     rate: float,
     measured: float | None = None,
+    codecs: Sequence[str] = (),
 ) -> list[Tensor]:
     """Return the parameters after SGD with one step for each of ``cfs``, in the buckets (names) of ``layouts``.
 
     ``measured``: CF at which dense steps are compressed too, as the agent does, for codecs that learn from it.
+    ``codecs``: what each step is sent with; empty: all with ``compressor``.
     """
 
     modules = [make() for _ in range(world)]  # not in the threads, which share the generator that makes them
@@ -39,14 +41,18 @@ def simulate(
     def each(communicator: Communicator) -> list[Tensor]:
         module = modules[communicator.rank]
         elements = sum(parameter.numel() for parameter in module.parameters())
-        aggregator = build(compressor, communicator, collective, elements=elements)
-        return _rank(aggregator, module, batch, memory, cfs, layouts, rate, measured)
+        chosen = codecs or [compressor] * len(cfs)
+        built = {
+            one: build(one, communicator, collective, elements=elements) for one in (compressor, *chosen)
+        }
+        each_step = [built[one] for one in chosen]
+        return _rank(each_step, module, batch, memory, cfs, layouts, rate, measured)
 
     return SimulatedWorld(world).run(each)[0]
 
 
 def _rank(
-    aggregator: Aggregator,
+    aggregators: Sequence[Aggregator],
     module: nn.Module,
     batch: Batch,
     memory: str,
@@ -55,9 +61,10 @@ def _rank(
     rate: float,
     measured: float | None,
 ) -> list[Tensor]:
-    communicator, residuals = aggregator.communicator, build_memory(memory)
+    communicator, residuals = aggregators[0].communicator, build_memory(memory)
     parameters = dict(module.named_parameters())
     for step, (cf, layout) in enumerate(zip(cfs, layouts, strict=True)):
+        aggregator = aggregators[step]
         x, y = batch(communicator.rank, step)
         module.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()

@@ -246,7 +246,7 @@ def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 
             dist.all_reduce(sums)
             whole, left, raw = sums.tolist()
             if not compressed:  # nothing is in the memory yet: gradient and p are the same
-                truth = tracker.averages.get(cf)
+                truth = tracker.averages.get((0, cf))
                 continue
             assert truth is not None
             kept, average = truth
