@@ -58,7 +58,9 @@ def unpack_digits(packed: Tensor, count: int, base: int) -> Tensor:
         from gravac.kernels.cpu.digits import unpack
 
         codes = torch.empty(count, dtype=torch.uint8)
-        unpack(packed.numpy(), base, codes.numpy())
+        # A multiplication instead of a division: exact for all words of that base, and it fits 64 bits.
+        shift = 31 + (base - 1).bit_length()
+        unpack(packed.numpy(), base, -(-(1 << shift) // base), shift, codes.numpy())
         return codes
     left, planes = packed.long() & 0xFFFFFFFF, []
     for _ in range(_digits(base)):

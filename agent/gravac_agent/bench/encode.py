@@ -56,6 +56,8 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
     level = float(values.abs().amin())
     packed = kernels.pack_positions(indices, n)
     scales, codes = kernels.quantize(x, 256, 8, 1)
+    fours = kernels.quantize(x, 32, 4, 1)
+    rounded = {levels: kernels.quantize_nearest(x, 64, levels) for levels in (15, 3)}
     out = torch.zeros(n)
     works: dict[str, Side] = {
         "spectrum pass": lambda: kernels.tally(x),
@@ -66,6 +68,14 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
         "signs packed": lambda: kernels.pack(x >= 0, 1),
         "int8 written": lambda: kernels.quantize(x, 256, 8, 1),
         "int8 read": lambda: kernels.dequantize(scales, codes, n, 256, 8),
+        "int4 written": lambda: kernels.quantize(x, 32, 4, 1),
+        "int4 read": lambda: kernels.dequantize(*fours, n, 32, 4),
+        "nearest of 15 written": lambda: kernels.quantize_nearest(x, 64, 15),
+        "nearest of 15 read": lambda: kernels.dequantize_nearest(*rounded[15], n, 64, 15),
+        "nearest of 3 written": lambda: kernels.quantize_nearest(x, 64, 3),
+        "nearest of 3 read": lambda: kernels.dequantize_nearest(*rounded[3], n, 64, 3),
+        "block signs written": lambda: kernels.quantize_nearest(x, 64, 2),
+        "largest of each chunk": lambda: kernels.take_top_of_chunks(x, k, max(1, n // 4096)),
         "noise": lambda: kernels.noise(n, 1, torch.device("cpu")),
         "random places": lambda: kernels.distinct(n, k, 1),
     }

@@ -13,9 +13,9 @@ from gravac.kernels import GRIDS, MOST_BLOCK, dequantize_nearest, nearest_sizes,
 class Nearest(Quantizer):
     """Rounds every element to the nearest of L equally spaced levels of its block. For training with error feedback.
 
-    Rounding at random, as QSGD does, is unbiased but errs more: with 7 levels and normal elements nine times the
-    squared error. Error feedback needs no unbiased codec. The spacing of a block is about the best one by least
-    squares, sent as bfloat16.
+    Rounding at random, as QSGD does, is unbiased but errs more: of normal elements, with blocks of 64, 2.3 times the
+    squared error with 15 levels, 3 times with 7 and 6 times with 3. Error feedback needs no unbiased codec. The
+    spacing of a block is about the best one by least squares, sent as bfloat16.
 
     ``levels``: 15, 7, 5, 3 or 2 (signs); by default the CF asked for decides. With blocks of 64 the wire CF is 7.5,
     10.1, 11.8, 17.3 or 25.6. ``block``: elements that share a spacing. Biased, contractive: ``‖C(x) - x‖² <= (1 -

@@ -14,21 +14,38 @@ _LARGEST = 3.3895313892515355e38
 
 @jit("float32(int32[::1], int64, int64, int32[::1])")
 def search(fine: NDArray[np.int32], size: int, steps: int, factors: NDArray[np.int32]) -> np.float32:
-    """Returns the best spacing of ``size`` magnitudes, in their unit."""
+    """Returns the best spacing of ``size`` magnitudes, in their unit. There are three ``factors``.
+
+    All three are tried in one loop, because a loop over one block is so short that ending it counts.
+    """
     most, half = np.int32(steps), np.int32(_HALF)
-    ratio, best = np.float32(0.0), np.float32(-1.0)
-    for factor in factors:
-        product, square = np.int32(0), np.int32(0)
-        for i in range(size):
-            value = fine[np.uint64(i)]
-            level = min(np.int32(np.int32(value * factor + half) >> np.int32(_SHIFT)), most)
-            product = np.int32(product + level * value)
-            square = np.int32(square + level * level)
-        upper, lower = np.float32(product), np.float32(max(square, np.int32(1)))
-        kept = upper * upper / lower
-        if kept > best:
-            best, ratio = kept, upper / lower
-    return ratio
+    first, second, third = factors[0], factors[1], factors[2]
+    product, square = np.int32(0), np.int32(0)
+    product2, square2 = np.int32(0), np.int32(0)
+    product3, square3 = np.int32(0), np.int32(0)
+    for i in range(size):
+        value = fine[np.uint64(i)]
+        level = min(np.int32(np.int32(value * first + half) >> np.int32(_SHIFT)), most)
+        product = np.int32(product + level * value)
+        square = np.int32(square + level * level)
+        level = min(np.int32(np.int32(value * second + half) >> np.int32(_SHIFT)), most)
+        product2 = np.int32(product2 + level * value)
+        square2 = np.int32(square2 + level * level)
+        level = min(np.int32(np.int32(value * third + half) >> np.int32(_SHIFT)), most)
+        product3 = np.int32(product3 + level * value)
+        square3 = np.int32(square3 + level * level)
+    # The largest magnitude has a level above zero, so no square is zero.
+    upper, lower = np.float32(product), np.float32(square)
+    kept = upper * upper / lower
+    upper2, lower2 = np.float32(product2), np.float32(square2)
+    kept2 = upper2 * upper2 / lower2
+    upper3, lower3 = np.float32(product3), np.float32(square3)
+    kept3 = upper3 * upper3 / lower3
+    if kept2 > kept:
+        kept, upper, lower = kept2, upper2, lower2
+    if kept3 > kept:
+        upper, lower = upper3, lower3
+    return upper / lower
 
 
 @jit("float32(int32[::1], int64)")

@@ -1,0 +1,123 @@
+"""Codecs of few bits for error feedback: known numbers, and what rounding to the nearest saves."""
+
+import pytest
+import torch
+
+from gravac.compressors import TopK, build
+from gravac.compressors.quantize.nearest import Nearest
+from gravac.compressors.sparse.chunktopk import ChunkTopK
+from tests.support.maths.checks import KEY, LECTURE, vector
+
+
+def sent(text: str, x: torch.Tensor, cf: float = 1.0) -> torch.Tensor:
+    codec = build(text)
+    return codec.decode(codec.compress(x, cf, KEY, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        # 1,024 elements: 16 blocks with 2 bytes each, and words of 4 bytes with 8, 11, 13, 20 or 32 digits each.
+        ("nearest:levels=15", 32 + 4 * 128),
+        ("nearest:levels=7", 32 + 4 * 94),
+        ("nearest:levels=5", 32 + 4 * 79),
+        ("nearest:levels=3", 32 + 4 * 52),
+        ("blocksign", 32 + 4 * 32),
+        ("twobit", 4 * 8 + 256),
+        # 16 of 1,024 elements: one pair of magnitudes, two bits each, 5 lower bits each and 47 bits for the upper ones.
+        ("sparseloco", 4 + 4 + 16),
+    ],
+)
+def test_bytes(text: str, nbytes: int) -> None:
+    assert build(text).wire_bytes(1024, 64.0, torch.float32) == nbytes
+
+
+def test_the_lecture_vector() -> None:
+    """The best scale keeps the two largest (k such that (sum of the k largest)² / k is largest): their mean, 93."""
+    assert sent("nearest:levels=3", LECTURE).tolist() == [0, 0, 93, 0, 0, 93, 0, 0]
+    assert sent("blocksign", LECTURE).abs().tolist() == [31.875] * 8
+    assert torch.equal(sent("blocksign", LECTURE) > 0, LECTURE > 0)
+    # Split at 31.875, then at (11.5 + 93) / 2: the same two parts.
+    means = torch.tensor([11.5, 11.5, 93, 11.5, 11.5, 93, 11.5, 11.5])
+    assert torch.equal(sent("twobit", LECTURE), means * LECTURE.sign())
+
+
+def test_the_cf_asked_for_decides_how_many_levels() -> None:
+    found = {cf: Nearest().level_count(cf) for cf in (1.0, 8.0, 10.0, 12.0, 20.0, 25.0, 1000.0)}
+    assert found == {1.0: 15, 8.0: 15, 10.0: 7, 12.0: 5, 20.0: 3, 25.0: 2, 1000.0: 2}
+    assert Nearest(levels=7).level_count(1000.0) == 7
+
+
+@pytest.mark.parametrize(
+    ("nearest", "random"),
+    [
+        ("nearest:levels=15", "qsgd:bits=4,block=64"),
+        ("nearest:levels=7", "qsgd:bits=3,block=64"),
+        ("nearest:levels=3", "qsgd:bits=2,block=64"),
+    ],
+)
+def test_what_error_feedback_holds_back(nearest: str, random: str) -> None:
+    """With equally many levels, the residual of rounding to the nearest is under two thirds of random rounding's."""
+
+    def residual(text: str) -> float:
+        codec, left = build(text), torch.zeros(4096)
+        for step in range(30):
+            left = left + vector("gauss", 4096, step)
+            codec.remove(codec.compress(left, 1.0, KEY._replace(step=step), torch.float32), left)
+        return float(left.norm())
+
+    assert residual(nearest) < residual(random) / 1.5
+
+
+def test_block_signs_fit_uneven_blocks_better_than_one_scale() -> None:
+    x = torch.cat((vector("gauss", 512), 100 * vector("gauss", 512, 1)))
+    errors = [float((sent(text, x) - x).square().sum()) for text in ("blocksign", "scaledsign")]
+    assert errors[0] < 0.6 * errors[1]
+
+
+def test_every_chunk_is_heard() -> None:
+    """Top-k of all would take the loud half only."""
+    x = torch.cat((vector("gauss", 4096), 1000 * vector("gauss", 4096, 1)))
+    payload = ChunkTopK().compress(x, 64.0, KEY, torch.float32)
+    assert payload.support is not None
+    assert int((payload.support < 4096).sum()) == 64
+    assert payload.values.numel() == 128
+
+
+@pytest.mark.parametrize("cf", [1.0, 10.0, 5000.0])
+def test_one_chunk_is_topk(cf: float) -> None:
+    x = vector("student", 4000)
+    payloads = [codec.compress(x, cf, KEY, torch.float32).pack() for codec in (ChunkTopK(), TopK())]
+    assert torch.equal(*payloads)
+
+
+def test_a_cf_beyond_the_chunk_still_reaches_every_element() -> None:
+    """With error feedback, each element is sent in the end: no chunk is left without its share."""
+    codec, left, seen = ChunkTopK(chunk=4), torch.ones(30), torch.zeros(30, dtype=torch.bool)
+    for _ in range(30):
+        payload = codec.compress(left, 10.0, KEY, torch.float32)
+        assert payload.support is not None
+        seen[payload.support.long()] = True
+        codec.remove(payload, left)
+        left += 1.0
+    assert bool(seen.all())
+
+
+def test_sparseloco_is_a_stack() -> None:
+    x = vector("gauss", 10_000)
+    assert torch.equal(sent("sparseloco", x, 64.0), sent("chunktopk+twobit", x, 64.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nearest:levels=4", "nearest: levels=4 must be one of 15, 7, 5, 3, 2"),
+        ("nearest:block=0", "nearest: block=0 must be between 1 and 65536 elements"),
+        ("blocksign:block=70000", "blocksign: block=70000 must be between 1 and 65536"),
+        ("twobit:block=0", "twobit: block=0 must be at least 1"),
+        ("chunktopk:chunk=0", "chunktopk: chunk=0 must be at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(text)
