@@ -173,7 +173,7 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
         fitting=0,
         search=state.search.model_copy(
             update={
-                "ended": evaluation.report.window,
+                "waited": 0,
                 "misses": state.search.misses + 1 if back else 0,
                 "left": left(evaluation, chosen.cf),
             }

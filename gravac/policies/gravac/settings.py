@@ -223,13 +223,13 @@ class Search(Record):
     """The search in progress, or the last one.
 
     ``since``: first window whose measurements it compares. ``held``: CF held when it began; null: it began with a dense
-    baseline. ``ended``: window of its last decision. ``misses``: searches in a row that ended where they began, and
+    baseline. ``waited``: windows in hold since it ended. ``misses``: searches in a row that ended where they began, and
     steps down. ``free_rate``: samples/s of a dense step without its wait for the network; null: not known.
     """
 
     since: Count = 0
     held: CompressionFactor | None = None
-    ended: Count = 0
+    waited: Count = 0
     misses: Count = 0
     free_rate: Annotated[float, Field(ge=0, le=1e15)] | None = None
     left: Left | None = None
