@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gravac.policies import GravacPolicy
-from gravac.protocol import Decision
+from gravac.protocol import Decision, GainCurve
 from tests.policies.test_properties import reports
 from tools.harness.cluster import Cluster, Run
 
@@ -56,18 +56,29 @@ def test_no_single_window_makes_it_leave_what_it_holds(
     """Good windows, then any one, then good ones: what is decided after the odd one is to hold as before."""
     cluster = Cluster(gains={cf: gain * data.draw(st.floats(0.5, 1.0)) for cf, gain in GOOD.items()})
     run = Run(GravacPolicy(**given_settings), cluster)
-    run.until_hold()
-    while not (run.last.phase == "hold" and run.decisions[-2].phase == "hold" and steady(run)):
-        run.windows()
+    usual = data.draw(st.sampled_from([None, 0.05, 0.5, 0.9]))
+    for _ in range(data.draw(st.integers(10, 30))):
+        run.windows(curve=curve_of(usual))
+    while not (run.last.phase == "hold" and run.decisions[-2].phase == "hold" and steady(run, usual)):
+        run.windows(curve=curve_of(usual))
     held = run.last
-    odd = run.feed(data.draw(reports(len(run.decisions) - 1, held)))
+    unusual = curve_of(data.draw(st.sampled_from([None, 0.05, 0.5, 0.9, 1.0])))
+    report = data.draw(reports(len(run.decisions) - 1, held))
+    odd = run.feed(report.model_copy(update={"curve": unusual}))
     assert (odd.phase, odd.cf_minimum, odd.cf_candidate) == ("hold", held.cf_minimum, held.cf_candidate)
 
 
-def steady(run: Run) -> bool:
-    """Whether a good window more would be held, too: else it is due to climb, whatever comes."""
-    report = run.cluster.report(len(run.decisions) - 1, run.last)
-    return run.policy.decide(run.state, report).decision.phase == "hold"
+def curve_of(gain: float | None) -> GainCurve | None:
+    """A curve that promises every CF this gain."""
+    return None if gain is None else GainCurve(steps=3, own=True, gains=(gain,) * 61)
+
+
+def steady(run: Run, usual: float | None) -> bool:
+    """Whether good windows would be held, with the usual curve and without: else it is due to climb, whatever comes."""
+    usually = [
+        run.cluster.report(len(run.decisions) - 1, run.last, curve=curve_of(gain)) for gain in (usual, None)
+    ]
+    return all(run.policy.decide(run.state, report).decision.phase == "hold" for report in usually)
 
 
 @lines

@@ -171,6 +171,7 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
         drifting=0,
         low=0,
         fitting=0,
+        promising=0,
         search=state.search.model_copy(
             update={
                 "waited": 0,
