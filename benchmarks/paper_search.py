@@ -77,7 +77,14 @@ FIGURES = (
         dict(zip(EXPONENTIAL, (340, 275, 665, 620, 750), strict=True)),
     ),
     Figure(
-        "LSTM, ε 0.7 and 0.9",
+        "LSTM, ε 0.9",
+        "Fig. 9",
+        0.9,
+        "exponential",
+        dict(zip(EXPONENTIAL, (130, 160, 220, 500, 1760), strict=True)),
+    ),
+    Figure(
+        "LSTM, ε 0.7",
         "Fig. 9",
         0.7,
         "exponential",

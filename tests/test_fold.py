@@ -27,10 +27,10 @@ def changed(spec: JobSpec, **changes: object) -> JobSpec:
 def test_windows_are_folded_in_order() -> None:
     fold = JobFold(SPEC)
     assert fold.start_decision == fold.decision == GravacPolicy().start().decision
-    run(fold, 5)
-    assert (fold.next_window, fold.decision.window, fold.decision.phase) == (5, 4, "hold")
+    run(fold, 6)
+    assert (fold.next_window, fold.decision.window, fold.decision.phase) == (6, 5, "hold")
     answer = fold.job_answer()
-    assert (answer.job, answer.next_window, answer.decision) == ("job", 5, fold.decision)
+    assert (answer.job, answer.next_window, answer.decision) == ("job", 6, fold.decision)
     assert fold.answer().policy_state == answer.policy_state == fold.policy_state
 
 

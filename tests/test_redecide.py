@@ -78,7 +78,9 @@ def test_only_windows_up_to_the_first_difference_are_those_of_the_other_policy(
 def test_another_smoothing_would_have_seen_other_gains(path: Path) -> None:
     found = redecide(read_trace(path), settings={"smoothing": 0.5})
     assert found.first is None
-    assert "The ranks smooth gains" in found.caution
+    assert "The ranks measure gains by the setting smoothing" in found.caution
+    other = redecide(read_trace(path), settings={"denominator": "gradient"})
+    assert "The ranks measure gains by the setting denominator" in other.caution
     assert "throughout" in redecide(read_trace(path), settings={"smoothing": 0.1}).caution
 
 

@@ -2,8 +2,8 @@
 
 Up to the first window after which the ranks would have sent something else, this is what would have happened.
 ``Redecision.first`` is that window. Later windows are still those of the recorded run, measured at its CFs: what the
-other policy would have measured is unknown. A policy with another ``smoothing`` would have seen other gains from the
-beginning. ``Redecision.caution`` says which case applies.
+other policy would have measured is unknown. A policy whose agents measure gains in another way (setting ``smoothing``
+or ``denominator``) would have seen other gains from the beginning. ``Redecision.caution`` says which case applies.
 """
 
 from collections.abc import Iterable, Mapping

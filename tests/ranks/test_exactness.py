@@ -39,3 +39,11 @@ def test_the_gain_is_of_gradient_and_residual_together(run_ranks: RunRanks) -> N
         for agents, truth, _ in result["found"]:
             assert agents == pytest.approx(truth, rel=1e-3)
         assert result["found"][-1][2] > 1.5  # ‖p‖² over ‖gradient‖²
+
+
+def test_the_gain_over_the_raw_gradient_is_at_most_1(run_ranks: RunRanks) -> None:
+    """What GraVAC's released code divides by (``gravac:denominator=gradient``)."""
+    for result in run_ranks("true_gains", 3, raw_gain=True, cf=100.0, steps=40):
+        for agents, truth, _ in result["found"]:
+            assert agents == pytest.approx(min(1.0, truth), rel=1e-3)
+        assert max(truth for _, truth, _ in result["found"]) > 0.5

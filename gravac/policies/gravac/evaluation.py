@@ -149,5 +149,6 @@ class Evaluation:
             multiplier=None,
             low=0,
             fitting=0,
+            promising=0,
             search=Search(),
         )

@@ -171,9 +171,10 @@ def finish(evaluation: Evaluation, rule: KnownRule, why: str, rows: Candidates) 
         drifting=0,
         low=0,
         fitting=0,
+        promising=0,
         search=state.search.model_copy(
             update={
-                "ended": evaluation.report.window,
+                "waited": 0,
                 "misses": state.search.misses + 1 if back else 0,
                 "left": left(evaluation, chosen.cf),
             }

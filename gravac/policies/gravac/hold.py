@@ -4,6 +4,8 @@ This is phase hold of the fixed variant. The paper never leaves the CF that it h
 window makes it leave.
 """
 
+from typing import Any
+
 from gravac.policies import candidates
 from gravac.policies.base import Verdict
 from gravac.policies.candidates import useful
@@ -31,13 +33,13 @@ def hold(evaluation: Evaluation) -> Verdict:
         return _too_low(evaluation, cf, gain)
     if measured is None or gain is None:
         few = f"{evaluation.settled_steps(cf)} settled steps in window {evaluation.report.window}, too few to judge"
-        return evaluation.decide("hold", f"Holding {format_cf(cf)}: {few}.")
+        return _stay(evaluation, f"Holding {format_cf(cf)}: {few}.")
     if evaluation.state.reference is None:
         reference = Reference(
             window=evaluation.report.window, samples_per_second=measured.samples_per_second, gain=gain
         )
         reason = f"Holding {format_cf(cf)}: settled at {_rates(measured, gain)}."
-        return evaluation.decide("hold", reason, reference=reference, drifting=0, low=0)
+        return _stay(evaluation, reason, reference=reference, drifting=0, low=0)
     return _watch(evaluation, evaluation.state.reference, measured, gain)
 
 
@@ -62,18 +64,22 @@ def _watch(evaluation: Evaluation, reference: Reference, measured: Measurement, 
         )
         return evaluation.restart("reexplore", reason, windows=1)
     reason = f"Holding {format_cf(measured.cf)}, but drifting: {moved}."
-    return evaluation.decide("hold", reason, drifting=drifting, low=0, fitting=0)
+    return _stay(evaluation, reason, drifting=drifting, low=0, fitting=0, promising=0)
 
 
 def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -> Verdict:
     """Hold, or try a stronger CF again."""
-    cf, reason = measured.cf, f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}."
+    settings, cf = evaluation.settings, measured.cf
+    reason = f"Holding {format_cf(measured.cf)}: {_rates(measured, gain)}."
     up = None if evaluation.greedy else _able_to_win(evaluation, measured, gain)
     if up is None:
-        return evaluation.decide("hold", reason, drifting=0, low=0, fitting=0)
+        return _stay(evaluation, reason, drifting=0, low=0, fitting=0, promising=0)
     fitting = evaluation.state.fitting + 1
-    if fitting < FITTING_WINDOWS or not _due(evaluation, up):
-        return evaluation.decide("hold", reason, drifting=0, low=0, fitting=fitting)
+    promising = evaluation.state.promising + 1 if _promises_more(evaluation, up) else 0
+    wait = settings.retry_windows * 2 ** min(evaluation.state.search.misses, DOUBLINGS)
+    due = fitting >= FITTING_WINDOWS and evaluation.state.search.waited + 1 >= wait
+    if not due and promising < FITTING_WINDOWS:
+        return _stay(evaluation, reason, drifting=0, low=0, fitting=fitting, promising=promising)
     rows = candidates.mark(evaluation.candidates, cf, "chosen")
     search = evaluation.state.search.model_copy(
         update={"since": evaluation.report.window, "held": cf, "free_rate": evaluation.dense_free_rate()}
@@ -89,6 +95,7 @@ def _keep_or_climb(evaluation: Evaluation, measured: Measurement, gain: float) -
         drifting=0,
         low=0,
         fitting=0,
+        promising=0,
         search=search,
     )
 
@@ -107,26 +114,18 @@ def _able_to_win(evaluation: Evaluation, measured: Measurement, gain: float) -> 
     return None
 
 
-def _due(evaluation: Evaluation, up: float) -> bool:
-    """Return whether enough windows have passed since the last search, or the curve promises clearly more than then."""
-    search, promised = evaluation.state.search, evaluation.promised(up)
-    wait = evaluation.settings.retry_windows * 2 ** min(search.misses, DOUBLINGS)
-    if evaluation.report.window - search.ended >= wait:
-        return True
-    then = search.left
-    return (
-        then is not None
-        and then.cf == up
-        and promised is not None
-        and then.promised is not None
-        and promised * CLEARLY >= then.promised
-    )
+def _promises_more(evaluation: Evaluation, up: float) -> bool:
+    """Return whether the curve promises ``up`` clearly more gain than at the end of the last search."""
+    promised, then = evaluation.promised(up), evaluation.state.search.left
+    if promised is None or then is None or then.promised is None or then.cf != up:
+        return False
+    return promised * CLEARLY >= then.promised
 
 
 def _why(evaluation: Evaluation, up: float) -> str:
     promised = evaluation.promised(up)
     if promised is None:
-        age = evaluation.report.window - evaluation.state.search.ended
+        age = evaluation.state.search.waited + 1
         return f"The last search ended {age} windows ago and a stronger CF may win"
     least = format_gain(evaluation.settings.epsilon)
     return (
@@ -142,7 +141,7 @@ def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
             f"Holding {format_cf(cf)}, though its gain fell to {format_gain(gain)}, below ε {least}: "
             "one such window may be an accident."
         )
-        return evaluation.decide("hold", reason, low=low, drifting=0, fitting=0)
+        return _stay(evaluation, reason, low=low, drifting=0, fitting=0, promising=0)
     search = evaluation.state.search
     if evaluation.greedy:
         lower, how = evaluation.rung_below(cf), "one rung down"
@@ -151,7 +150,7 @@ def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
         lower = next((rung for rung in below if evaluation.hopeless(rung) is None), 1.0)
         how = f"{low} windows in a row, down"
         update = {
-            "ended": evaluation.report.window,
+            "waited": 0,
             "misses": search.misses + 1,
             "left": left(evaluation, lower),
         }
@@ -168,8 +167,16 @@ def _too_low(evaluation: Evaluation, cf: float, gain: float) -> Verdict:
         drifting=0,
         low=0,
         fitting=0,
+        promising=0,
         search=search,
     )
+
+
+def _stay(evaluation: Evaluation, reason: str, **state: Any) -> Verdict:
+    """Hold for another window. ``state``: fields of the state that change."""
+    search = evaluation.state.search
+    waiting = search.model_copy(update={"waited": search.waited + 1})
+    return evaluation.decide("hold", reason, search=waiting, **state)
 
 
 def _rates(measured: Measurement, gain: float) -> str:

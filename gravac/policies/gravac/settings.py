@@ -223,13 +223,13 @@ class Search(Record):
     """The search in progress, or the last one.
 
     ``since``: first window whose measurements it compares. ``held``: CF held when it began; null: it began with a dense
-    baseline. ``ended``: window of its last decision. ``misses``: searches in a row that ended where they began, and
+    baseline. ``waited``: windows in hold since it ended. ``misses``: searches in a row that ended where they began, and
     steps down. ``free_rate``: samples/s of a dense step without its wait for the network; null: not known.
     """
 
     since: Count = 0
     held: CompressionFactor | None = None
-    ended: Count = 0
+    waited: Count = 0
     misses: Count = 0
     free_rate: Annotated[float, Field(ge=0, le=1e15)] | None = None
     left: Left | None = None
@@ -242,7 +242,8 @@ class GravacState(PolicyState):
     ``reference``: null until the held level was measured. ``drifting``: windows in a row off the reference.
     ``multiplier``: the paper variant's candidate relative to its minimum; null in the fixed variant.
     ``low``: windows in a row in which the gain of the held CF was below epsilon. ``fitting``: windows in a row in which
-    a stronger CF could win.
+    a stronger CF could win. ``promising``: windows in a row in which the curve promised it clearly more than at the end
+    of the last search.
     """
 
     warmup_left: Count
@@ -252,6 +253,7 @@ class GravacState(PolicyState):
     multiplier: Annotated[float, Field(gt=0, le=1e9)] | None
     low: Count = 0
     fitting: Count = 0
+    promising: Count = 0
     search: Search = Search()
 
     @classmethod

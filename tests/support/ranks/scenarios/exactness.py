@@ -210,8 +210,12 @@ def conserved(
     return {"worst": worst, "largest_residual": share, "flushed": flushed, "lost": lost}
 
 
-def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0) -> dict[str, Any]:
+def true_gains(
+    rank: int, world: int, folder: str, steps: int = 16, cf: float = 20.0, raw_gain: bool = False
+) -> dict[str, Any]:
     """The gain as the agent smooths it beside the same computed here: of p = gradient + residual, over all ranks.
+
+    ``raw_gain``: of the gradient alone.
 
     Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy.
     """
@@ -220,7 +224,10 @@ def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 
     names = [name for name, _ in module.module.named_parameters()]
     plain, found = net(), []
     truth: tuple[float, float] | None = None
-    options: dict[str, Any] = {"policy": f"static:cf={cf}", "collective": "gather"}
+    policy = f"static:cf={cf}"
+    if raw_gain:
+        policy = f"gravac:variant=paper,denominator=gradient,epsilon=0,cf_min={cf / 2},cf_max={cf}"
+    options: dict[str, Any] = {"policy": policy, "collective": "gather"}
     with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
         assert agent._parts is not None
         memory, tracker = agent._parts.memory, agent._parts.loop.tracker
@@ -250,7 +257,8 @@ def true_gains(rank: int, world: int, folder: str, steps: int = 16, cf: float = 
                 continue
             assert truth is not None
             kept, average = truth
-            truth = kept + 0.1 * (whole - left - kept), average + 0.1 * (whole - average)
+            of = raw if raw_gain else whole
+            truth = kept + 0.1 * (whole - left - kept), average + 0.1 * (of - average)
             found.append((tracker.gain(cf), truth[0] / truth[1], whole / raw))
         buckets = len(agent._session.layout)
     return {"found": found, "buckets": buckets}
