@@ -13,6 +13,7 @@ from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_of
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
 from gravac_agent.windows.reference import DenseReference
 
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of all ranks.
@@ -71,7 +72,10 @@ class Learner:
             loss.backward()
             losses += loss.item() / self.world_size
             gradients.append(self._flat())
-        raw = [torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0) for at, bucket in enumerate(self._buckets)]
+        raw = [
+            torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
+            for at, bucket in enumerate(self._buckets)
+        ]
         exchanged = self.ranks.exchange(self._buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
             for bucket, mean, flat in zip(self._buckets, raw, gradients[0], strict=True):

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from gravac import aggregators, memories
 from gravac.collectives import Communicator
+from gravac.collectives.cost import ring_bytes
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.encoder import Compressed, Encoder
+from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums
 
@@ -28,7 +28,8 @@ class Exchanged:
         payload_bytes: Handed to collectives by each rank.
         sent_bytes: Put on its link by each rank.
         dense_bytes: What plain DDP would have handed over on each rank.
-        survey: Gain curve of all ranks; None where it was not wanted.
+        survey: Gain curve of all ranks, where it was wanted.
+        mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
     """
 
     sums: StepSums
@@ -36,6 +37,7 @@ class Exchanged:
     sent_bytes: int
     dense_bytes: int
     survey: Survey
+    mean_sq: float | None
 
 
 class SimulatedRanks:
@@ -48,6 +50,7 @@ class SimulatedRanks:
         collective: Collective by name.
         elements: Elements of the whole model.
         seed: Seed of codecs that draw random numbers.
+        others: Codecs besides ``compressor`` that a plan may name.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class SimulatedRanks:
         collective: str = "auto",
         elements: int | None = None,
         seed: int = 0,
+        others: Sequence[str] = (),
     ) -> None:
         self.size, self.seed = size, seed
         self._world = SimulatedWorld(size)
@@ -89,26 +93,34 @@ class SimulatedRanks:
             surveyed: Measure the gain curve.
         """
 
-        def each(communicator: Communicator) -> tuple[StepSums, int, int, int, Survey]:
+        def each(communicator: Communicator) -> Exchanged:
             return self._rank(communicator, buckets, gradients[communicator.rank], plan, step, surveyed)
 
         found = self._world.run(each)
-        total = StepSums(*(sum(column) for column in zip(*(one[0].values() for one in found), strict=True)))
-        counts = not total.nonfinite
-        for encoder in self.encoders:
-            if counts:
-                if not total.failed:
-                    figures = [each.aggregator.figures() for each in self.encoders]
-                    encoder.aggregator.learn(
-                        [sum(column) / self.size for column in zip(*figures, strict=True)]
-                    )
-        for encoder in self.encoders:
-            encoder.commit() if counts else encoder.rollback()
-        survey = found[0][4]
+        first = found[0]
+        total = StepSums(*(sum(column) for column in zip(*(one.sums.values() for one in found), strict=True)))
+        if total.nonfinite:
+            for encoder in self.encoders:
+                encoder.rollback()
+        else:
+            self._learn(plan, failed=total.failed > 0)
+            for encoder in self.encoders:
+                encoder.commit()
+        survey = first.survey
         for one in found[1:]:
-            if survey.curve is not None and one[4].curve is not None:
-                survey.curve = survey.curve + one[4].curve
-        return Exchanged(total, found[0][1], found[0][2], found[0][3], survey)
+            if survey.curve is not None and one.survey.curve is not None:
+                survey.curve = survey.curve + one.survey.curve
+        return Exchanged(
+            total, first.payload_bytes, first.sent_bytes, first.dense_bytes, survey, first.mean_sq
+        )
+
+    def _learn(self, plan: Plan, failed: bool) -> None:
+        """Pass the means over ranks of what the codecs counted to all of them, as the tick does."""
+        figures = [each.aggregator_of(plan).figures() for each in self.encoders]
+        if not failed and figures[0]:
+            means = [sum(column) / self.size for column in zip(*figures, strict=True)]
+            for encoder in self.encoders:
+                encoder.aggregator_of(plan).learn(means)
 
     def _rank(
         self,
@@ -118,10 +130,11 @@ class SimulatedRanks:
         plan: Plan,
         step: int,
         surveyed: bool,
-    ) -> tuple[StepSums, int, int, int, Survey]:
+    ) -> Exchanged:
         rank = communicator.rank
         encoder, sums, survey = self.encoders[rank], StepSums(), Survey(surveyed)
         payload = sent = dense = 0
+        mean_sq: float | None = 0.0
         for bucket, gradient in zip(buckets, gradients, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
             dense += gradient.nbytes
@@ -130,14 +143,17 @@ class SimulatedRanks:
                 encoded.transfer.work.wait()
                 payload += encoded.transfer.payload_bytes
                 sent += encoded.transfer.sent_bytes
+                mean_sq = None
                 if rank == 0:
                     encoder.decode(bucket, encoded.transfer, gradient, in_place=False)
             else:
                 payload += gradient.nbytes
-                sent += 2 * gradient.nbytes * (self.size - 1) // self.size
-                communicator.sum(gradient)
+                sent += ring_bytes(gradient.nbytes, self.size)
                 gradient.div_(self.size)
-        return sums, payload, sent, dense, survey
+                communicator.sum(gradient)
+                raw = encoded.raw and mean_sq is not None
+                mean_sq = mean_sq + norm_sq(gradient) if raw and mean_sq is not None else None
+        return Exchanged(sums, payload, sent, dense, survey, mean_sq)
 
 
 def _memory(text: str, size: int) -> Memory:
@@ -166,11 +182,3 @@ def buckets_of(module: nn.Module, megabytes: float) -> list[tuple[Bucket, list[n
             found.append((bucket, members))
             group, size = [], 0.0
     return found
-
-
-def flat_gradients(grouped: Sequence[tuple[Bucket, list[nn.Parameter]]]) -> list[Tensor]:
-    """Copy the parameters' gradients into one flat tensor a bucket; a missing gradient counts as zero."""
-    return [
-        torch.cat([torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in members])
-        for _, members in grouped
-    ]

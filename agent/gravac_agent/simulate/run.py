@@ -31,16 +31,35 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
     """
     chosen = parse(plan)
     began = time.process_time()
-    row: dict[str, Any] = {"task": task, "plan": plan, "ranks": ranks, "seed": seed, "steps": steps, "gravac": __version__}
-    row |= _alone(task, ranks, seed, steps, points) if chosen.alone else _together(task, chosen, ranks, seed, steps, points)
+    row: dict[str, Any] = {
+        "task": task,
+        "plan": plan,
+        "ranks": ranks,
+        "seed": seed,
+        "steps": steps,
+        "gravac": __version__,
+    }
+    row |= (
+        _alone(task, ranks, seed, steps, points)
+        if chosen.alone
+        else _together(task, chosen, ranks, seed, steps, points)
+    )
     return row | {"cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def _together(task: str, chosen: StaticPlan, ranks: int, seed: int, steps: int, points: int) -> dict[str, Any]:
+def _together(
+    task: str, chosen: StaticPlan, ranks: int, seed: int, steps: int, points: int
+) -> dict[str, Any]:
     recipe = make(task)
     elements = sum(one.numel() for one in recipe.build_model(seed).parameters() if one.requires_grad)
     compressor = chosen.compressor or "topk"
-    learner = Learner(recipe, ranks, seed, steps, SimulatedRanks(ranks, compressor, chosen.memory, elements=elements, seed=seed))
+    learner = Learner(
+        recipe,
+        ranks,
+        seed,
+        steps,
+        SimulatedRanks(ranks, compressor, chosen.memory, elements=elements, seed=seed),
+    )
     plan, every = chosen.plan(), max(1, steps // points)
     curve: list[list[float]] = []
     signals: list[dict[str, float]] = []
@@ -85,12 +104,23 @@ def _alone(task: str, ranks: int, seed: int, steps: int, points: int) -> dict[st
         for step, (loss, model) in enumerate(alone(recipe, ranks, seed, steps, rank), 1):
             losses += loss
             if step % every == 0 or step == steps:
-                curve.append(_point(step, evaluate(model, heldout), losses / (step - (curve[-1][0] if curve else 0))))
+                curve.append(
+                    _point(step, evaluate(model, heldout), losses / (step - (curve[-1][0] if curve else 0)))
+                )
                 losses = 0.0
                 elements = sum(one.numel() for one in model.parameters() if one.requires_grad)
         curves.append(curve)
-    mean = [[round(sum(values) / count, 5) for values in zip(*points_, strict=True)] for points_ in zip(*curves, strict=True)]
-    return {"optimizer": recipe.optimizer_kind, "elements": elements, "payload_bytes": 0.0, "curve": mean, "signals": []}
+    mean = [
+        [round(sum(values) / count, 5) for values in zip(*points_, strict=True)]
+        for points_ in zip(*curves, strict=True)
+    ]
+    return {
+        "optimizer": recipe.optimizer_kind,
+        "elements": elements,
+        "payload_bytes": 0.0,
+        "curve": mean,
+        "signals": [],
+    }
 
 
 def _point(step: int, score: Score, loss: float) -> list[float]:

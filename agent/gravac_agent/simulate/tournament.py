@@ -99,7 +99,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    run(list(cells(given.tasks, given.plans, given.ranks, given.seeds, given.steps)), given.out, given.workers)
+    run(
+        list(cells(given.tasks, given.plans, given.ranks, given.seeds, given.steps)), given.out, given.workers
+    )
 
 
 if __name__ == "__main__":

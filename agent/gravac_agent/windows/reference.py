@@ -78,7 +78,9 @@ class DenseReference:
         self._pieces = {
             name: _Piece(one := parameters[name], places, groups[id(one)]) for name, places in chosen.items()
         }
-        self._shadows = {name: nn.Parameter(piece.of(piece.parameter)) for name, piece in self._pieces.items()}
+        self._shadows = {
+            name: nn.Parameter(piece.of(piece.parameter)) for name, piece in self._pieces.items()
+        }
         self._reference = self._second_optimizer()
         self._raw: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
@@ -144,7 +146,10 @@ class DenseReference:
     def close_block(self) -> None:
         """End the running block, such as at a change of plan or the end of a window."""
         if self._block:
-            moved, way = torch.cat(list(self._moved.values())).double(), torch.cat(list(self._way.values())).double()
+            moved, way = (
+                torch.cat(list(self._moved.values())).double(),
+                torch.cat(list(self._way.values())).double(),
+            )
             self.sums.steps += self._block
             self.sums.moved_sq += float(moved @ moved)
             self.sums.reference_sq += float(way @ way)
