@@ -13,14 +13,14 @@ KnownRule = Literal[
     "start",  # the decision a job begins with
     "warmup",  # still measuring the dense baseline
     "explore",  # first candidate after the baseline
-    "climb",  # the candidate passed and paid: try the next rung
+    "climb",  # a stronger CF may win: try it
     "extend",  # too few settled steps to judge: same candidate again
     "no_headroom",  # the network is too small a share of the step for any CF to pay
     "saturated",  # a stronger CF no longer raises T_comp: hold the best
     "too_strong",  # the gain of the candidate is too low: hold the best below it
     "top",  # the ladder ended: hold the best
     "hold",  # nothing changed
-    "scale_down",  # the gain in hold fell below epsilon: one rung down
+    "scale_down",  # the gain in hold fell below epsilon: a weaker CF
     "reexplore",  # step time or gain drifted: measure again
     "fixed",  # the policy follows a schedule, or does not change
     "unusable",  # the window holds no step of the decision in force

@@ -46,6 +46,7 @@ def test_one_line_names_a_policy(text: str, policy: object) -> None:
         ("warmup:ramp=16/4", "ramp must ascend strictly from above 1"),
         ("warmup:ramp=1/4", "ramp must ascend strictly from above 1"),
         ("warmup:windows=0", "setting windows: .*greater than or equal to 1"),
+        ("gravac:preset=papers", "setting preset: .*'paper', 'paper-geometric' or 'paper-randomk'"),
         ("gravac:variant=paper,ladder=10/20", "ladder must be exponential or geometric for the paper"),
     ],
 )
@@ -61,7 +62,15 @@ def test_settings_must_be_json_values() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["gravac", "dense", "static:cf=7", "gravac:ladder=3/9/27", "gravac:variant=paper", "warmup:ramp=2/4"],
+    [
+        "gravac",
+        "dense",
+        "static:cf=7",
+        "gravac:ladder=3/9/27",
+        "gravac:variant=paper",
+        "gravac:preset=paper",
+        "warmup:ramp=2/4",
+    ],
 )
 def test_a_spec_rebuilds_the_policy_without_defaults(text: str) -> None:
     policy = parse(text)
@@ -82,3 +91,27 @@ def test_every_setting_of_every_policy_is_described() -> None:
 def test_a_spec_with_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="policy='x' is unknown"):
         build(PolicySpec(name="x"))
+
+
+def test_a_preset_gives_the_published_settings_and_settings_beside_it_win() -> None:
+    """GraVAC, section IV: exponential from 10 to 1000, geometric from 10 to 2000, Random-k from 1.5."""
+    paper = GravacPolicy(preset="paper", epsilon=0.9)
+    assert paper.settings.epsilon == 0.9
+    assert (paper.settings.variant, paper.settings.omega, paper.gain_denominator()) == (
+        "paper",
+        0.01,
+        "gradient",
+    )
+    assert paper.smoothing(32) == 0.32
+    tops = {}
+    for preset in ("paper", "paper-geometric", "paper-randomk"):
+        policy = parse(f"gravac:preset={preset},variant=fixed")
+        assert isinstance(policy, GravacPolicy)
+        assert policy.settings.epsilon == 0.7
+        tops[preset] = policy.ladder()[1], policy.ladder()[2], policy.ladder()[-1]
+    assert tops == {
+        "paper": (10, 20, 1000),
+        "paper-geometric": (10, 20, 2000),
+        "paper-randomk": (1.5, 3, 1000),
+    }
+    assert GravacPolicy().settings.preset == "none"

@@ -1,4 +1,5 @@
 """The GraVAC policy: search the ladder of CFs for the best T_comp, then hold it.
 
-``policy.py`` chooses between the repaired rules (``explore.py``, ``hold.py``) and the printed ones (``paper.py``).
+``policy.py`` chooses between the repaired rules (``explore.py``, ``hold.py``; ``greedy.py`` is how the search ended in
+older jobs) and the printed ones (``paper.py``).
 """
