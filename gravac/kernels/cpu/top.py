@@ -194,7 +194,7 @@ def take_above(
 
 
 @jit("int64(int32[::1], int64, int64, int32)")
-def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: int) -> int:
+def count_from(bits: NDArray[np.int32], begin: int, end: int, edge: np.int32) -> np.int64:
     """Returns how many magnitudes of ``bits[begin:end]`` are at least ``edge``."""
     count: Any = np.int64(0)
     at = np.int64(begin)

@@ -1,4 +1,4 @@
-"""Wire CF, error and speed of codecs on random elements: .venv/bin/python benchmarks/codecs.py [CODEC[@CF] ...]."""
+"""Wire CF, error and speed of codecs on random elements: python benchmarks/codec_table.py [CODEC[@CF] ...]."""
 
 import sys
 import time
