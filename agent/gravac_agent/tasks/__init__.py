@@ -43,6 +43,9 @@ def make(text: str, data: Path | None = None) -> Recipe:
     """
     try:
         name, settings = split(text, "task")
+        for setting, value in settings.items():
+            if isinstance(value, int | float) and not value > 0:
+                raise TaskError(f"task={text!r}: {setting}={value} must be more than 0")
         recipe = construct(choose("task", name, TASKS), text, settings, data, what="task")
     except ValueError as error:
         raise TaskError(str(error)) from None

@@ -47,10 +47,12 @@ def load(fonts: Path | None = None, within: Path | None = None) -> Images:
     classes = [
         torch.arange(len(CHARACTERS)).repeat(len(images) // len(CHARACTERS)) for images in (train, heldout)
     ]
+    # Ranks have every n-th image: in the order of the alphabet, some would never see some letters.
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     return Images(
         source=f"letters of {sum(map(len, parts))} Noto fonts, by font",
-        train=train,
-        train_classes=classes[0],
+        train=train[order],
+        train_classes=classes[0][order],
         heldout_images=heldout,
         heldout_classes=classes[1],
         classes=len(CHARACTERS),

@@ -15,7 +15,7 @@ SHAPES = {"0.3m": (80, 4, 4), "0.5m": (96, 4, 4), "3m": (256, 4, 4), "10m": (384
 """Width, layers and heads by size."""
 LENGTHS = {"0.3m": 32, "0.5m": 32, "3m": 64, "10m": 128, "30m": 128}
 """Bytes in a sequence by size."""
-RATES = {"sgd": 0.3, "adamw": 4e-3, "lamb": 2e-2}
+RATES = {"sgd": 0.5, "adamw": 4e-3, "lamb": 2e-2}
 """Peak learning rates. AdamW's is that of width 96; wider models have less, in proportion."""
 
 
@@ -81,7 +81,7 @@ def recipe(
     optimizer: str = "adamw",
     rate: float | None = None,
     batch: int = 16,
-    heldout: int = 128,
+    heldout: int = 96,
 ) -> Recipe:
     """Make the recipe.
 

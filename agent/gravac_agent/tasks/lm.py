@@ -14,14 +14,13 @@ from gravac_agent.tasks import optimizers
 from gravac_agent.tasks.recipe import Recipe, Schedule, choose, seeded
 from gravac_agent.tasks.text import load
 
-RANK_BATCH, LENGTH = 16, 64
-"""Sequences in a batch of one rank, bytes in a sequence."""
-HELDOUT_LENGTH = 256
-DEMO_HELDOUT = 384
-"""Held-out sequences of the demo and of ``bench train``."""
+RANK_BATCH = 16
+"""Sequences in a batch of one rank of the demo and of ``bench train``."""
+DEMO_LENGTH, DEMO_HELDOUT_LENGTH, DEMO_HELDOUT = 64, 256, 384
+"""Bytes in their sequences, bytes in their held-out sequences, and how many of those."""
 WIDTHS = {"0.3m": 208, "1m": 448, "3m": 872, "10m": 1504, "30m": 2656}
 """Width of the LSTM by size; 1m is the demo's, 3m (3,511,616 parameters) that of ``bench train``."""
-RATES = {"sgd": 2.0, "adamw": 5e-3, "lamb": 2e-2}
+RATES = {"sgd": 2.0, "adamw": 1e-2, "lamb": 4e-2}
 
 
 class ByteLSTM(nn.Module):
@@ -48,7 +47,9 @@ def recipe(
     optimizer: str = "sgd",
     rate: float | None = None,
     batch: int = 16,
-    heldout: int = 16,
+    length: int = 32,
+    heldout: int = 64,
+    heldout_length: int = 64,
 ) -> Recipe:
     """Make the recipe.
 
@@ -60,7 +61,9 @@ def recipe(
         optimizer: ``sgd``, ``adamw`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Sequences in a step of all ranks.
-        heldout: Held-out sequences, of 256 bytes each.
+        length: Bytes in a sequence.
+        heldout: Held-out sequences.
+        heldout_length: Bytes in a held-out sequence.
 
     Raises:
         TaskError: A size, text or optimizer is unknown, or the text is missing.
@@ -73,7 +76,7 @@ def recipe(
         optimizer_kind=optimizer,
         schedule=Schedule(ramp_steps=10, floor=0.05),
         clip_norm=1.0,
-        data=load(data, text, length=LENGTH, heldout_length=HELDOUT_LENGTH, heldout_sequences=heldout),
+        data=load(data, text, length=length, heldout_length=heldout_length, heldout_sequences=heldout),
         global_batch=batch,
         rank_batch=RANK_BATCH,
     )
@@ -81,4 +84,10 @@ def recipe(
 
 def demo(width: int = WIDTHS["1m"]) -> Recipe:
     """The recipe of the demo and of ``bench train``: the same text on every machine, and more that is held out."""
-    return recipe(width=width, text="python", heldout=DEMO_HELDOUT)
+    return recipe(
+        width=width,
+        text="python",
+        length=DEMO_LENGTH,
+        heldout=DEMO_HELDOUT,
+        heldout_length=DEMO_HELDOUT_LENGTH,
+    )

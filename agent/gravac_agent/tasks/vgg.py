@@ -18,7 +18,8 @@ RATES = {"sgd": 0.1, "adamw": 1e-3, "lamb": 1e-2}
 class VGG(nn.Module):
     """Maps images, shape ``(n, channels, height, width)``, to scores of the classes, shape ``(n, classes)``.
 
-    A small relative of VGG (Simonyan and Zisserman 2015). Height and width must be at least 28.
+    A small relative of VGG (Simonyan and Zisserman 2015), whose weights begin as in He et al. (2015). Images of less
+    than 28 pixels are enlarged after the convolutions, larger ones are averaged.
 
     Args:
         width: Channels of the first convolution; the other two have twice as many.
@@ -43,6 +44,10 @@ class VGG(nn.Module):
         )
         self.hidden = nn.Linear(2 * width * PLACES**2, hidden)
         self.scores = nn.Linear(hidden, classes)
+        for layer in (*self.body, self.hidden):
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
         scores: Tensor = self.scores(self.hidden(self.body(images)).relu())
