@@ -23,6 +23,7 @@ from gravac_agent.setup import usage
 from gravac_agent.setup.build import assemble
 from gravac_agent.state.rates import Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
+from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.windows.meters import TrainerInput
 
 log = logging.getLogger("gravac.agent")
@@ -97,6 +98,8 @@ class Session:
         names = {id(parameter): name for name, parameter in self.module.module.named_parameters()}
         self.rates = Rates(optimizer, scaler, names)
         self.parts = assemble(self.module, optimizer, settings, self._slot, policy, link)
+        moments = SecondMoments(optimizer, dict(self.module.module.named_parameters()))
+        self.parts.encoder.efficiency.divisor = moments.divisor
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""

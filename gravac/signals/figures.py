@@ -33,6 +33,14 @@ def total_sums(report: WindowReport) -> GainSums:
         mean_steps=sum(s.mean_steps for s in every),
         mean_sq=math.fsum(s.mean_sq for s in every),
         mean_gradient_sq=math.fsum(s.mean_gradient_sq for s in every),
+        update_steps=sum(s.update_steps for s in every),
+        update_sq=math.fsum(s.update_sq for s in every),
+        update_dot_gradient=math.fsum(s.update_dot_gradient for s in every),
+        update_gradient_sq=math.fsum(s.update_gradient_sq for s in every),
+        scaled_steps=sum(s.scaled_steps for s in every),
+        scaled_gradient_sq=math.fsum(s.scaled_gradient_sq for s in every),
+        scaled_residual_sq=math.fsum(s.scaled_residual_sq for s in every),
+        scaled_residual_dot_gradient=math.fsum(s.scaled_residual_dot_gradient for s in every),
     )
 
 

@@ -22,7 +22,7 @@ from gravac.collectives import AllReduce, Transfer
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.compensation import Survey
+from gravac_agent.exchange.compensation import NO_SURVEY, Survey
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed, norm_sq
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.step import InFlight, StepRecord, StepResult, SubmittedBucket
@@ -273,7 +273,10 @@ class Engine:
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
-        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place)
+        survey = NO_SURVEY if step is None else step.survey
+        finite = self.encoder.decode(
+            submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place, survey, bucket.raw
+        )
         if step is not None:
             step.finite &= finite
             if step.mean_sq is not None:
@@ -302,6 +305,7 @@ class Engine:
                 step.finite,
                 step.survey.curve,
                 step.cpu_seconds,
+                step.survey.efficiency.complete() if step.survey.wanted else None,
             )
         )
 

@@ -11,6 +11,7 @@ from gravac.collectives import Transfer
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey
+from gravac_agent.exchange.efficiency_sums import EfficiencySums
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums, Tick
 
@@ -84,3 +85,5 @@ class StepResult:
     """This rank's gain curve, where the step was surveyed and finite."""
     cpu_seconds: float
     """CPU time of the exchange thread."""
+    efficiency: EfficiencySums | None = None
+    """This rank's sums for statistical efficiency, where the step was surveyed."""

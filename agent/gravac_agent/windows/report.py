@@ -87,7 +87,7 @@ def build_report(
 
 
 def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: int) -> LevelSums:
-    sums = level.sums
+    sums, efficiency = level.sums, level.efficiency
     return LevelSums(
         epoch=epoch,
         codec=codec,
@@ -110,6 +110,14 @@ def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: 
             mean_steps=level.mean_steps,
             mean_sq=level.mean_sq,
             mean_gradient_sq=level.mean_gradient_sq,
+            update_steps=int(efficiency.update_steps),
+            update_sq=efficiency.update_sq,
+            update_dot_gradient=efficiency.update_dot_gradient,
+            update_gradient_sq=level.update_gradient_sq,
+            scaled_steps=int(efficiency.scaled_steps),
+            scaled_gradient_sq=efficiency.scaled_gradient_sq,
+            scaled_residual_sq=efficiency.scaled_residual_sq,
+            scaled_residual_dot_gradient=efficiency.scaled_residual_dot_gradient,
         ),
     )
 

@@ -163,6 +163,7 @@ class StepLoop:
         self.window.own.agent_cpu += result.cpu_seconds
         if counts:
             self.window.add_curve(result.curve)
+            self.window.add_efficiency(self.plan, sums, result.efficiency)
         self.steps_at[self.plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
@@ -216,6 +217,7 @@ class StepLoop:
                 assert window.last_plan is not None
                 aggregator = self._encoder.aggregator_of(window.last_plan)
                 curve = window.curve_over_ranks(vectors, own=aggregator.keeps_largest)
+                window.sum_over_ranks(vectors)
                 report = build_report(
                     window,
                     [totals_of(vector) for vector in vectors],

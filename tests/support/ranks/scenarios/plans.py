@@ -141,3 +141,48 @@ def resumed_between_plans(
         except Exception as error:
             refused = f"{type(error).__name__}: {error}"
     return {"whole": whole, "resumed": resumed, "sent": sent, "again": again, "refused": refused}
+
+
+def efficiency_in_reports(rank: int, world: int, folder: str, steps: int, compressor: str) -> dict[str, Any]:
+    """The sums for efficiency of a job with AdamW, computed here from parameters, gradients and residuals."""
+    module = wrapped(buckets=6)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    names = [name for name, _ in module.module.named_parameters()]
+    plain, found = net(), []
+    updates: list[torch.Tensor] = []
+
+    def keep(_: int) -> None:
+        updates[:] = [p.grad.flatten().double() for p in module.parameters() if p.grad is not None]
+
+    options: dict[str, Any] = {"compressor": compressor, "policy": "static:cf=8", "job": "efficiency"}
+    with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
+        assert agent._parts is not None
+        for step in range(steps):
+            plain.load_state_dict(module.module.state_dict())
+            plain.zero_grad()
+            x, y = batch(rank, step)
+            nn.functional.cross_entropy(plain(x), y).backward()
+            state = [optimizer.state[p] for p in module.parameters()]
+            divisors = [
+                (one["exp_avg_sq"] / (1 - 0.999 ** float(one["step"]))).sqrt().flatten().double() + 1e-8
+                for one in state
+                if one
+            ]
+            train(module, optimizer, rank, range(step, step + 1), keep)
+            update = torch.cat(updates)
+            gradient = torch.cat(
+                [p.grad.flatten().double() for p in plain.parameters() if p.grad is not None]
+            )
+            sums = [float(update @ update) / world, float(update @ gradient), float(gradient @ gradient)]
+            held = agent._parts.memory.state_dict()
+            if divisors and held:
+                divisor = torch.cat(divisors)
+                residual = torch.cat([held[name].double() for name in names]) / divisor
+                scaled = gradient / divisor
+                sums += [float(scaled @ scaled), float(residual @ residual), float(residual @ scaled)]
+            else:
+                sums += [0.0] * 3
+            over_ranks = torch.tensor(sums, dtype=torch.float64)
+            dist.all_reduce(over_ranks)
+            found.append(over_ranks.tolist())
+    return {"found": found}
