@@ -32,6 +32,7 @@ from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec
+from gravac_agent.setup.plan_costs import plan_costs
 from gravac_agent.windows.step_loop import StepLoop
 
 
@@ -127,6 +128,14 @@ def assemble(
                 link=None if builder.link is None else builder.link.spec(),
                 settings=settings.described(),
                 optimizer=optimizer_spec(optimizer),
+                plans=plan_costs(
+                    rule.plans(settings.compressor),
+                    settings.compressor,
+                    builder.elements,
+                    world_size,
+                    builder.network,
+                    settings.collective,
+                ),
             )
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
     announcement = Announcement(f"{setup}|{builder}", next_plan(start, tracker), reporter)
