@@ -15,6 +15,8 @@ PER_BACKLOG = 0.65
 """Share of a step that is lost for each step of backlog τ, from runs of SGD with momentum: η = 1 / (1 + 0.65 τ)."""
 PER_BACKLOG_OTHERS = 2.0
 """The same for optimizers that divide by √v or take signs, which a late gradient misleads more."""
+TELLING = frozenset({"sgd"})
+"""Kinds of optimizer for which ``measured`` says more than ``expected``."""
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01

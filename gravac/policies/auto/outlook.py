@@ -10,6 +10,7 @@ from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import MOST
 from gravac.protocol import Candidate
 from gravac.signals import efficiency
+from gravac.signals.efficiency import Efficiency
 
 RECENT = 8
 """Windows for which a measured efficiency counts before the one that was expected."""
@@ -23,7 +24,8 @@ class Outlook:
     """Ranks the plans of a space.
 
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
-    the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %.
+    the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. Where windows
+    show η, a plan that was not measured yet is tried if the highest credible one does.
 
     Attributes:
         space: The plans.
@@ -33,6 +35,7 @@ class Outlook:
         severity: Measured loss of η / expected one.
         window: Number of the window.
         resting: Plans that are not tried now.
+        left: Plans that were left for their η, resting or not.
     """
 
     space: Space
@@ -42,30 +45,47 @@ class Outlook:
     severity: float
     window: int
     resting: frozenset[Plan]
+    left: frozenset[Plan]
 
     def efficiency(self, plan: Plan) -> float | None:
         """Return the likely η of a plan; None if nothing is known of its codec."""
         if plan.cf == 1.0:
             return 1.0
-        row = self.seen.get(plan)
+        row, table = self.seen.get(plan), self._simulated(plan)
         if row is not None and row.efficiency is not None and row.window + RECENT >= self.window:
             return row.efficiency
-        codec = self.space.codec(plan)
-        table = efficiency.expected(codec, plan.cf, self.space.kind)
-        if not self.space.remembers and codec not in LOSSLESS:
-            table = None  # the table is for error feedback
         if table is not None:
             return max(efficiency.LOWEST, 1.0 - self.severity * (1.0 - table.likely))
         if row is not None and row.efficiency is not None:
             return row.efficiency
         return max(efficiency.LOWEST, 1.0 - self.bound) if self.space.limited else None
 
+    def _simulated(self, plan: Plan) -> Efficiency | None:
+        """Return η by simulations, which are of error feedback."""
+        codec = self.space.codec(plan)
+        if not self.space.remembers and codec not in LOSSLESS:
+            return None
+        return efficiency.expected(codec, plan.cf, self.space.kind)
+
+    def may_keep(self, plan: Plan) -> bool:
+        """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""
+        row = self.seen.get(plan)
+        if self.keeps(plan):
+            return True
+        if plan in self.left or (row is not None and row.efficiency is not None):
+            return False
+        table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
+        return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
+
     def keeps(self, plan: Plan) -> bool:
-        """Return whether a plan may be chosen: it keeps the bound, and it is better than no communication."""
+        """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
         if plan.cf == 1.0:
             return True
         found = self.efficiency(plan)
-        if found is None or found < 1.0 - self.bound - ROUNDING:
+        return found is not None and self._within(found)
+
+    def _within(self, found: float) -> bool:
+        if found < 1.0 - self.bound - ROUNDING:
             return False
         return self.space.limited or found > efficiency.alone(self.space.kind)
 
@@ -90,7 +110,7 @@ class Outlook:
         return [
             plan
             for plan in self.space.plans
-            if not self.fresh(plan) and plan not in self.resting and self.keeps(plan)
+            if not self.fresh(plan) and plan not in self.resting and self.may_keep(plan)
         ]
 
     def tried(self) -> list[Plan]:
@@ -133,7 +153,7 @@ class Outlook:
     def _verdict(self, plan: Plan, chosen: Plan, trying: bool) -> str:
         if plan == chosen:
             return "trying" if trying else "chosen"
-        if not self.keeps(plan):
+        if not self.may_keep(plan):
             return "too_strong"
         return "passed" if plan in self.seen else "untried"
 
@@ -141,6 +161,6 @@ class Outlook:
 def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, window: int) -> Outlook:
     """Return the outlook by a state after a window."""
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
-    return Outlook(
-        space, bound, model, {each.plan: each for each in state.seen}, state.severity, window, resting
-    )
+    seen = {each.plan: each for each in state.seen}
+    left = frozenset(rest.plan for rest in state.resting)
+    return Outlook(space, bound, model, seen, state.severity, window, resting, left)

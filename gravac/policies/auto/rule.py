@@ -298,7 +298,7 @@ class Evaluation:
             return None if before is None else before.efficiency
         likely = shown.likely
         if self.state.decision.phase == "explore":  # the residual has only begun to grow
-            return likely if table is None else min(likely, table.likely)
+            return likely if table is None or kind in efficiency.TELLING else min(likely, table.likely)
         if table is not None and table.likely < 1.0:
             ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
             self._change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
@@ -334,25 +334,26 @@ class Evaluation:
         self._change(resting=(*(each for each in self.state.resting if each.plan != plan), rest))
 
     def _wake(self) -> None:
-        """End rests that are over, or whose reason is: then plans are expected to lose what simulations say."""
+        """End rests that are over, or whose reason is: plans are again expected to lose what simulations say."""
         window, share = self.report.window, self.curve_share
-        over = {
+        risen = {
             each.plan
             for each in self.state.resting
-            if each.until == window
-            or (
-                each.until > window
-                and share is not None
-                and each.gain is not None
-                and share > RISE * each.gain
-            )
+            if share is not None and each.gain is not None and share > RISE * each.gain
         }
-        if over:
-            resting = tuple(
-                each.model_copy(update={"until": window}) if each.plan in over else each
-                for each in self.state.resting
-            )
-            self._change(resting=resting, severity=min(1.0, self.state.severity))
+        over = {each.plan for each in self.state.resting if 0 < each.until <= window} | risen
+        if not over:
+            return
+        resting = tuple(
+            each.model_copy(update={"until": 0}) if each.plan in over else each
+            for each in self.state.resting
+            if each.plan not in risen
+        )
+        seen = tuple(
+            each.model_copy(update={"efficiency": None}) if each.plan in over else each
+            for each in self.state.seen
+        )
+        self._change(resting=resting, seen=seen, severity=min(1.0, self.state.severity))
 
     def _safe(self, view: Outlook) -> Plan:
         """Return the plan to hold when the one in force was given up: the best measured, else dense."""

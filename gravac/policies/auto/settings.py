@@ -75,14 +75,17 @@ class Coding(Record):
 
 
 class Rest(Record):
-    """A plan that lost: not tried before window ``until``. ``windows``: length of this rest, doubled each time."""
+    """A plan that lost: not tried before window ``until``; 0: the rest is over.
+
+    ``windows``: length of the rest, doubled each time. ``gain``: share of energy in the largest tenth of the elements
+    when it lost; null: not known.
+    """
 
     codec: Choice | None
     cf: CompressionFactor
     until: Count
     windows: Count
     gain: Annotated[float, Field(ge=0, le=1)] | None
-    """Share of energy in a tenth of the elements when it lost; null: not known."""
 
     @property
     def plan(self) -> Plan:
