@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gravac.policies.base import ConfiguredPolicy, Policy, PolicySettings, PolicyState, Verdict
+from gravac.policies.auto.policy import AutoPolicy
+from gravac.policies.base import ConfiguredPolicy, Plan, Policy, PolicySettings, PolicyState, Verdict
 from gravac.policies.gravac.policy import GravacPolicy
 from gravac.policies.roundrobin import RoundRobinPolicy
 from gravac.policies.static import DensePolicy, StaticPolicy
@@ -14,6 +15,7 @@ from gravac.registry import Registry
 POLICIES: Registry[ConfiguredPolicy[Any]] = Registry(
     "policy",
     (
+        AutoPolicy,
         GravacPolicy,
         DensePolicy,
         StaticPolicy,
@@ -74,9 +76,11 @@ def _before(name: str) -> Mapping[str, Any]:
 
 __all__ = [
     "POLICIES",
+    "AutoPolicy",
     "ConfiguredPolicy",
     "DensePolicy",
     "GravacPolicy",
+    "Plan",
     "Policy",
     "PolicySettings",
     "PolicyState",

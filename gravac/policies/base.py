@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import model_validator
 
@@ -19,6 +19,16 @@ GainDenominator = Literal["compensated", "gradient"]
 """Energy that a gain is a share of: of gradient + residual, or of the raw gradient."""
 LARGEST_CF = 1e9
 """The largest value that a record can hold (``gravac.protocol.fields.CompressionFactor``)."""
+
+
+class Plan(NamedTuple):
+    """What all ranks send with: a codec and its strength. ``codec`` None: the job's compressor. CF 1 is dense."""
+
+    codec: str | None
+    cf: float
+
+
+DENSE = Plan(None, 1.0)
 
 
 class PolicyState(Record):
@@ -90,6 +100,14 @@ class Policy(ABC):
 
         Ranks build all of them before the first step, and refuse a decision that names another one. A decision with the
         job's compressor has ``codec=None``.
+        """
+        return ()
+
+    def plans(self, compressor: str) -> tuple[Plan, ...]:
+        """Return the plans whose cost this policy needs in ``JobSpec.plans``, at most 64; empty: of none.
+
+        Args:
+            compressor: The job's.
         """
         return ()
 

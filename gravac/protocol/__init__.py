@@ -43,6 +43,7 @@ from gravac.protocol.job import (
     LinkSpec,
     ModelShape,
     OptimizerSpec,
+    PlanCost,
     PolicySpec,
 )
 from gravac.protocol.window import (
@@ -94,6 +95,7 @@ __all__ = [
     "Override",
     "Phase",
     "PhaseSeconds",
+    "PlanCost",
     "PolicySpec",
     "Quantiles",
     "RankRow",

@@ -5,7 +5,18 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from gravac.protocol.decision import Decision
-from gravac.protocol.fields import Choice, Count, Name, Record, Seconds, Settings, Text, WindowSteps
+from gravac.protocol.fields import (
+    Bytes,
+    Choice,
+    CompressionFactor,
+    Count,
+    Name,
+    Record,
+    Seconds,
+    Settings,
+    Text,
+    WindowSteps,
+)
 
 
 class PolicySpec(Record):
@@ -56,6 +67,16 @@ class OptimizerSpec(Record):
     weight_decay: Annotated[float, Field(ge=0, le=1e15)] | None  # of its first parameter group; null: unknown
 
 
+class PlanCost(Record):
+    """What a plan of the job's policy costs on one rank in a step, for this model, these ranks and collectives."""
+
+    codec: Choice | None  # of the plan; null: the job's compressor
+    cf: CompressionFactor  # of the plan; 1: dense
+    payload_bytes: Bytes  # handed to collectives
+    link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on the rank's link
+    messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
+
+
 class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
@@ -78,6 +99,9 @@ class JobSpec(Record):
     policy_state: Annotated[str, Field(max_length=200_000)] | None = None  # of a resumed policy; else null
     settings: Settings | None = None  # the agent's other settings
     optimizer: OptimizerSpec | None = None  # null: unknown
+    plans: Annotated[
+        tuple[PlanCost, ...], Field(max_length=64)
+    ] = ()  # that the policy may choose, dense among them
 
 
 class Event(Record):

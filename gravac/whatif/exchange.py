@@ -8,7 +8,7 @@ import torch
 
 from gravac import aggregators, compressors
 from gravac.aggregators import AGGREGATORS
-from gravac.collectives import COLLECTIVES, AllReduce, Gather, Network, Workload, choose
+from gravac.collectives import AUTO, COLLECTIVES, AllReduce, Gather, Network, Workload, choose
 from gravac.collectives.communicator import ALONE
 from gravac.compressors import Compressor, Dense
 
@@ -54,7 +54,9 @@ def keeps_largest(text: str) -> bool:
     return codec is not None and bool(codec.uses_histogram)
 
 
-def volume(compressor: str, elements: int, cf: float, ranks: int, network: Network) -> Volume:
+def volume(
+    compressor: str, elements: int, cf: float, ranks: int, network: Network, collective: str = AUTO
+) -> Volume:
     """Return the exchange of one gradient.
 
     Args:
@@ -63,12 +65,13 @@ def volume(compressor: str, elements: int, cf: float, ranks: int, network: Netwo
         cf: 1: dense, all-reduced.
         ranks: world size.
         network: by which the collective is chosen.
+        collective: name of the job's collective; auto: chosen.
 
     Raises:
         UnknownSizes: ``compressor`` is a multi-round aggregator.
         ValueError: ``compressor`` is unknown.
     """
-    return _volume(compressor, elements, cf, ranks, network)
+    return _volume(compressor, elements, cf, ranks, network, collective)
 
 
 def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
@@ -78,7 +81,7 @@ def volume_of_rounds(payload_bytes: float, ranks: int) -> Volume:
 
 
 @lru_cache(maxsize=4096)
-def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Network) -> Volume:
+def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Network, named: str) -> Volume:
     codec = Dense() if cf == 1.0 else codec_of(compressor)
     if codec is None:
         raise UnknownSizes(
@@ -89,17 +92,19 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
     collective = AllReduce.name
     for numel in buckets(elements):
         load = Workload(codec, numel, cf, torch.float32, ranks)
-        collective = _collective(load, network)
+        collective = _collective(load, network, named)
         kind = COLLECTIVES[collective](ALONE)
         count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load))  # type: ignore[misc]
         messages, link, payload = messages + count, link + nbytes, payload + kind.payload_bytes(load)
     return Volume(messages, link, payload, collective, ranks if collective == Gather.name else 1)
 
 
-def _collective(load: Workload, network: Network) -> str:
-    """Return the collective that an agent with ``collective="auto"`` chooses."""
+def _collective(load: Workload, network: Network, named: str) -> str:
+    """Return the collective that an agent with ``collective=named`` uses; auto is by the cost model."""
     if load.codec.traits.linear:
         return AllReduce.name
+    if named != AUTO and COLLECTIVES[named.partition(":")[0]].fits(load.codec):
+        return named.partition(":")[0]
     return Gather.name if load.ranks <= 2 else choose(network, load).name
 
 

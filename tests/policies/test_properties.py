@@ -21,16 +21,21 @@ def reports(draw: st.DrawFn, window: int, decision: Decision) -> WindowReport:
     """Any report; half of its levels and gains are about the decision in force, so that rules fire."""
     near = st.sampled_from([1.0, decision.cf_minimum, decision.cf_candidate])
     factors = st.one_of(near, st.sampled_from(FACTORS))
+    codecs = st.sampled_from([decision.codec, None])
     epochs = st.one_of(st.just(decision.epoch), st.integers(0, 40))
     levels = draw(
         st.lists(
-            st.builds(level_sums, epochs, factors, st.integers(0, 50), counts, seconds, seconds), max_size=5
+            st.builds(level_sums, epochs, factors, st.integers(0, 50), counts, seconds, seconds, codecs),
+            max_size=5,
         )
     )
     gains = draw(
         st.lists(
             st.builds(
-                SmoothedGain, cf=factors, gain=st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.505, 1.0, 1 + 1e-6])
+                SmoothedGain,
+                cf=factors,
+                gain=st.sampled_from([0.0, 0.05, 0.1, 0.5, 0.505, 1.0, 1 + 1e-6]),
+                codec=codecs,
             ),
             max_size=4,
         )
@@ -49,8 +54,8 @@ def reports(draw: st.DrawFn, window: int, decision: Decision) -> WindowReport:
     return window_report(**changes)
 
 
-def way_of_sending(decision: Decision) -> tuple[str, float, float]:
-    return decision.phase, decision.cf_minimum, decision.cf_candidate
+def way_of_sending(decision: Decision) -> tuple[str, float, float, str | None]:
+    return decision.phase, decision.cf_minimum, decision.cf_candidate, decision.codec
 
 
 def check_cfs(policy: Policy, decision: Decision) -> None:

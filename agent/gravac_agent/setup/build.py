@@ -32,6 +32,7 @@ from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings, spelled
 from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec, revision
+from gravac_agent.setup.plan_costs import plan_costs
 from gravac_agent.windows.step_loop import StepLoop
 
 
@@ -95,7 +96,6 @@ def assemble(
         )
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
-        start = Directive.of(rule.start().decision, codecs)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = check_equal(
@@ -134,6 +134,17 @@ def assemble(
     tracker = GainTracker(rule.smoothing(world_size), rule.gain_denominator())
     reporter: Reporter | None = None
     with fail_together(tick_group):
+        costs = plan_costs(
+            rule.plans(settings.compressor),
+            settings.compressor,
+            builder.elements,
+            world_size,
+            builder.network,
+            settings.collective,
+        )
+        spec = spec.model_copy(update={"plans": costs})
+        rule = rule.fitted(spec)
+        start = Directive.of(rule.start().decision, codecs)
         if rank == 0:
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)

@@ -1,0 +1,58 @@
+"""What the plans of a policy cost in this job: bytes and messages of a step, by the cost model."""
+
+import logging
+
+from gravac.collectives import Network
+from gravac.policies import Plan
+from gravac.protocol import PlanCost
+from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_rounds
+from gravac.whatif.samples import ASSUMED_NETWORK
+
+log = logging.getLogger("gravac.agent")
+
+VALUE_BYTES = 4
+
+
+def plan_costs(
+    plans: tuple[Plan, ...],
+    compressor: str,
+    elements: int,
+    ranks: int,
+    network: Network | None,
+    collective: str,
+) -> tuple[PlanCost, ...]:
+    """Return the cost of each plan. One whose codec cannot be used here is left out.
+
+    Args:
+        plans: As ``Policy.plans`` names them.
+        compressor: The job's, which plans name None.
+        elements: Of the gradient.
+        ranks: World size.
+        network: Latency and bandwidth; None: not measured.
+        collective: The job's, or auto.
+    """
+    found = []
+    for plan in plans:
+        codec = compressor if plan.codec is None else plan.codec
+        try:
+            cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
+        except (ValueError, NotImplementedError) as error:
+            log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
+            continue
+        found.append(
+            PlanCost(
+                codec=plan.codec,
+                cf=plan.cf,
+                payload_bytes=round(cost.payload_bytes),
+                link_bytes=cost.link_bytes,
+                messages=cost.messages,
+            )
+        )
+    return tuple(found)
+
+
+def _volume(codec: str, cf: float, elements: int, ranks: int, network: Network, collective: str) -> Volume:
+    try:
+        return volume(codec, elements, cf, ranks, network, collective)
+    except UnknownSizes:
+        return volume_of_rounds(VALUE_BYTES * elements / cf, ranks)

@@ -1,0 +1,166 @@
+"""What each plan promises now: its efficiency, whether it keeps the bound, and its useful throughput."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gravac.policies.auto.settings import AutoState, Seen
+from gravac.policies.auto.space import UNCOMPRESSED, Space
+from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.base import DENSE, Plan
+from gravac.policies.windows import MOST
+from gravac.protocol import Candidate
+from gravac.signals import efficiency
+from gravac.signals.efficiency import Efficiency
+
+RECENT = 8
+"""Windows for which a measured efficiency counts before the one that was expected."""
+ROUNDING = 1e-9
+LOSSLESS = frozenset({"bf16", "fp16"}) | UNCOMPRESSED
+"""Codecs that need no error memory to keep their efficiency."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Ranks the plans of a space.
+
+    Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
+    the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. Where windows
+    show η, a plan that was not measured yet is tried if the highest credible one does.
+
+    Attributes:
+        space: The plans.
+        bound: Largest loss of η that the user accepts; 1: any.
+        model: Predicts steps.
+        seen: Measurements by plan.
+        severity: Measured loss of η / expected one.
+        window: Number of the window.
+        resting: Plans that are not tried now.
+        left: Plans that were left for their η, resting or not.
+    """
+
+    space: Space
+    bound: float
+    model: TimeModel
+    seen: dict[Plan, Seen]
+    severity: float
+    window: int
+    resting: frozenset[Plan]
+    left: frozenset[Plan]
+
+    def efficiency(self, plan: Plan) -> float | None:
+        """Return the likely η of a plan; None if nothing is known of its codec."""
+        if plan.cf == 1.0:
+            return 1.0
+        row, table = self.seen.get(plan), self._simulated(plan)
+        if row is not None and row.efficiency is not None and row.window + RECENT >= self.window:
+            return row.efficiency
+        if table is not None:
+            return max(efficiency.LOWEST, 1.0 - self.severity * (1.0 - table.likely))
+        if row is not None and row.efficiency is not None:
+            return row.efficiency
+        return max(efficiency.LOWEST, 1.0 - self.bound) if self.space.limited else None
+
+    def _simulated(self, plan: Plan) -> Efficiency | None:
+        """Return η by simulations, which are of error feedback."""
+        codec = self.space.codec(plan)
+        if not self.space.remembers and codec not in LOSSLESS:
+            return None
+        return efficiency.expected(codec, plan.cf, self.space.kind)
+
+    def may_keep(self, plan: Plan) -> bool:
+        """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""
+        row = self.seen.get(plan)
+        if self.keeps(plan):
+            return True
+        if plan in self.left or (row is not None and row.efficiency is not None):
+            return False
+        table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
+        return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
+
+    def keeps(self, plan: Plan) -> bool:
+        """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
+        if plan.cf == 1.0:
+            return True
+        found = self.efficiency(plan)
+        return found is not None and self._within(found)
+
+    def _within(self, found: float) -> bool:
+        if found < 1.0 - self.bound - ROUNDING:
+            return False
+        return self.space.limited or found > efficiency.alone(self.space.kind)
+
+    def fresh(self, plan: Plan) -> bool:
+        """Return whether a plan was measured since the step time last moved."""
+        return plan in self.seen and self.seen[plan].fresh
+
+    def seconds(self, plan: Plan) -> float:
+        """Return the seconds of a step: measured, or else predicted."""
+        return max(1e-9, self.seen[plan].step_seconds) if self.fresh(plan) else self.model.seconds(plan)
+
+    def score(self, plan: Plan) -> float:
+        """Return η / seconds of a step."""
+        return (self.efficiency(plan) or 0.0) / self.seconds(plan)
+
+    def most(self, plan: Plan) -> float:
+        """Return the most that η / seconds of a step can be."""
+        return (self.efficiency(plan) or 0.0) / self.model.least_seconds(plan)
+
+    def untried(self) -> list[Plan]:
+        """Return the plans that may be tried."""
+        return [
+            plan
+            for plan in self.space.plans
+            if not self.fresh(plan) and plan not in self.resting and self.may_keep(plan)
+        ]
+
+    def tried(self) -> list[Plan]:
+        """Return the plans that were measured and may be held."""
+        return [plan for plan in self.space.plans if self.fresh(plan) and self.keeps(plan)]
+
+    def best(self, plans: Iterable[Plan]) -> Plan | None:
+        """Return the plan with the highest useful throughput, of equals the first; None of none."""
+        return max(plans, key=self.score, default=None)
+
+    def candidates(
+        self, chosen: Plan, trying: bool, samples: float, gains: dict[Plan, float]
+    ) -> tuple[Candidate, ...]:
+        """Return the rows of a decision. Throughput is given where it was measured.
+
+        Args:
+            chosen: Plan of the decision.
+            trying: Whether it is only being tried.
+            samples: Of one step, all ranks.
+            gains: Measured in this window.
+        """
+        return tuple(self._row(plan, chosen, trying, samples, gains.get(plan)) for plan in self.space.plans)
+
+    def _row(self, plan: Plan, chosen: Plan, trying: bool, samples: float, gain: float | None) -> Candidate:
+        row, likely = self.seen.get(plan), self.efficiency(plan)
+        rate = None if row is None else min(MOST, samples / max(1e-9, row.step_seconds))
+        return Candidate.model_validate(
+            {
+                "cf": plan.cf,
+                "codec": plan.codec,
+                "gain": 1.0 if plan == DENSE else gain,
+                "samples_per_second": rate,
+                "useful_samples_per_second": None if rate is None or likely is None else rate * likely,
+                "window": None if row is None else row.window,
+                "verdict": self._verdict(plan, chosen, trying),
+                "efficiency": likely,
+            }
+        )
+
+    def _verdict(self, plan: Plan, chosen: Plan, trying: bool) -> str:
+        if plan == chosen:
+            return "trying" if trying else "chosen"
+        if not self.may_keep(plan):
+            return "too_strong"
+        return "passed" if plan in self.seen else "untried"
+
+
+def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, window: int) -> Outlook:
+    """Return the outlook by a state after a window."""
+    resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
+    seen = {each.plan: each for each in state.seen}
+    left = frozenset(rest.plan for rest in state.resting)
+    return Outlook(space, bound, model, seen, state.severity, window, resting, left)

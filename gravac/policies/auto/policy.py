@@ -1,0 +1,85 @@
+"""The auto policy: codec and strength by predicted useful throughput, within a bound on statistical efficiency."""
+
+from copy import copy
+from typing import ClassVar, Self
+
+from gravac.policies.auto import space
+from gravac.policies.auto.rule import START_STEPS, Evaluation
+from gravac.policies.auto.settings import AutoSettings, AutoState
+from gravac.policies.auto.space import Space
+from gravac.policies.base import (
+    DENSE,
+    ConfiguredPolicy,
+    Plan,
+    PolicySettings,
+    PolicyState,
+    Verdict,
+    narrow,
+)
+from gravac.protocol import Decision, JobSpec, WindowReport
+
+
+class AutoPolicy(ConfiguredPolicy[AutoSettings]):
+    """Choose the plan with the highest useful throughput that loses no more efficiency than you accept."""
+
+    name: ClassVar[str] = "auto"
+    source: ClassVar[str] = "gravac's own: useful throughput T_sys · η over codecs and strengths"
+    State: ClassVar[type[PolicyState]] = AutoState
+    Settings: ClassVar[type[PolicySettings]] = AutoSettings
+    examples: ClassVar[tuple[str, ...]] = (
+        "bound=1",
+        "bound=0.2,plans=nearest:levels=7;block=32@10/topk@10/dgc@27/topk@100",
+    )
+
+    def __init__(self, **given: object) -> None:
+        super().__init__(**given)
+        self._space: Space = space.unfitted(self.settings.plans)
+
+    def plans(self, compressor: str) -> tuple[Plan, ...]:
+        return space.plans(self.settings.plans, compressor)
+
+    def codecs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(plan.codec for plan in self._space.plans if plan.codec is not None))
+
+    def ladder(self) -> tuple[float, ...]:
+        return tuple(sorted({plan.cf for plan in self._space.plans}))
+
+    def fitted(self, spec: JobSpec) -> Self:
+        """Return this policy with the plans of the job, their costs, and the kind of the job's optimizer."""
+        other = copy(self)
+        other._space = space.of_job(self.settings.plans, spec)
+        return other
+
+    def start(self, epoch: int = 0) -> Verdict:
+        """Return a few dense steps, to measure what a step takes and how long it waits for the network."""
+        decision = Decision(
+            window=-1,
+            epoch=epoch,
+            phase="warmup",
+            cf_minimum=1.0,
+            cf_candidate=1.0,
+            epsilon=0.0,
+            rule="start",
+            reason=f"Dense for {START_STEPS} steps, to measure how long a step waits for the network.",
+            window_steps=START_STEPS,
+        )
+        return Verdict(decision, AutoState(decision=decision))
+
+    def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
+        """Decide after one window; see ``rule``."""
+        found = Evaluation(self.settings, self._space, narrow(state, AutoState), report)
+        if not self._fits(found):
+            return found.restart(
+                "The plans are not those that this job began with: measuring dense steps again."
+            )
+        return found.decide()
+
+    def _fits(self, found: Evaluation) -> bool:
+        """Return whether this policy can continue from a state, which may come from other settings."""
+        decision = found.state.decision
+        return (
+            found.plan in self._space.costs
+            and decision.cf_minimum == decision.cf_candidate
+            and decision.phase in ("warmup", "explore", "hold")
+            and (decision.phase != "warmup" or found.plan == DENSE)
+        )

@@ -1,0 +1,121 @@
+"""Settings and state of the auto policy."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from gravac.policies.auto.space import read
+from gravac.policies.base import Plan, PolicySettings, PolicyState
+from gravac.protocol import Choice, CompressionFactor, Count, Record, Seconds
+
+BOUND = 0.02
+"""Default of ``bound``."""
+NOISE = 0.02
+"""Relative noise of a window's median step time, until it was measured."""
+
+
+class AutoSettings(PolicySettings):
+    """What a user accepts, and from which plans the policy chooses."""
+
+    bound: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=BOUND,
+        description=(
+            "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
+            "loss. 1: no bound, the highest useful throughput wins."
+        ),
+    )
+    plans: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(max_length=60)
+    ] = Field(
+        default=(),
+        description=(
+            "Plans to choose from besides dense, as codec@CF with ; for , in a codec's settings, separated by "
+            "slashes: nearest:levels=7/topk+bf16@100. The CF may be left out for a codec with one size. Empty: "
+            "16 bits, nearest with 15 to 2 levels and topk+bf16 from CF 10; with a compressor that is not the "
+            "default, that one from CF 2."
+        ),
+    )
+
+    @field_validator("plans", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+    @field_validator("plans")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        found = [read(text) for text in value]
+        for place, plan in enumerate(found):
+            if plan in found[:place]:
+                raise ValueError(f"{value[place]!r} is listed twice")
+        return value
+
+
+class Seen(Record):
+    """A plan as last measured. ``fresh``: since the step time last moved, so that it compares with the others."""
+
+    codec: Choice | None
+    cf: CompressionFactor
+    step_seconds: Seconds
+    exposed_seconds: Seconds
+    efficiency: Annotated[float, Field(gt=0, le=1)] | None
+    window: Count
+    fresh: bool
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.codec, self.cf)
+
+
+class Coding(Record):
+    """Coding time of a codec: measured / prior."""
+
+    family: str
+    ratio: Annotated[float, Field(ge=0, le=100)]
+
+
+class Rest(Record):
+    """A plan that lost: not tried before window ``until``; 0: the rest is over.
+
+    ``windows``: length of the rest, doubled each time. ``gain``: share of energy in the largest tenth of the elements
+    when it lost; null: not known.
+    """
+
+    codec: Choice | None
+    cf: CompressionFactor
+    until: Count
+    windows: Count
+    gain: Annotated[float, Field(ge=0, le=1)] | None
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.codec, self.cf)
+
+
+Number = Annotated[float, Field(ge=-1e12, le=1e12)]
+
+
+class AutoState(PolicyState):
+    """What the policy remembers besides the decision in force.
+
+    ``waited``: windows in a row without a settled step of the plan that is to be measured. ``trials``: plans tried in
+    this search. ``reference``: step seconds of the held plan; null until measured. ``noise``: relative noise of a
+    window's step time. ``off``: windows in a row whose step time is off the reference. ``outside``: windows in a row
+    whose efficiency is outside the bound. ``fitting``: windows in a row in which another plan is predicted to win.
+    ``severity``: measured loss of efficiency / expected one. ``waiting`` and ``per_byte``: line of the time model as
+    last fitted to two plans; null before.
+    """
+
+    seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
+    codings: Annotated[tuple[Coding, ...], Field(max_length=64)] = ()
+    resting: Annotated[tuple[Rest, ...], Field(max_length=64)] = ()
+    waited: Count = 0
+    trials: Count = 0
+    reference: Seconds | None = None
+    noise: Annotated[float, Field(ge=0, le=1)] = NOISE
+    off: Count = 0
+    outside: Count = 0
+    fitting: Count = 0
+    severity: Annotated[float, Field(ge=0, le=100)] = 1.0
+    waiting: Number | None = None
+    per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None

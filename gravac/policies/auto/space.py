@@ -1,0 +1,165 @@
+"""The plan space: the plans that a job may choose from, and what each of them costs there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from gravac.policies.base import DENSE, Plan
+from gravac.protocol import JobSpec, PlanCost
+
+DEFAULT_COMPRESSOR = "topk+bf16"
+"""The agent's default. Another one was the user's choice, and limits the space to its strengths."""
+SIZES: Mapping[str, float] = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "int8": 3.9,
+    "nearest:levels=15": 7.5,
+    "nearest:levels=7": 10.1,
+    "nearest:levels=5": 11.8,
+    "nearest:levels=3": 17.3,
+    "nearest:levels=2": 25.6,
+}
+"""Wire CF of codecs that have one size."""
+STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
+"""CFs of codecs that take any."""
+DEFAULTS = (
+    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec == "bf16" or codec.startswith("nearest")),
+    *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
+)
+OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
+"""CFs of a compressor that the user chose."""
+SAME = 0.99
+"""Plans of one codec whose bytes differ by less are one plan: the codec has no size between them."""
+UNCOMPRESSED = frozenset({"dense", "none"})
+
+
+@lru_cache(maxsize=256)
+def read(text: str) -> Plan:
+    """Return the plan of a text such as ``nearest:levels=7`` or ``topk+bf16@100``.
+
+    Raises:
+        ValueError: The CF is missing or not above 1.
+    """
+    codec, at, strength = text.partition("@")
+    codec = codec.strip().replace(";", ",")
+    if not at:
+        if codec not in SIZES:
+            raise ValueError(f"{text!r} needs its compression factor: write {text}@10")
+        return Plan(codec, SIZES[codec])
+    try:
+        cf = float(strength)
+    except ValueError:
+        cf = 0.0
+    if not codec or not 1.0 < cf <= 1e9:
+        raise ValueError(f"{text!r} must be a codec with a CF above 1, such as topk+bf16@100")
+    return Plan(codec, cf)
+
+
+def plans(listed: tuple[str, ...], compressor: str) -> tuple[Plan, ...]:
+    """Return the plans of a job, dense first.
+
+    Args:
+        listed: Setting ``plans``.
+        compressor: The job's, which plans name None.
+    """
+    if listed:
+        chosen = tuple(read(text) for text in listed)
+    elif compressor == DEFAULT_COMPRESSOR:
+        chosen = DEFAULTS
+    elif compressor in UNCOMPRESSED:
+        chosen = ()
+    elif compressor in SIZES:
+        chosen = (Plan(compressor, SIZES[compressor]),)
+    else:
+        chosen = tuple(Plan(compressor, cf) for cf in OWN_STRENGTHS)
+    own = (Plan(None if codec == compressor else codec, cf) for codec, cf in chosen)
+    return DENSE, *own
+
+
+@dataclass(frozen=True)
+class Space:
+    """The plans of one job.
+
+    Attributes:
+        costs: Of each plan, dense first.
+        kind: Of the optimizer.
+        elements: Of the gradient; 0: not known.
+        ranks: World size.
+        compressor: The job's, which plans name None.
+        limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
+        remembers: The job has an error memory.
+    """
+
+    costs: Mapping[Plan, PlanCost]
+    kind: str = "other"
+    elements: int = 0
+    ranks: int = 2
+    compressor: str = DEFAULT_COMPRESSOR
+    limited: bool = False
+    remembers: bool = True
+    plans: tuple[Plan, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plans", tuple(self.costs))
+
+    def codec(self, plan: Plan) -> str:
+        """Return the name of the codec that a plan sends with."""
+        return self.compressor if plan.codec is None else plan.codec
+
+    def label(self, plan: Plan) -> str:
+        """Return a plan as messages name it."""
+        if plan.cf == 1.0:
+            return "dense"
+        codec = self.codec(plan)
+        return codec if codec in SIZES else f"{codec} at CF {plan.cf:g}"
+
+    def fewer(self, plan: Plan) -> float:
+        """Return how many times fewer bytes a plan puts on a link than dense."""
+        return self.costs[DENSE].link_bytes / max(1e-9, self.costs[plan].link_bytes)
+
+
+def unfitted(listed: tuple[str, ...]) -> Space:
+    """Return the space before the job is known: bytes by CF alone."""
+    return Space(
+        {plan: _nominal(plan, 0) for plan in plans(listed, DEFAULT_COMPRESSOR)}, limited=bool(listed)
+    )
+
+
+def of_job(listed: tuple[str, ...], spec: JobSpec) -> Space:
+    """Return the space of a job. Plans whose cost the job does not state are left out, if it states any."""
+    wanted = plans(listed, spec.compressor)
+    if spec.world_size == 1:
+        wanted = (DENSE,)
+    stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}
+    elements = spec.model.elements
+    costs: dict[Plan, PlanCost] = {}
+    for plan in wanted:
+        cost = stated.get(plan)
+        if cost is None and (plan == DENSE or not stated):
+            cost = _nominal(plan, elements)
+        if cost is not None and not _repeats(plan, cost, costs):
+            costs[plan] = cost
+    return Space(
+        costs,
+        kind="other" if spec.optimizer is None else spec.optimizer.kind,
+        elements=elements,
+        ranks=spec.world_size,
+        compressor=spec.compressor,
+        limited=bool(listed) or spec.compressor != DEFAULT_COMPRESSOR,
+        remembers=spec.memory.partition(":")[0] != "none",
+    )
+
+
+def _nominal(plan: Plan, elements: int) -> PlanCost:
+    nbytes = 4 * max(1, elements) / plan.cf
+    return PlanCost(
+        codec=plan.codec, cf=plan.cf, payload_bytes=max(1, round(nbytes)), link_bytes=nbytes, messages=0.0
+    )
+
+
+def _repeats(plan: Plan, cost: PlanCost, costs: Mapping[Plan, PlanCost]) -> bool:
+    """Return whether a weaker plan of the same codec sends as little."""
+    return any(
+        other.codec == plan.codec and other.cf > 1.0 and cost.link_bytes >= SAME * each.link_bytes
+        for other, each in costs.items()
+    )

@@ -1,0 +1,149 @@
+"""Seconds of a step under plans that were not tried, from those that were.
+
+    step = own + coding + exposed,  exposed = max(0, waiting + link bytes · seconds per byte)
+
+``own`` is the step without coding and without the wait for the network. ``waiting`` is the wait that no plan avoids,
+such as for slower ranks; below 0 it is what hides behind backward. Both terms need two plans of different size. From
+one plan, ``waiting`` is next to 0, so that the wait of a plan that sends less is an upper bound. Arithmetic is
++ - * / and square roots only, so that a replay decides the same.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gravac.policies.auto.settings import Coding, Seen
+from gravac.policies.auto.space import Space
+from gravac.policies.base import Plan
+
+NANOSECOND = 1e-9
+MEMORY_NS = 1.5
+"""Error memory, for each element: adding the residual and keeping the new one."""
+ENCODE_NS = {"nearest": 2.4, "topk": 1.5, "bf16": 3.0, "fp16": 3.0}
+"""For each element, on one core of an AMD EPYC."""
+DECODE_NS = {"nearest": 3.0, "topk": 0.3, "bf16": 0.6, "fp16": 0.6}
+"""For each element and payload."""
+KEPT_NS = {"topk": (10.0, 4.0)}
+"""Encoding and decoding, for each of elements / CF^0.75, for selectors."""
+OTHERS_NS = 3.0
+SUMMED = frozenset({"bf16", "fp16"})
+"""Codecs that are all-reduced: one payload is decoded, not one of each rank."""
+MESSAGE_SECONDS = 5e-5
+"""Latency of a message on an unknown network."""
+LEAST_APART = 1.4
+"""Ratio of link bytes from which two plans determine the line."""
+LEAST_OWN = 0.02
+"""Share of a step that is its own work, at least."""
+CARRIED = (1 / 3, 3.0)
+"""Range in which the coding time of one codec, relative to the prior, is expected of the others, too."""
+
+
+def family(codec: str) -> str:
+    """Return the name that coding times are kept under."""
+    return codec.partition("+")[0].partition(":")[0]
+
+
+def prior_coding(space: Space, plan: Plan) -> float:
+    """Return the seconds to encode and decode one gradient, as measured elsewhere; 0 for dense."""
+    if plan.cf == 1.0:
+        return 0.0
+    name = family(space.codec(plan))
+    payloads = 1 if name in SUMMED else space.ranks
+    root = math.sqrt(plan.cf)
+    kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
+    encode, decode = KEPT_NS.get(name, (0.0, 0.0))
+    each = MEMORY_NS + ENCODE_NS.get(name, OTHERS_NS) + encode * kept
+    each += payloads * (DECODE_NS.get(name, OTHERS_NS) + decode * kept)
+    return space.elements * each * NANOSECOND
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """Terms of the formula.
+
+    Attributes:
+        space: The plans and their bytes.
+        codings: Measured coding times, relative to the prior.
+        own: Seconds.
+        waiting: Seconds; below 0: hidden.
+        per_byte: Seconds.
+        determined: Whether two plans determined the line.
+    """
+
+    space: Space
+    codings: tuple[Coding, ...]
+    own: float
+    waiting: float
+    per_byte: float
+    determined: bool
+
+    def coding(self, plan: Plan) -> float:
+        """Return the seconds to encode and decode under a plan."""
+        return coding(self.space, self.codings, plan)
+
+    def exposed(self, plan: Plan) -> float:
+        """Return the seconds that a step waits for the network."""
+        return max(0.0, self.waiting + self.per_byte * _bytes(self.space, plan))
+
+    def seconds(self, plan: Plan) -> float:
+        """Return the seconds of a step."""
+        return max(1e-9, self.own + self.coding(plan) + self.exposed(plan))
+
+    def least_seconds(self, plan: Plan) -> float:
+        """Return the seconds of a step if coding takes half of what is expected and the whole exchange is hidden."""
+        return max(1e-9, self.own + self.coding(plan) / 2)
+
+
+def coding(space: Space, codings: Sequence[Coding], plan: Plan) -> float:
+    """Return the seconds to encode and decode under a plan, corrected by what was measured."""
+    prior = prior_coding(space, plan)
+    if not codings or prior == 0.0:
+        return prior
+    name = family(space.codec(plan))
+    exact = next((each.ratio for each in codings if each.family == name), None)
+    return prior * (min(CARRIED[1], max(CARRIED[0], codings[-1].ratio)) if exact is None else exact)
+
+
+def fit(
+    space: Space,
+    seen: Sequence[Seen],
+    codings: tuple[Coding, ...],
+    newest: Seen,
+    waiting: float | None,
+    per_byte: float | None,
+) -> TimeModel:
+    """Fit the terms.
+
+    Args:
+        space: The plans.
+        seen: Fresh measurements.
+        codings: Measured coding times.
+        newest: The measurement that counts most, one of ``seen``.
+        waiting: As fitted to two plans before the step time last moved; None: never.
+        per_byte: The same.
+    """
+    dense = next((each for each in seen if each.cf == 1.0), None)
+    base = newest if dense is None else dense
+    own = base.step_seconds - base.exposed_seconds - coding(space, codings, base.plan)
+    own = max(own, LEAST_OWN * base.step_seconds)
+    ordered = sorted(seen, key=lambda each: _bytes(space, each.plan))
+    small, large = ordered[0], ordered[-1]
+    if _bytes(space, large.plan) > LEAST_APART * _bytes(space, small.plan):
+        span = _bytes(space, large.plan) - _bytes(space, small.plan)
+        slope = max(0.0, large.exposed_seconds - small.exposed_seconds) / span
+        rest = small.exposed_seconds - slope * _bytes(space, small.plan)
+        return TimeModel(space, codings, own, rest, min(1e9, slope), determined=True)
+    nbytes, exposed = _bytes(space, newest.plan), newest.exposed_seconds
+    messages = space.costs[newest.plan].messages * MESSAGE_SECONDS
+    rest = min(messages, exposed / 2) if waiting is None else min(waiting, exposed)
+    if (
+        exposed <= 0.0 and rest < 0.0 and per_byte is not None
+    ):  # all hidden, so the bytes take no longer than that
+        slope = min(per_byte, -rest / nbytes)
+    else:
+        slope = max(0.0, exposed - rest) / nbytes
+    return TimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
+
+
+def _bytes(space: Space, plan: Plan) -> float:
+    return max(1e-9, space.costs[plan].link_bytes)

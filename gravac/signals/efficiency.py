@@ -1,0 +1,141 @@
+"""Statistical efficiency η: steps that dense training needs / steps that a plan needs, to the same held-out metric.
+
+``expected`` is what simulations showed for a codec at a CF. ``measured`` corrects it by what a window showed. Decisions
+depend on both, so the arithmetic is + - * / and square roots only, which give the same bits on every platform.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from gravac.protocol import GainSums
+from gravac.signals.efficiency_table import ALIASES, ALONE, ROWS, Row, TableKind
+
+PER_BACKLOG = 0.65
+"""Share of a step that is lost for each step of backlog τ, from runs of SGD with momentum: η = 1 / (1 + 0.65 τ)."""
+PER_BACKLOG_OTHERS = 2.0
+"""The same for optimizers that divide by √v or take signs, which a late gradient misleads more."""
+TELLING = frozenset({"sgd"})
+"""Kinds of optimizer for which ``measured`` says more than ``expected``."""
+CREDIBLE = 0.1
+"""The window's own estimate counts beyond the range of the simulations once it is this far below it."""
+LOWEST = 0.01
+_LOG_2 = 0.6931471805599453
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """An estimate of η, from above 0 to 1.
+
+    Attributes:
+        likely: best estimate.
+        low: lowest that is credible.
+        high: highest that is credible.
+    """
+
+    likely: float
+    low: float
+    high: float
+
+
+CERTAIN = Efficiency(1.0, 1.0, 1.0)
+"""Of dense steps."""
+
+
+def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
+    """Return η of a plan as simulated, between CFs interpolated in log CF.
+
+    Args:
+        codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
+        cf: Compression factor; 1 is dense.
+        kind: Of the optimizer: sgd, adam, sign, other. All but sgd count as adam.
+
+    Returns:
+        None for a codec that was not simulated.
+    """
+    if cf <= 1.0:
+        return CERTAIN
+    rows = _rows(_table(kind), _base(codec))
+    return _at(rows, cf) if rows else None
+
+
+def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:
+    """Return η of a plan in a window that sent with it.
+
+    The backlog τ = Σ ⟨residual, gradient⟩ / Σ ‖gradient‖² places η within the range of the simulations, and below it
+    where the window is far worse than anything simulated.
+
+    Args:
+        sums: Of the window's steps under the plan.
+        codec: As in ``expected``.
+        cf: As in ``expected``.
+        kind: As in ``expected``.
+
+    Returns:
+        None where the window shows no gradient.
+    """
+    if cf <= 1.0:
+        return CERTAIN
+    if sums.steps == 0 or not sums.gradient_sq > 0.0:
+        return None
+    table = expected(codec, cf, kind)
+    lost = PER_BACKLOG if _table(kind) == "sgd" else PER_BACKLOG_OTHERS
+    backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
+    shown = 1.0 / (1.0 + lost * backlog)
+    if table is None:
+        return _between(shown, shown - CREDIBLE, shown + CREDIBLE)
+    if _table(kind) != "sgd":  # under Adam the backlog does not order plans within the range
+        return _between(table.likely - max(0.0, table.low - CREDIBLE - shown), table.low, table.high)
+    likely = min(table.high, max(table.low, shown)) - max(0.0, table.low - CREDIBLE - shown)
+    return _between(likely, table.low, table.high)
+
+
+def alone(kind: str) -> float:
+    """Return η of ranks that never communicate, under an optimizer of this kind."""
+    return ALONE[_table(kind)]
+
+
+def _table(kind: str) -> TableKind:
+    return "sgd" if kind == "sgd" else "adam"
+
+
+@lru_cache(maxsize=256)
+def _base(codec: str) -> str:
+    """Return the name of a codec in the table: without settings."""
+    bare = "+".join(part.partition(":")[0] for part in codec.split("+"))
+    return ALIASES.get(bare, bare)
+
+
+@cache
+def _rows(kind: TableKind, codec: str) -> tuple[Row, ...]:
+    return tuple(row for row in ROWS if (row.kind, row.codec) == (kind, codec))
+
+
+def _at(rows: tuple[Row, ...], cf: float) -> Efficiency:
+    weaker = Row(rows[0].kind, rows[0].codec, 1.0, 1.0, 1.0, 1.0)
+    for row in rows:
+        if cf <= row.cf:
+            share = log(cf / weaker.cf) / log(row.cf / weaker.cf)
+            pairs = ((weaker.likely, row.likely), (weaker.low, row.low), (weaker.high, row.high))
+            return _between(*(a + share * (b - a) for a, b in pairs))
+        weaker = row
+    fading = math.sqrt(weaker.cf / cf)  # stronger than anything simulated
+    return _between(fading * weaker.likely, fading * fading * weaker.low, fading * weaker.high)
+
+
+def _between(likely: float, low: float, high: float) -> Efficiency:
+    likely = min(1.0, max(LOWEST, likely))
+    return Efficiency(likely, min(likely, max(LOWEST, low)), max(likely, min(1.0, high)))
+
+
+def log(value: float) -> float:
+    """Return the natural logarithm of a number from 1 on, the same bits everywhere: ``math.log`` is the platform's."""
+    halvings = 0
+    while value > 2.0:
+        value, halvings = value / 2.0, halvings + 1
+    z = (value - 1.0) / (value + 1.0)
+    square, power, total = z * z, z, 0.0
+    for odd in range(1, 40, 2):  # ln x = 2 (z + z³/3 + …), z at most 1/3
+        total += power / odd
+        power *= square
+    return halvings * _LOG_2 + 2.0 * total
