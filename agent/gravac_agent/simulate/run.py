@@ -1,6 +1,7 @@
 """One run: a recipe learned under one plan, as a row of numbers with the whole curve."""
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from gravac.version import __version__
@@ -76,11 +77,7 @@ def _together(
             progress = learner.reference.pop()
             signals.append(
                 {name: _short(value) for name, value in sums.items()}
-                | {
-                    "moved_sq": _short(progress.moved_sq),
-                    "reference_sq": _short(progress.reference_sq),
-                    "moved_dot_reference": _short(progress.moved_dot_reference),
-                }
+                | {name: _short(value) for name, value in asdict(progress).items() if name != "steps"}
             )
             losses, sums = 0.0, dict.fromkeys(NAMES, 0.0)
     return {

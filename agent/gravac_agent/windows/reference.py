@@ -36,12 +36,22 @@ class ProgressSums:
         moved_sq: ‖moved‖², the way that the parameters went in a block.
         reference_sq: ‖reference‖², the way that they would have gone with dense gradients.
         moved_dot_reference: ⟨moved, reference⟩.
+        raw_sq: ‖ḡ‖², the mean over ranks of the raw gradients, summed over steps.
+        sent_sq: ‖u‖², the mean that was exchanged.
+        sent_dot_raw: ⟨u, ḡ⟩.
+        raw_dot_next: ⟨ḡ, ḡ of the next step⟩.
+        sent_dot_next: ⟨u, ḡ of the next step⟩.
     """
 
     steps: int = 0
     moved_sq: float = 0.0
     reference_sq: float = 0.0
     moved_dot_reference: float = 0.0
+    raw_sq: float = 0.0
+    sent_sq: float = 0.0
+    sent_dot_raw: float = 0.0
+    raw_dot_next: float = 0.0
+    sent_dot_next: float = 0.0
 
     @property
     def ratio(self) -> float | None:
@@ -86,6 +96,7 @@ class DenseReference:
         self._sent: dict[str, Tensor] = {}
         self._energies = (0.0, 0.0)
         self._before: dict[str, Tensor] = {}
+        self._last: tuple[Tensor, Tensor] | None = None
         self._moved, self._way = self._zeros(), self._zeros()
         self._block = 0
         self.sums = ProgressSums()
@@ -120,6 +131,7 @@ class DenseReference:
     def before_step(self) -> None:
         """Call it right before the optimizer steps, when its gradients are final."""
         self._before = {name: piece.of(piece.parameter) for name, piece in self._pieces.items()}
+        self._count()
         share = self._share()
         with torch.no_grad():
             for name, shadow in self._shadows.items():
@@ -161,6 +173,22 @@ class DenseReference:
         self.close_block()
         sums, self.sums = self.sums, ProgressSums()
         return sums
+
+    def _count(self) -> None:
+        """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one."""
+        if not self._raw:
+            return
+        raw, sent = (
+            torch.cat(list(self._raw.values())).double(),
+            torch.cat(list(self._sent.values())).double(),
+        )
+        self.sums.raw_sq += float(raw @ raw)
+        self.sums.sent_sq += float(sent @ sent)
+        self.sums.sent_dot_raw += float(sent @ raw)
+        if self._last is not None and self._last[0].shape == raw.shape:
+            self.sums.raw_dot_next += float(self._last[0] @ raw)
+            self.sums.sent_dot_next += float(self._last[1] @ raw)
+        self._last = raw, sent
 
     def _share(self) -> float:
         """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
