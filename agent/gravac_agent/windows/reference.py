@@ -37,10 +37,10 @@ class ProgressSums:
         reference_sq: ‖reference‖², the way that they would have gone with dense gradients.
         moved_dot_reference: ⟨moved, reference⟩.
         raw_sq: ‖ḡ‖², the mean over ranks of the raw gradients, summed over steps.
-        sent_sq: ‖u‖², the mean that was exchanged.
-        sent_dot_raw: ⟨u, ḡ⟩.
+        exchanged_sq: ‖u‖², the mean that was exchanged.
+        exchanged_dot_raw: ⟨u, ḡ⟩.
         raw_dot_next: ⟨ḡ, ḡ of the next step⟩.
-        sent_dot_next: ⟨u, ḡ of the next step⟩.
+        exchanged_dot_next: ⟨u, ḡ of the next step⟩.
     """
 
     steps: int = 0
@@ -48,10 +48,10 @@ class ProgressSums:
     reference_sq: float = 0.0
     moved_dot_reference: float = 0.0
     raw_sq: float = 0.0
-    sent_sq: float = 0.0
-    sent_dot_raw: float = 0.0
+    exchanged_sq: float = 0.0
+    exchanged_dot_raw: float = 0.0
     raw_dot_next: float = 0.0
-    sent_dot_next: float = 0.0
+    exchanged_dot_next: float = 0.0
 
     @property
     def ratio(self) -> float | None:
@@ -183,11 +183,11 @@ class DenseReference:
             torch.cat(list(self._sent.values())).double(),
         )
         self.sums.raw_sq += float(raw @ raw)
-        self.sums.sent_sq += float(sent @ sent)
-        self.sums.sent_dot_raw += float(sent @ raw)
+        self.sums.exchanged_sq += float(sent @ sent)
+        self.sums.exchanged_dot_raw += float(sent @ raw)
         if self._last is not None and self._last[0].shape == raw.shape:
             self.sums.raw_dot_next += float(self._last[0] @ raw)
-            self.sums.sent_dot_next += float(self._last[1] @ raw)
+            self.sums.exchanged_dot_next += float(self._last[1] @ raw)
         self._last = raw, sent
 
     def _share(self) -> float:
