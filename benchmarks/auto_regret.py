@@ -4,7 +4,7 @@ A pure world, so it takes a minute: links x ranks x compute times x hidden share
 three points off what the policy expects, coding times off by a factor of 2, 3 % noise. The target is the progress of
 400 dense steps; the dense steps at the start and all trials count.
 
-    .venv/bin/python -m benchmarks.auto_regret [--seeds N] [--steps N] [--bound SHARE]
+    .venv/bin/python -m benchmarks.auto_regret [--seeds N] [--steps N] [--bound SHARE] [--unprobed]
 """
 
 import argparse
@@ -17,7 +17,7 @@ RANKS = (2, 4, 8)
 COMPUTE = (0.05, 0.3, 1.5)
 
 
-def worlds(megabits: float, ranks: int, seed: int) -> list[World]:
+def worlds(megabits: float, ranks: int, seed: int, probed: bool) -> list[World]:
     """Return the worlds of one cell of the table."""
     return [
         World(
@@ -29,6 +29,7 @@ def worlds(megabits: float, ranks: int, seed: int) -> list[World]:
             coding=(0.5, 1.0, 2.0)[(seed + place) % 3],
             kind=kind,
             off=0.03,
+            probe=(0.8, 1.0, 1.25)[seed % 3] if probed else None,
             latency=1e-5 if megabits > 1e3 else 1e-4,
             seed=seed,
         )
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds of noise and efficiencies")
     parser.add_argument("--steps", type=float, default=400.0, help="length of a run in dense steps")
     parser.add_argument("--bound", type=float, default=0.02, help="loss of efficiency that is accepted")
+    parser.add_argument("--unprobed", action="store_true", help="the network is not measured at the start")
     given = parser.parse_args()
     every: list[float] = []
     print("| link | ranks | median | worst | of it |\n|---|---:|---:|---:|---|")
@@ -63,7 +65,7 @@ def main() -> None:
             cell = [
                 (regret(world, given.steps, given.bound), world)
                 for seed in range(given.seeds)
-                for world in worlds(megabits, ranks, seed)
+                for world in worlds(megabits, ranks, seed, not given.unprobed)
             ]
             values = [each for each, _ in cell]
             every += values

@@ -28,7 +28,7 @@ def plan_costs(
         compressor: The job's, which plans name None.
         elements: Of the gradient.
         ranks: World size.
-        network: Latency and bandwidth; None: not measured.
+        network: Latency and bandwidth; None: not measured, and neither are the seconds.
         collective: The job's, or auto.
     """
     found = []
@@ -46,9 +46,16 @@ def plan_costs(
                 payload_bytes=round(cost.payload_bytes),
                 link_bytes=cost.link_bytes,
                 messages=cost.messages,
+                seconds=None if network is None else _seconds(cost, network),
             )
         )
     return tuple(found)
+
+
+def _seconds(cost: Volume, network: Network) -> float:
+    """Return the seconds of an exchange, to the microsecond."""
+    seconds = cost.messages * network.latency_seconds + cost.link_bytes / network.bytes_per_second
+    return min(1e9, round(seconds, 6))
 
 
 def _volume(codec: str, cf: float, elements: int, ranks: int, network: Network, collective: str) -> Volume:

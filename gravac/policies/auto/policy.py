@@ -60,7 +60,7 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
             cf_candidate=1.0,
             epsilon=0.0,
             rule="start",
-            reason=f"Dense for {START_STEPS} steps, to measure how long a step waits for the network.",
+            reason="Dense for a few steps, to measure how long a step waits for the network.",
             window_steps=START_STEPS,
         )
         return Verdict(decision, AutoState(decision=decision))

@@ -14,12 +14,12 @@ from gravac.protocol import KnownRule, Phase, WindowReport
 from gravac.signals import efficiency
 from gravac.wording import format_number, format_percent
 
-START_STEPS = 4
-"""Steps of the first dense window. With the agents' default one of them is settled, and about three follow before the
-first plan is in force."""
+START_STEPS, MORE_STEPS = 1, 2
+"""Steps of the first dense window, which suffices where the network was measured, and of those after it. With the
+agents' default the fourth step is the first settled one, and about three follow until a decision is in force."""
 TRIAL_STEPS = 10
 """Steps of a window that tries a plan."""
-PATIENCE = 3
+PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
 """Plans tried in one search."""
@@ -29,6 +29,8 @@ TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 """Another plan must promise more than 2 % and twice the noise."""
 HIDDEN = 0.10
 """A plan is also tried if it would win by this much should all of its exchange be hidden."""
+DOUBT = 1.5
+"""Dense steps that were never measured are tried unless they are predicted to take this many times as long."""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved."""
 IN_A_ROW = 2
@@ -92,12 +94,16 @@ class Evaluation:
     def restart(self, reason: str) -> Verdict:
         """Measure dense steps again, with nothing known."""
         self.state = AutoState(decision=self.state.decision)
-        return self._conclude("reexplore", reason, DENSE, "warmup", START_STEPS)
+        return self._conclude("reexplore", reason, DENSE, "warmup", MORE_STEPS)
 
     def _start(self) -> Verdict:
         if self.measured is None:
+            view = self._view(None)
+            option = timemodel.clear_start(self.space, view.untried())
+            if option is not None:
+                return self._try_at_once(view, option)
             self._change(waited=self.state.waited + 1)
-            steps = START_STEPS if self.state.waited < PATIENCE else None
+            steps = MORE_STEPS if self.state.waited < PATIENCE else None
             reason = "No dense step has settled yet: measuring more of them."
             return self._conclude("extend", reason, DENSE, "warmup", steps)
         return self._search(self._note(self.measured))
@@ -184,6 +190,9 @@ class Evaluation:
         view = self._view(row)
         tried, option = view.best(view.tried()), view.best(view.untried())
         hold = self._safe(view) if tried is None else tried
+        if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
+            self._change(trials=self.state.trials + 1)
+            return self._try(view, DENSE, row)
         if option is not None and self.state.trials < MOST_TRIALS:
             wins = tried is None or view.score(option) > (1.0 + self.margin) * view.score(tried)
             if not wins and self.state.trials == 0 and tried == DENSE and not moved:
@@ -232,20 +241,44 @@ class Evaluation:
     def _try(
         self, view: Outlook, option: Plan, row: Seen, why: str = "", rule: KnownRule = "explore"
     ) -> Verdict:
-        first = row.cf == 1.0
-        times = view.score(option) / max(1e-30, view.score(row.plan))
+        base = row.plan if view.keeps(row.plan) or not view.fresh(DENSE) else DENSE
+        times = view.score(option) / max(1e-30, view.score(base))
         kept = format_percent(view.efficiency(option) or 0.0)
-        name = "Dense steps take" if first else f"Steps with {self._label(row.plan)} take"
+        if not why and not view.keeps(row.plan):
+            share = format_percent(view.efficiency(row.plan) or 0.0)
+            why = f"{self._label(row.plan)} keeps {share} of the progress of a step, too little"
+        row = view.seen.get(base, row)
+        name = "Dense steps take" if base == DENSE else f"Steps with {self._label(base)} take"
         fewer = view.space.fewer(option)
+        if option == DENSE and DENSE not in view.seen:
+            reason = (
+                f"{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the "
+                f"network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
+            )
+            self._change(waited=0, fitting=0, off=0, reference=None)
+            return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
         sends = "" if option == DENSE else f" sends {format_number(fewer)} times less than dense and"
         beginning = f"{why}. " if why else ""
         reason = (
             f"{beginning}{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting "
             f"for the network; {self._label(option)}{sends} is expected to keep {kept} of the progress per step: "
-            f"trying it, predicted {format_number(times)} times the useful throughput."
+            f"trying it, predicted {format_number(times)} times the useful throughput"
+            f"{' of dense' if base == DENSE and row.plan != self.plan else ''}."
         )
         self._change(waited=0, fitting=0, off=0, reference=None)
         return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
+
+    def _try_at_once(self, view: Outlook, option: Plan) -> Verdict:
+        """Try a plan before step times are known, as the network is slow."""
+        kept = format_percent(view.efficiency(option) or 0.0)
+        costs = self.space.costs
+        reason = (
+            f"On this network dense steps exchange gradients for about {_seconds(costs[DENSE].seconds or 0.0)}; "
+            f"{self._label(option)} takes about {_seconds(costs[option].seconds or 0.0)} and is expected to keep "
+            f"{kept} of the progress per step: trying it at once."
+        )
+        self._change(waited=0, trials=1)
+        return self._conclude("explore", reason, option, "explore", TRIAL_STEPS, view)
 
     def _holding(self, row: Seen, view: Outlook) -> str:
         step = f"steps take {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the network"

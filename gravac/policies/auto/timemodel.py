@@ -4,7 +4,8 @@
 
 ``own`` is the step without coding and without the wait for the network. ``waiting`` is the wait that no plan avoids,
 such as for slower ranks; below 0 it is what hides behind backward. Both terms need two plans of different size. From
-one plan, ``waiting`` is next to 0, so that the wait of a plan that sends less is an upper bound. Arithmetic is
+one plan, the seconds per byte are those of the network as measured at the start. Where it was not, ``waiting`` is next
+to 0, so that the wait of a plan that sends less is an upper bound. Arithmetic is
 + - * / and square roots only, so that a replay decides the same.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from gravac.policies.auto.settings import Coding, Seen
 from gravac.policies.auto.space import Space
-from gravac.policies.base import Plan
+from gravac.policies.base import DENSE, Plan
 
 NANOSECOND = 1e-9
 MEMORY_NS = 1.5
@@ -30,6 +31,8 @@ SUMMED = frozenset({"bf16", "fp16"})
 """Codecs that are all-reduced: one payload is decoded, not one of each rank."""
 MESSAGE_SECONDS = 5e-5
 """Latency of a message on an unknown network."""
+CLEARLY = 3.0
+"""A plan is tried before step times are known if it saves this many times its coding time."""
 LEAST_APART = 1.4
 """Ratio of link bytes from which two plans determine the line."""
 LEAST_OWN = 0.02
@@ -134,6 +137,9 @@ def fit(
         rest = small.exposed_seconds - slope * _bytes(space, small.plan)
         return TimeModel(space, codings, own, rest, min(1e9, slope), determined=True)
     nbytes, exposed = _bytes(space, newest.plan), newest.exposed_seconds
+    probed = _probed(space) if waiting is None else None
+    if probed is not None:
+        return TimeModel(space, codings, own, exposed - probed * nbytes, probed, determined=False)
     messages = space.costs[newest.plan].messages * MESSAGE_SECONDS
     rest = min(messages, exposed / 2) if waiting is None else min(waiting, exposed)
     if (
@@ -143,6 +149,30 @@ def fit(
     else:
         slope = max(0.0, exposed - rest) / nbytes
     return TimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
+
+
+def clear_start(space: Space, plans: Sequence[Plan]) -> Plan | None:
+    """Return the plan to try before any step time is known; None where that may not pay.
+
+    It pays where the exchange, as measured at the start, gets shorter by three times what coding takes, whatever else a
+    step does.
+    """
+    dense = space.costs[DENSE].seconds
+    best: tuple[float, Plan] | None = None
+    for plan in plans:
+        seconds = space.costs[plan].seconds
+        if dense is None or seconds is None or plan == DENSE:
+            continue
+        took = prior_coding(space, plan)
+        if dense - seconds > CLEARLY * took and (best is None or seconds + took < best[0]):
+            best = seconds + took, plan
+    return None if best is None else best[1]
+
+
+def _probed(space: Space) -> float | None:
+    """Return the seconds per byte by the network as measured at the start; None: it was not."""
+    cost = space.costs[DENSE]
+    return None if cost.seconds is None else min(1e9, cost.seconds / max(1e-9, cost.link_bytes))
 
 
 def _bytes(space: Space, plan: Plan) -> float:
