@@ -13,11 +13,15 @@ N = 1_000_000
 REPEATS = 15
 CODECS = (
     "nearest:levels=15",
+    "dither:levels=15",
     "qsgd:bits=4,block=64",
     "nearest:levels=7",
+    "dither:levels=7",
     "qsgd:bits=3,block=64",
     "nearest:levels=5",
+    "dither:levels=5",
     "nearest:levels=3",
+    "dither:levels=3",
     "qsgd:bits=2,block=64",
     "blocksign",
     "scaledsign",

@@ -6,6 +6,7 @@ from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
 from gravac.compressors.quantize.blocksign import BlockSign
+from gravac.compressors.quantize.dither import Dither
 from gravac.compressors.quantize.elias import EliasQSGD
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.nearest import Nearest
@@ -55,6 +56,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         Int8,
         Int4,
         Nearest,
+        Dither,
         FP16,
         BF16,
         SVD,

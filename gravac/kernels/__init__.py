@@ -5,7 +5,14 @@ from gravac.kernels.digits import pack_digits, unpack_digits, word_count
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import energy, inner, inner_at, product, scatter_add
-from gravac.kernels.nearest import GRIDS, MOST_BLOCK, dequantize_nearest, nearest_sizes, quantize_nearest
+from gravac.kernels.nearest import (
+    GRIDS,
+    MOST_BLOCK,
+    dequantize_nearest,
+    dither,
+    nearest_sizes,
+    quantize_nearest,
+)
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
@@ -46,6 +53,7 @@ __all__ = [
     "dequantize",
     "dequantize_nearest",
     "distinct",
+    "dither",
     "energy",
     "global_positions",
     "inner",

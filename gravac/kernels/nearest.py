@@ -1,4 +1,4 @@
-"""Blocks rounded to the nearest of a few equally spaced levels, with the spacing that loses least."""
+"""Blocks rounded to a few equally spaced levels: to the nearest, with the spacing that loses least, or at random."""
 
 import math
 from typing import NamedTuple
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gravac.kernels import backend
 from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
+from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 
 FINE = 4095
@@ -94,11 +95,59 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     if not grid.reaches:
         codes = (rows >= 0).to(torch.uint8)
     else:
-        wide = spacings.float()
-        safe = torch.where((wide > 0) & wide.isfinite(), wide, torch.inf).unsqueeze(1)
-        level = (rows / safe).nan_to_num(0.0).clamp(-grid.steps, grid.steps).round()
-        codes = (level + grid.steps).to(torch.uint8)
+        codes = (_shares(rows, spacings, grid.steps).round() + grid.steps).to(torch.uint8)
     return spacings, pack_digits(codes.flatten()[: x.numel()], grid.base)
+
+
+def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rounds each element at random to one of the two levels around it, so that its mean is the element; elements
+    beyond the outermost level become that level.
+
+    Args:
+        x: Shape ``(n,)``.
+        block: Elements that share a spacing, at most 65,536.
+        levels: 15, 7, 5 or 3.
+        spread: The spacing, as a multiple of that of ``quantize_nearest``.
+        seed: 63-bit seed. The draws are ``noise(n, seed)``.
+
+    Returns:
+        Spacings and codes as those of ``quantize_nearest``, for ``dequantize_nearest``.
+
+    Raises:
+        ValueError: There is no grid of so many levels with a zero, or the block is too large.
+    """
+    grid = _grid(levels)
+    if not grid.reaches:
+        raise ValueError(f"levels={levels}: rounding at random needs a level at zero: 15, 7, 5 or 3 levels")
+    block = _block(block, x.numel())
+    x = x.detach().float().flatten()
+    if backend.compiled(x):
+        import numpy as np
+
+        from gravac.kernels.cpu.nearest import find_spacings
+        from gravac.kernels.cpu.rounding import clip_and_round
+
+        spacings = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16)
+        codes = torch.empty(x.numel(), dtype=torch.uint8)
+        floats = x.numpy()
+        find_spacings(
+            floats,
+            floats.view(np.int32),
+            block,
+            grid.steps,
+            np.array(grid.factors, np.int32),
+            np.float32(spread),
+            spacings.view(torch.int16).numpy(),
+        )
+        wide = spacings.float().numpy()
+        clip_and_round(floats, block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
+        return spacings, pack_digits(codes, grid.base)
+    rows = blocked(x, block)
+    spacings = _spacings(rows, x.numel(), grid, spread)
+    share = _shares(rows, spacings, grid.steps).flatten()[: x.numel()]
+    low = share.floor()
+    codes = (low + (noise(x.numel(), seed, x.device) < share - low) + grid.steps).to(torch.uint8)
+    return spacings, pack_digits(codes, grid.base)
 
 
 def dequantize_nearest(spacings: Tensor, packed: Tensor, numel: int, block: int, levels: int) -> Tensor:
@@ -129,8 +178,15 @@ def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
     return math.ceil(numel / _block(block, numel)), word_count(numel, _grid(levels).base)
 
 
-def _spacings(rows: Tensor, numel: int, grid: Grid) -> Tensor:
-    """The spacing of each row, bfloat16. Only the last row may be padded."""
+def _shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
+    """The elements in units of their row's spacing, clipped to the outermost levels; 0 where it is 0 or not finite."""
+    wide = spacings.float()
+    safe = torch.where((wide > 0) & wide.isfinite(), wide, torch.inf).unsqueeze(1)
+    return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
+
+
+def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0) -> Tensor:
+    """The spacing of each row times ``spread``, bfloat16. Only the last row may be padded."""
     top = rows.abs().amax(1)
     safe = torch.where((top > 0) & top.isfinite(), top, torch.inf).unsqueeze(1)
     fine = ((rows.abs() / safe).nan_to_num(0.0) * FINE + 0.5).int()
@@ -147,7 +203,7 @@ def _spacings(rows: Tensor, numel: int, grid: Grid) -> Tensor:
         counts[-1:] -= rows.numel() - numel
         ratio = fine.sum(1).float() / counts
     # The outermost level, too, must be finite.
-    spacing = (ratio / FINE * top).clamp_max(torch.finfo(torch.bfloat16).max / grid.steps)
+    spacing = (ratio / FINE * top * spread).clamp_max(torch.finfo(torch.bfloat16).max / grid.steps)
     return torch.where(top.isfinite(), spacing, top).to(torch.bfloat16)
 
 

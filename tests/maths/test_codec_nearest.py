@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gravac.compressors import TopK, build
+from gravac.compressors.quantize.dither import Dither
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.sparse.chunktopk import ChunkTopK
 from tests.support.maths.checks import KEY, LECTURE, vector
@@ -23,6 +24,8 @@ def sent(text: str, x: torch.Tensor, cf: float = 1.0) -> torch.Tensor:
         ("nearest:levels=5", 32 + 4 * 79),
         ("nearest:levels=3", 32 + 4 * 52),
         ("blocksign", 32 + 4 * 32),
+        ("dither:levels=7", 32 + 4 * 94),
+        ("dither:levels=3,spread=2", 32 + 4 * 52),
         ("twobit", 4 * 8 + 256),
         # 16 of 1,024 elements: one pair of magnitudes, two bits each, 5 lower bits each and 47 bits for the upper ones.
         ("sparseloco", 4 + 4 + 16),
@@ -46,6 +49,8 @@ def test_the_cf_asked_for_decides_how_many_levels() -> None:
     found = {cf: Nearest().level_count(cf) for cf in (1.0, 8.0, 10.0, 12.0, 20.0, 25.0, 1000.0)}
     assert found == {1.0: 15, 8.0: 15, 10.0: 7, 12.0: 5, 20.0: 3, 25.0: 2, 1000.0: 2}
     assert Nearest(levels=7).level_count(1000.0) == 7
+    # Rounding at random needs a level at zero.
+    assert {cf: Dither().level_count(cf) for cf in (8.0, 20.0, 25.0)} == {8.0: 15, 20.0: 3, 25.0: 3}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,36 @@ def test_what_error_feedback_holds_back(nearest: str, random: str) -> None:
         return float(left.norm())
 
     assert residual(nearest) < residual(random) / 1.5
+
+
+@pytest.mark.parametrize("levels", [7, 3])
+def test_random_rounding_does_not_hold_small_elements_back(levels: int) -> None:
+    """Rounding to the nearest lets a small element wait until error feedback has added it up."""
+    x = torch.full((64,), 0.05)
+    x[0] = 1.0
+
+    def sent_of_the_small(text: str) -> float:
+        codec, sums = build(text), []
+        for seed in range(600):
+            payload = codec.compress(x, 1.0, KEY._replace(seed=seed), torch.float32)
+            sums.append(float(codec.decode(payload)[1:].mean()))
+        return sum(sums) / len(sums)
+
+    assert sent_of_the_small(f"nearest:levels={levels}") == 0.0
+    assert sent_of_the_small(f"dither:levels={levels}") == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_wider_spread_clips_less_and_errs_more() -> None:
+    x = vector("gauss", 65_536)
+
+    def error(text: str) -> tuple[float, float]:
+        decoded = sent(text, x)
+        return float(decoded.abs().max() / x.abs().max()), float((decoded - x).square().sum())
+
+    tight, wide = error("dither:levels=7,spread=1.1"), error("dither:levels=7,spread=1.8")
+    assert tight[0] < wide[0]
+    assert tight[1] < wide[1]
+    assert torch.equal(sent("dither:levels=7", x), sent("dither:levels=7,spread=1.4", x))
 
 
 def test_block_signs_fit_uneven_blocks_better_than_one_scale() -> None:
@@ -113,6 +148,8 @@ def test_sparseloco_is_a_stack() -> None:
     [
         ("nearest:levels=4", "nearest: levels=4 must be one of 15, 7, 5, 3, 2"),
         ("nearest:block=0", "nearest: block=0 must be between 1 and 65536 elements"),
+        ("dither:levels=2", "dither: levels=2 must be one of 15, 7, 5, 3"),
+        ("dither:spread=0", "dither: spread=0 must be above 0 and finite"),
         ("blocksign:block=70000", "blocksign: block=70000 must be between 1 and 65536"),
         ("twobit:block=0", "twobit: block=0 must be at least 1"),
         ("chunktopk:chunk=0", "chunktopk: chunk=0 must be at least 1"),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac.kernels import GRIDS, dequantize_nearest, nearest_sizes, quantize_nearest
+from gravac.kernels import GRIDS, dequantize_nearest, dither, nearest_sizes, quantize_nearest
 from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
@@ -50,6 +50,55 @@ def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, levels: i
         nearest = (piece.double()[:, None] - (steps * spacing).double()).abs().amin(1)
         off = (mine.double() - piece.double()).abs()
         assert (off <= nearest * (1 + 1e-6) + 1e-44).all()  # of two levels equally near, either
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    block=st.sampled_from([1, 2, 7, 16, 64, 256, 600, 65_536]),
+    levels=st.sampled_from([3, 5, 7, 15]),
+    spread=st.sampled_from([0.3, 1.0, 1.45, 4.0]),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+)
+def test_random_rounding_is_the_same_everywhere(
+    n: int, seed: int, block: int, levels: int, spread: float, kind: str
+) -> None:
+    x = vector(n, seed, kind)
+    spacings, packed = everywhere(lambda: dither(x, block, levels, spread, seed))
+    decoded = dequantize_nearest(spacings, packed, n, block, levels)
+    block = min(block, max(n, 1))
+    for number, piece in enumerate(x.split(block) if n else ()):
+        mine, spacing = decoded[number * block :][: piece.numel()].double(), spacings[number].double()
+        if not piece.isfinite().all():
+            assert not mine.isfinite().all()
+            continue
+        clipped = piece.double().clamp(-(levels // 2) * spacing, levels // 2 * spacing)
+        # Never further than the level on the other side.
+        assert ((mine - clipped).abs() <= spacing * (1 + 1e-6) + 1e-44).all()
+
+
+@pytest.mark.parametrize("levels", [15, 7, 5, 3])
+def test_random_rounding_is_right_on_average_but_for_clipping(levels: int) -> None:
+    x = torch.randn(640, generator=torch.Generator().manual_seed(3))
+    draws = 3000
+    decoded = [
+        dequantize_nearest(*dither(x, 64, levels, 1.4, seed), x.numel(), 64, levels) for seed in range(draws)
+    ]
+    spacings, _ = dither(x, 64, levels, 1.4, 0)
+    spacing = spacings.float().repeat_interleave(64)
+    clipped = torch.maximum(torch.minimum(x, levels // 2 * spacing), -(levels // 2) * spacing)
+    off = (torch.stack(decoded).mean(0) - clipped) / spacing
+    assert float(off.abs().max()) < 5 * 0.5 / draws**0.5
+    unclipped = clipped == x
+    assert float(unclipped.float().mean()) > 0.9
+
+
+def test_a_spacing_spread_beyond_what_is_finite_is_clipped() -> None:
+    x = torch.full((64,), 3e38)
+    for levels in (15, 7, 5, 3):
+        parts = everywhere(lambda levels=levels: dither(x, 64, levels, 5.0, 1))
+        assert dequantize_nearest(*parts, 64, 64, levels).isfinite().all()
 
 
 def best_error(x: Tensor, levels: int) -> Tensor:
@@ -101,6 +150,8 @@ def test_the_largest_blocks_do_not_overflow() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="levels=4 must be one of 15, 7, 5, 3, 2"):
         quantize_nearest(torch.ones(4), 2, 4)
+    with pytest.raises(ValueError, match="levels=2: rounding at random needs a level at zero: 15, 7, 5 or 3"):
+        dither(torch.ones(4), 2, 2, 1.5, 1)
     with pytest.raises(ValueError, match="block=65537 must be between 1 and 65536"):
         quantize_nearest(torch.ones(4), 65_537, 3)
     with pytest.raises(ValueError, match="1 spacings given, 4 elements in blocks of 2"):

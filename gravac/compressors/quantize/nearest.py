@@ -1,6 +1,7 @@
 """Nearest: every element becomes the nearest of a few equally spaced levels of its block."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,17 +31,22 @@ class Nearest(Quantizer):
     traits = replace(ROUNDED, unbiased=False)
     examples: tuple[str, ...] = ("levels=15", "levels=7,block=7", "levels=5", "levels=3", "levels=2")
 
+    ladder: ClassVar[tuple[int, ...]] = tuple(GRIDS)
+    """Numbers of levels to choose from, the most first."""
+
     def __init__(self, *, levels: int | None = None, block: int = 64) -> None:
-        if levels is not None and levels not in GRIDS:
-            raise ValueError(f"{self.name}: levels={levels} must be one of {', '.join(map(str, GRIDS))}")
+        if levels is not None and levels not in self.ladder:
+            raise ValueError(
+                f"{self.name}: levels={levels} must be one of {', '.join(map(str, self.ladder))}"
+            )
         if not 1 <= block <= MOST_BLOCK:
             raise ValueError(f"{self.name}: block={block} must be between 1 and {MOST_BLOCK} elements")
         self.levels_asked, self.block = levels, block
 
     def level_count(self, cf: float) -> int:
         """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
-        asked = (levels for levels, grid in GRIDS.items() if 32 / grid.bits >= cf)
-        return self.levels_asked or next(asked, min(GRIDS))
+        asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
+        return self.levels_asked or next(asked, self.ladder[-1])
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))

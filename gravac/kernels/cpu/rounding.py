@@ -92,6 +92,53 @@ def quantize(
             begin = stop
 
 
+@jit("void(float32[::1], int64, int64, float32, float32, float32[::1], int64, uint8[::1])")
+def clip_piece(
+    x: NDArray[np.float32],
+    begin: int,
+    size: int,
+    spacing: np.float32,
+    steps: np.float32,
+    drawn: NDArray[np.float32],
+    first: int,
+    codes: NDArray[np.uint8],
+) -> None:
+    """Like ``round_piece``, of ``a = x / spacing`` clipped to ``steps`` on each side."""
+    for i in range(size):
+        a = min(max(x[np.uint64(begin + i)] / spacing, -steps), steps)
+        low = np.floor(a)
+        up = np.float32(1.0) if drawn[np.uint64(first + i)] < a - low else np.float32(0.0)
+        codes[np.uint64(begin + i)] = np.uint8(np.int32(low + up + steps))
+
+
+@jit("void(float32[::1], int64, int64, int64, float32[::1], uint8[::1])")
+def clip_and_round(
+    x: NDArray[np.float32],
+    block: int,
+    steps: int,
+    stream: np.int64,
+    spacings: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+) -> None:
+    """Finds each element's code by the spacing of its block."""
+    drawn = np.empty(_PIECE, np.float32)
+    for piece in range(0, x.size, _PIECE):
+        draws(stream, np.int64(piece), drawn)
+        end = min(piece + _PIECE, x.size)
+        begin = piece
+        while begin < end:
+            number = begin // block
+            stop = min((number + 1) * block, end)
+            spacing = spacings[number]
+            if spacing > 0.0 and spacing < np.inf:
+                size = stop - begin
+                clip_piece(x, begin, size, spacing, np.float32(steps), drawn, begin - piece, codes)
+            else:
+                for i in range(begin, stop):
+                    codes[i] = np.uint8(steps)
+            begin = stop
+
+
 @jit("void(float32[::1], uint8[::1], int64, int64, float32[::1])")
 def dequantize(
     scales: NDArray[np.float32],
