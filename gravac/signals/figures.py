@@ -124,7 +124,7 @@ def compression_throughput(report: WindowReport) -> float | None:
 def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency | None:
     """Return the statistical efficiency η of a window: steps that dense training needs / steps that it needs so.
 
-    The mean over its levels, weighted by their steps, of ``gravac.signals.efficiency.measured``. Dense steps count as 1.
+    The mean over its levels, weighted by their steps, of ``gravac.signals.efficiency.measured``; of dense steps 1.
 
     Args:
         report: the window.

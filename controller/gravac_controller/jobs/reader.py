@@ -43,8 +43,8 @@ class JournalEnd:
 class Position:
     """Where a line begins.
 
-    ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``spec``: as registered before it,
-    without the policy's state.
+    ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``spec``: as registered before
+    it, without the policy's state.
     """
 
     window: int

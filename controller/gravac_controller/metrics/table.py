@@ -278,7 +278,7 @@ TABLE: tuple[JobMetric, ...] = (
         lambda w: w.useful_samples_per_second,
     ),
     window_gauge(
-        "gravac_compression_throughput",
+        "gravac_compression_throughput_samples_per_second",
         "GraVAC's T_comp, last window: samples per second times gain.",
         lambda w: w.compression_throughput,
     ),

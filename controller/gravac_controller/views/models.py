@@ -85,7 +85,9 @@ class WindowView(Record):
 
     time: float
     report: WindowReport
-    codec: Choice = Field(description="Codec of the last step, which counts unless its CF (report.cf) is 1: dense.")
+    codec: Choice = Field(
+        description="Codec of the last step, which counts unless its CF (report.cf) is 1: dense."
+    )
     gain: float | None = Field(description="sent^2 / compensated^2 over the window.")
     gain_minimum: float | None = Field(description="The same at the decision's minimum CF.")
     gain_candidate: float | None = Field(description="The same at the decision's candidate CF.")
@@ -161,7 +163,8 @@ class DecisionView(Record):
         description="Candidate CF of the decision before; null for the first."
     )
     codec_before: Choice | None = Field(
-        default=None, description="Codec of the decision before; null: the job's compressor, or it is the first."
+        default=None,
+        description="Codec of the decision before; null: the job's compressor, or it is the first.",
     )
 
     @classmethod
