@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from predict_parts.measured import Measured, Plan, read_again, run
 
 from gravac.collectives import Network
-from gravac.whatif import Prediction, Predictor, Recording, Scenario, best
+from gravac.whatif import Prediction, Predictor, Recording, Scenario
 from gravac_controller.bench.network import parse_rate
 
 FITTED, LINKS = "1gbit", "30mbit 40mbit 50mbit 75mbit 100mbit 150mbit 200mbit 300mbit 500mbit 750mbit"
@@ -115,8 +115,7 @@ def judge(measured: Measured, fit_link: str, links: list[str], fitted: list[floa
 
 
 def _chosen(link: str, predictions: list[Prediction], useful: dict[float, float]) -> bool:
-    predicted = best(predictions)
-    assert predicted is not None
+    predicted = max(predictions, key=lambda each: each.compression_throughput or 0.0)
     true = max(useful, key=useful.__getitem__)
     loss = 1 - useful[predicted.cf] / useful[true]
     print(

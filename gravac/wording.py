@@ -63,6 +63,16 @@ def format_cf(value: float) -> str:
     return "dense" if value == 1.0 else f"CF {value:g}"
 
 
+def format_plan(codec: str, cf: float) -> str:
+    """Format a plan: ``dense`` or ``nearest:levels=7 · 10.1x``.
+
+    Args:
+        codec: Name with settings.
+        cf: Compression factor; 1 is dense, whatever the codec.
+    """
+    return "dense" if cf == 1.0 else f"{printable(codec)} · {cf:g}x"
+
+
 def format_number(value: float) -> str:
     """Format a rate with about three significant digits, without an exponent below 10¹²."""
     if value >= 99.95 or value == 0:

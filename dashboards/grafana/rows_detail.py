@@ -51,17 +51,26 @@ SEEN = Row(
     panels=[
         listing(
             "Candidates",
-            "Gain and useful samples per second of each CF on the ladder, as last measured.",
-            {"cf": "CF", "Value #A": "Gain", "Value #B": "Useful samples/s"},
+            "Gain, statistical efficiency and useful samples per second of each plan that the policy may choose.",
+            {
+                "codec": "Codec",
+                "cf": "CF",
+                "Value #A": "Gain",
+                "Value #B": "η",
+                "Value #C": "Useful samples/s",
+            },
             of_job("gravac_candidate_gain_ratio"),
+            of_job("gravac_candidate_statistical_efficiency_ratio"),
             of_job("gravac_candidate_useful_samples_per_second"),
             width=12,
         ),
         Panel(
-            title="Useful samples per second, by CF",
+            title="Useful samples per second, by plan",
             kind="bargauge",
-            about="The policy chooses the longest bar whose gain is sufficient.",
-            queries=[Query(expr=of_job("gravac_candidate_useful_samples_per_second"), legend="CF {{cf}}")],
+            about="What the policy maximizes. It chooses the longest bar that keeps its bound.",
+            queries=[
+                Query(expr=of_job("gravac_candidate_useful_samples_per_second"), legend="{{codec}} · {{cf}}x")
+            ],
             width=12,
         ),
     ],

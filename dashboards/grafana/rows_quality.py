@@ -17,12 +17,11 @@ RISK = Row(
             overrides=[named("raised", "orange"), named("high", "red"), named("unknown", "text")],
         ),
         stat(
-            "Backlog",
-            "Steps of progress that wait in the error memory (τ).",
-            of_job("gravac_backlog"),
+            "Statistical efficiency",
+            "Steps that dense training needs divided by the steps that this training needs (η), estimated.",
+            of_job("gravac_statistical_efficiency_ratio"),
             width=6,
-            decimals=2,
-            minimum=None,
+            unit="percentunit",
         ),
         stat(
             "Non-finite steps",
@@ -33,11 +32,27 @@ RISK = Row(
             thresholds=[(None, "green"), (0.01, "red")],
         ),
         stat(
-            "Gain",
-            "Share of the gradient's energy that was sent in the last window.",
-            of_job("gravac_gain_ratio"),
+            "Backlog",
+            "Steps of progress that wait in the error memory (τ).",
+            of_job("gravac_backlog"),
             width=6,
+            decimals=2,
+            minimum=None,
+        ),
+        Panel(
+            title="Statistical efficiency",
+            kind="timeseries",
+            about="Steps that dense training needs divided by the steps that this training needs (η), with the lowest "
+            "and highest credible value. The lines mark where the risk is raised and high.",
+            queries=[
+                Query(expr=of_job("gravac_statistical_efficiency_ratio"), legend="η"),
+                Query(expr=of_job("gravac_statistical_efficiency_low_ratio"), legend="lowest"),
+                Query(expr=of_job("gravac_statistical_efficiency_high_ratio"), legend="highest"),
+            ],
             unit="percentunit",
+            minimum=None,
+            thresholds=[(None, "red"), (risk.EFFICIENCY_HIGH, "orange"), (risk.EFFICIENCY_LOW, "green")],
+            custom={"thresholdsStyle": {"mode": "dashed"}},
         ),
         Panel(
             title="Gain",
@@ -53,14 +68,12 @@ RISK = Row(
             title="Backlog",
             kind="timeseries",
             about="Steps of progress that wait in the error memory, and the norm of the residual over that of a "
-            "gradient. The lines mark where the backlog counts as raised and as high.",
+            "gradient.",
             queries=[
                 Query(expr=of_job("gravac_backlog"), legend="backlog"),
                 Query(expr=of_job("gravac_error_feedback_ratio"), legend="residual per gradient"),
             ],
             minimum=None,
-            thresholds=[(None, "green"), (risk.BACKLOG_RAISED, "orange"), (risk.BACKLOG_HIGH, "red")],
-            custom={"thresholdsStyle": {"mode": "dashed"}},
         ),
         Panel(
             title="Loss, and CF",
@@ -158,10 +171,12 @@ WORTH = Row(
         Panel(
             title="Samples per second",
             kind="timeseries",
-            about="All samples, and weighted by the gain, which policies maximize.",
+            about="All samples (T_sys); weighted by the statistical efficiency, the useful throughput (T_sys · η); and "
+            "weighted by the gain (GraVAC's T_comp).",
             queries=[
                 Query(expr=of_job("gravac_samples_per_second"), legend="samples/s"),
                 Query(expr=of_job("gravac_useful_samples_per_second"), legend="useful samples/s"),
+                Query(expr=of_job("gravac_compression_throughput_samples_per_second"), legend="T_comp"),
             ],
             width=12,
         ),

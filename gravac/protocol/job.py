@@ -106,6 +106,11 @@ class JobSpec(Record):
         tuple[PlanCost, ...], Field(max_length=64)
     ] = ()  # that the policy may choose, dense among them
 
+    @property
+    def optimizer_kind(self) -> str:
+        """Kind of the optimizer; ``other`` where it is not known."""
+        return "other" if self.optimizer is None else self.optimizer.kind
+
 
 class Event(Record):
     """Something that happened to a job besides its windows. For people and for the list of faults."""

@@ -7,6 +7,7 @@ import math
 
 from gravac.protocol import GainSums, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
+from gravac.signals.efficiency import CERTAIN, Efficiency, measured
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -102,10 +103,62 @@ def samples_per_second(report: WindowReport) -> float | None:
     return ratio(report.samples, report.seconds)
 
 
-def useful_samples_per_second(report: WindowReport) -> float | None:
-    """Return T_comp = T_sys · gain: samples per second, weighted by the gain (GraVAC, §III-C)."""
+def codec(report: WindowReport, compressor: str) -> str:
+    """Return the codec that the last step was sent with, if it was not dense.
+
+    Args:
+        report: the window.
+        compressor: the job's, which a level without a codec was sent with.
+    """
+    sent = [level for level in report.levels if level.cf == report.cf]
+    last = max(sent, key=lambda level: level.epoch, default=None)
+    return compressor if last is None or last.codec is None else last.codec
+
+
+def compression_throughput(report: WindowReport) -> float | None:
+    """Return GraVAC's T_comp = T_sys · gain: samples per second, weighted by the gain (GraVAC, §III-C)."""
     throughput, sent = samples_per_second(report), gain(report)
     return None if throughput is None or sent is None else _finite(throughput * sent)
+
+
+def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency | None:
+    """Return the statistical efficiency η of a window: steps that dense training needs / steps that it needs so.
+
+    The mean over its levels, weighted by their steps, of ``gravac.signals.efficiency.measured``; of dense steps 1.
+
+    Args:
+        report: the window.
+        kind: of the optimizer: sgd, adam, sign, other.
+        compressor: the job's, which a level without a codec was sent with.
+
+    Returns:
+        None where no level shows a gradient.
+    """
+    known: list[tuple[int, Efficiency]] = []
+    for level in report.levels:
+        dense = level.cf == 1.0
+        found = CERTAIN if dense else measured(level.sums, level.codec or compressor, level.cf, kind)
+        if found is not None and level.steps > 0:
+            known.append((level.steps, found))
+    if len(known) == 1:
+        return known[0][1]
+    every = sum(count for count, _ in known)
+    if every == 0:
+        return None
+    return Efficiency(
+        likely=math.fsum(count * each.likely for count, each in known) / every,
+        low=math.fsum(count * each.low for count, each in known) / every,
+        high=math.fsum(count * each.high for count, each in known) / every,
+    )
+
+
+def useful_samples_per_second(report: WindowReport, kind: str, compressor: str) -> float | None:
+    """Return the useful throughput T_sys · η: samples per second that count as much as those of dense training.
+
+    The arguments are those of ``efficiency``.
+    """
+    throughput, found = samples_per_second(report), efficiency(report, kind, compressor)
+    return None if throughput is None or found is None else _finite(throughput * found.likely)
 
 
 def wire_cf(report: WindowReport) -> float | None:

@@ -1,8 +1,8 @@
 """Risk: how much the compression of a window puts learning at risk, in one word and with reasons. Pure.
 
-The measure is information held back from the gradient, not accuracy. The limits of the backlog are geometric means of
-values whose cost was measured (see ``RULE``). The limit of the residual ratio is the value that went with the first of
-them in runs of the demo's language model. The gain is compared with the policy's epsilon.
+The measure is the statistical efficiency η: steps that dense training needs / steps that this training needs. It is
+estimated from gradients, not from accuracy. The limit of the residual ratio and the comparison of the gain with the
+policy's epsilon raise the risk besides.
 """
 
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from typing import Literal
 
 from gravac.protocol import WindowReport
 from gravac.signals import figures
-from gravac.wording import format_number
+from gravac.wording import format_number, format_percent
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and the residual is empty. unknown: the window has no gradient to judge by."""
 
-BACKLOG_RAISED, BACKLOG_HIGH = 0.2, 0.7
-"""Backlog τ from which the risk counts as raised, and as high."""
+EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.97, 0.90
+"""Statistical efficiency η from which the risk counts as low, and below which it counts as high."""
 RESIDUAL_RAISED = 1.5
 """Norm of the residual relative to the gradient from which the risk counts as raised."""
 RULE = (
-    f"Low below τ = {BACKLOG_RAISED:g}, raised from there, high from τ = {BACKLOG_HIGH:g}. Raised also where the "
-    f"residual ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, or a step was not finite. From 138 settings "
-    "(small CNN, MLP and GRU; SGD with momentum; several codecs): the area under the loss curve grew by 4–5 % at "
-    "τ = 0.1, by 6–20 % at 0.4, by 15–100 % at 1.1. Under Adam the order is the same; the cost is unknown."
+    f"Low from a statistical efficiency of η = {EFFICIENCY_LOW:g}, raised below it, high below η = "
+    f"{EFFICIENCY_HIGH:g}. Raised also where the residual ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, "
+    "or a step was not finite. η is estimated from the codec, the CF, the optimizer and the backlog, by simulated "
+    "trainings: at η = 0.9, training needs a ninth more steps than dense training to the same loss."
 )
 
 
@@ -40,28 +40,35 @@ class Risk:
     because: tuple[str, ...]
 
 
-def judge(report: WindowReport, epsilon: float) -> Risk:
+def judge(report: WindowReport, epsilon: float, kind: str, compressor: str) -> Risk:
     """Judge the risk of one window.
 
     Args:
         report: the window.
         epsilon: smallest gain at which the decision in force sends a CF, 0 to 1.
+        kind: of the optimizer: sgd, adam, sign, other.
+        compressor: the job's, which a level without a codec was sent with.
     """
-    backlog, residual, gain = figures.backlog(report), figures.residual_ratio(report), figures.gain(report)
+    efficiency = figures.efficiency(report, kind, compressor)
+    residual, gain = figures.residual_ratio(report), figures.gain(report)
     skipped = report.nonfinite_steps
     left_out = (
         f"{skipped} {'step was' if skipped == 1 else 'steps were'} left out: a gradient was not finite."
     )
-    if backlog is None or residual is None or gain is None:
+    if efficiency is None or residual is None or gain is None:
         return Risk("unknown", (left_out,) if skipped else ("This window shows no gradient to judge by.",))
     high, raised, low = [], [], []
-    waiting = f"The backlog is {_short(backlog)} steps"
-    if backlog >= BACKLOG_HIGH:
-        high.append(f"{waiting}, {BACKLOG_HIGH:g} or more.")
-    elif backlog >= BACKLOG_RAISED:
-        raised.append(f"{waiting}, between {BACKLOG_RAISED:g} and {BACKLOG_HIGH:g}.")
+    likely = efficiency.likely
+    more = f"about {format_percent(1.0 / likely - 1.0)} more steps than dense"
+    learning = f"The statistical efficiency is {likely:.3g}"
+    if efficiency.low < efficiency.high:
+        learning += f" ({efficiency.low:.3g} to {efficiency.high:.3g})"
+    if likely < EFFICIENCY_HIGH:
+        high.append(f"{learning}, below {EFFICIENCY_HIGH:g}: {more}.")
+    elif likely < EFFICIENCY_LOW:
+        raised.append(f"{learning}, between {EFFICIENCY_HIGH:g} and {EFFICIENCY_LOW:g}: {more}.")
     else:
-        low.append(f"{waiting}, below {BACKLOG_RAISED:g}.")
+        low.append(f"{learning}, {EFFICIENCY_LOW:g} or more: {more}.")
     size = f"The residual is {_short(residual)} times the size of one gradient"
     if residual >= RESIDUAL_RAISED:
         raised.append(f"{size}, {RESIDUAL_RAISED:g} or more.")
@@ -73,6 +80,8 @@ def judge(report: WindowReport, epsilon: float) -> Risk:
         raised.append(left_out)
     if not high and not raised and residual == 0.0 and gain >= 1.0:
         return Risk("none", ("Everything is sent; the residual is empty.",))
+    if kind == "other":
+        low.append("The kind of the optimizer is not known, so it counts as one like Adam.")
     level: Level = "high" if high else "raised" if raised else "low"
     return Risk(level, (*high, *raised, *low))
 

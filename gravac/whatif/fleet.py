@@ -1,6 +1,7 @@
 """A simulated fleet: window reports of ranks that do not exist, for real policies and a real controller."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from gravac.protocol import (
@@ -48,17 +49,25 @@ class Fleet:
         self._predictor, self._scenario, self._rows = predictor, scenario, rows
         self._model: GainModel = predictor.gains(scenario.compressor)
         self._random = Random(seed)
-        self._predictions: dict[float, Prediction] = {}
+        self._predictions: dict[tuple[str | None, float], Prediction] = {}
 
-    def predict(self, cf: float) -> Prediction:
-        """Predict a step at ``cf``."""
-        if cf not in self._predictions:
-            self._predictions[cf] = self._predictor.predict(self._scenario, cf)
-        return self._predictions[cf]
+    def predict(self, cf: float, codec: str | None = None) -> Prediction:
+        """Predict a step at ``cf`` with ``codec``; None: the scenario's compressor."""
+        if (codec, cf) not in self._predictions:
+            compressor = self._scenario.compressor if codec is None else codec
+            scenario = replace(self._scenario, compressor=compressor)
+            self._predictions[codec, cf] = self._predictor.predict(scenario, cf)
+        return self._predictions[codec, cf]
 
-    def gain(self, cf: float) -> float:
-        """Return the gain of ``cf``. Raises GainUnknown."""
-        estimate = self.predict(cf).gain
+    def gain(self, cf: float, codec: str | None = None) -> float:
+        """Return the gain of ``cf`` with ``codec``; of a codec besides the compressor, 1 where it is not known.
+
+        Raises:
+            GainUnknown: the trace does not determine it.
+        """
+        estimate = self.predict(cf, codec).gain
+        if estimate.likely is None and codec is not None:
+            return 1.0
         if estimate.likely is None:
             raise GainUnknown(f"the policy asks for CF {cf:g}, whose gain is unknown: {estimate.why}")
         return estimate.likely
@@ -66,14 +75,14 @@ class Fleet:
     def sent(self, decision: Decision) -> float:
         """Return the CF that the ranks' gate lets through."""
         for cf in (decision.cf_candidate, decision.cf_minimum):
-            if cf > 1.0 and self.gain(cf) >= decision.epsilon:
+            if cf > 1.0 and self.gain(cf, decision.codec) >= decision.epsilon:
                 return cf
         return 1.0
 
     def report(self, window: int, decision: Decision) -> WindowReport:
         """Return the report of a window under ``decision``. Its sums give the gain, but no backlog."""
         cf, steps, ranks = self.sent(decision), self.spec.window_steps, self._scenario.ranks
-        predicted = self.predict(cf)
+        predicted = self.predict(cf, decision.codec)
         seconds = steps * predicted.step.seconds
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         samples = round(steps * ranks * self._predictor.recording.samples_per_step)
@@ -100,7 +109,7 @@ class Fleet:
             nonfinite_steps=0,
             failed_steps=0,
             levels=(self._level(decision, predicted, dense, payload),),
-            gains=tuple(SmoothedGain(cf=one, gain=self.gain(one)) for one in measured),
+            gains=tuple(SmoothedGain(cf=one, gain=self.gain(one, decision.codec)) for one in measured),
             phases=phases,
             spread=_spread(everyone) if everyone else None,
             ranks=tuple(everyone[: self._rows]),
@@ -110,14 +119,15 @@ class Fleet:
     def _level(self, decision: Decision, predicted: Prediction, dense: int, payload: int) -> LevelSums:
         steps = self.spec.window_steps
         energy = float(steps * self._scenario.ranks)
-        sent = energy * self.gain(predicted.cf)
+        codec = decision.codec
+        sent = energy * self.gain(predicted.cf, codec)
         sums = GainSums(
             steps=steps,
             gradient_sq=energy,
             compensated_sq=energy,
             sent_sq=sent,
-            minimum_sq=energy * self.gain(decision.cf_minimum),
-            candidate_sq=energy * self.gain(decision.cf_candidate),
+            minimum_sq=energy * self.gain(decision.cf_minimum, codec),
+            candidate_sq=energy * self.gain(decision.cf_candidate, codec),
             residual_sq=energy - sent,
             residual_dot_gradient=0.0,
         )
@@ -131,6 +141,7 @@ class Fleet:
             dense_bytes=dense,
             payload_bytes=payload,
             sums=sums,
+            codec=codec if predicted.cf > 1.0 else None,
         )
 
     def _curve(self, cf: float) -> GainCurve | None:

@@ -1,4 +1,4 @@
-"""Predictions: how long a step would take on another network, with more ranks, by another codec, at another CF."""
+"""Predictions: what a step would take, and be worth, on another network, with more ranks, by another codec or CF."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,21 @@ from math import hypot, log2
 from statistics import median
 
 from gravac.collectives import COLLECTIVES, Network
+from gravac.signals.efficiency import CERTAIN, Efficiency, expected
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.fit import Fit, fit, fit_samples
 from gravac.whatif.gains import GainEstimate, GainModel
 from gravac.whatif.recording import Recording
-from gravac.whatif.samples import network_of
+from gravac.whatif.samples import Sample, network_of
 from gravac.whatif.timemodel import StepTime
 
 MIN_ERROR = 0.02
 """Relative standard error of any predicted step, at least."""
 ELSEWHERE_ERROR = 0.05
 """Relative error of the exposed time on a network that the model was not fitted on: goodput and handling differ."""
+LOSSLESS = frozenset({"bf16", "fp16"})
+"""Codecs that need no error memory to keep their efficiency."""
 DOUBLING_ERROR = 0.05
 """Relative error of the step for each doubling of the ranks: the slowest of more ranks is slower."""
 
@@ -37,26 +40,35 @@ class Prediction:
     """Prediction for one CF in one scenario.
 
     Attributes:
+        codec: of the scenario; it does not matter at CF 1.
         cf: compression factor; 1 is dense.
         step: predicted time of a step, by part.
         low: lower end of the prediction interval of the step, in seconds: two standard errors.
         high: upper end.
         volume: exchange of a step.
         gain: predicted gain.
+        efficiency: predicted statistical efficiency η; None where nothing is known of the codec.
         samples_per_second: T_sys, of all ranks.
     """
 
+    codec: str
     cf: float
     step: StepTime
     low: float
     high: float
     volume: Volume
     gain: GainEstimate
+    efficiency: Efficiency | None
     samples_per_second: float
 
     @property
     def useful_samples_per_second(self) -> float | None:
-        """T_comp = T_sys · gain; None where the gain cannot be predicted."""
+        """Useful throughput T_sys · η; None where η cannot be predicted."""
+        return None if self.efficiency is None else self.samples_per_second * self.efficiency.likely
+
+    @property
+    def compression_throughput(self) -> float | None:
+        """GraVAC's T_comp = T_sys · gain; None where the gain cannot be predicted."""
         return None if self.gain.likely is None else self.samples_per_second * self.gain.likely
 
 
@@ -100,29 +112,38 @@ class Predictor:
         step = self.fit.model.step(cf, exchanged, scenario.network)
         error = self._error(scenario, step)
         return Prediction(
+            codec=scenario.compressor,
             cf=cf,
             step=step,
             low=step.seconds / (1 + 2 * error),
             high=step.seconds * (1 + 2 * error),
             volume=exchanged,
             gain=self.gains(scenario.compressor).at(cf),
+            efficiency=self.efficiency(scenario.compressor, cf),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
 
     def _volume(self, scenario: Scenario, cf: float) -> Volume:
-        own = scenario.compressor == self.recording.spec.compressor
         try:
             sized = volume(scenario.compressor, self.recording.elements, cf, scenario.ranks, scenario.network)
         except UnknownSizes:
-            sent = [each.observation.payload_bytes for each in self.fit.samples if own and each.cf == cf]
+            sent = [
+                each.observation.payload_bytes for each in self._sent(scenario.compressor) if each.cf == cf
+            ]
             if not sent:
                 raise
             return exchange.volume_of_rounds(median(sent), scenario.ranks)
-        return self._as_measured(sized, cf) if own else sized
+        return self._as_measured(sized, scenario.compressor, cf)
 
-    def _as_measured(self, sized: Volume, cf: float) -> Volume:
-        """Scale a volume by measured over expected payload at the nearest CF that was recorded."""
-        alike = [one for one in self.fit.samples if (one.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0]
+    def _sent(self, compressor: str) -> list[Sample]:
+        """Return the samples of this compressor."""
+        own = self.recording.spec.compressor
+        return [each for each in self.fit.samples if (each.observation.codec or own) == compressor]
+
+    def _as_measured(self, sized: Volume, compressor: str, cf: float) -> Volume:
+        """Scale a volume by measured over expected payload at the compressor's nearest CF that was recorded."""
+        sent = self._sent(compressor)
+        alike = [one for one in sent if (one.cf > 1.0) == (cf > 1.0) and one.expected_bytes > 0]
         if not alike:
             return sized
         near = min(alike, key=lambda one: abs(log2(one.cf / cf)))
@@ -137,6 +158,18 @@ class Predictor:
                 _joined(self._recordings), same, exchange.keeps_largest(compressor)
             )
         return self._gains[compressor]
+
+    def efficiency(self, compressor: str, cf: float) -> Efficiency | None:
+        """Return η of a plan: as simulated, or for a codec that was not, as the recording showed it (median window)."""
+        spec = self.recording.spec
+        if cf == 1.0:
+            return CERTAIN
+        if spec.memory.partition(":")[0] != "none" or compressor in LOSSLESS:
+            simulated = expected(compressor, cf, spec.optimizer_kind)
+            if simulated is not None:
+                return simulated
+        shown = sorted(self.recording.efficiencies.get((compressor, cf), ()), key=lambda each: each.likely)
+        return shown[len(shown) // 2] if shown else None
 
     def unknowns(self, scenario: Scenario, cfs: Sequence[float]) -> list[str]:
         """List what the trace does not show about a scenario, and what was assumed, in a sentence each."""
@@ -156,6 +189,14 @@ class Predictor:
             found.append(
                 f"the gain at CF {', '.join(blind)}: not sent, and no gain curve of the trace covers it"
             )
+        dark = [f"{cf:g}" for cf in cfs if self.efficiency(scenario.compressor, cf) is None]
+        if dark:
+            found.append(
+                f"the statistical efficiency of {scenario.compressor} at CF {', '.join(dark)}: neither simulated nor "
+                "recorded, so the useful throughput is unknown"
+            )
+        elif self.recording.spec.optimizer is None:
+            found.append("the optimizer: statistical efficiencies are those of one like Adam")
         far = [f"{cf:g}" for cf in cfs if cf > 1 and cf not in model.sent and model.at(cf).likely is not None]
         if far:
             found.append(
@@ -185,13 +226,12 @@ class Predictor:
         return hypot(self.error, elsewhere, more)
 
 
-def best(predictions: Sequence[Prediction], epsilon: float = 0.0) -> Prediction | None:
-    """Return the prediction with the highest T_comp among gains of at least ``epsilon``; None if no gain is known."""
+def best(predictions: Sequence[Prediction]) -> Prediction | None:
+    """Return the prediction with the highest useful throughput; None if no efficiency is known."""
     usable = [
         (each.useful_samples_per_second, each)
         for each in predictions
         if each.useful_samples_per_second is not None
-        and (each.cf == 1.0 or (each.gain.likely or 0.0) >= epsilon)
     ]
     return max(usable, key=lambda pair: pair[0])[1] if usable else None
 

@@ -9,8 +9,10 @@ from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
+from gravac.signals.efficiency import Efficiency, measured
 from gravac.traces import Line
 
+K = TypeVar("K")
 T = TypeVar("T")
 MIN_SETTLED_STEPS = 3
 """Settled steps that a level needs for its medians to count."""
@@ -42,6 +44,7 @@ class Observation:
         payload_bytes: handed to collectives.
         compress_seconds: of which the step waited for encoding; None where the window had other levels too.
         decompress_seconds: the same for decoding.
+        codec: that was sent with; None: the job's compressor.
     """
 
     window: int
@@ -52,6 +55,7 @@ class Observation:
     payload_bytes: float
     compress_seconds: float | None
     decompress_seconds: float | None
+    codec: str | None = None
 
 
 @dataclass
@@ -61,12 +65,13 @@ class Recording:
     Attributes:
         spec: the job.
         by_cf: observations by CF. Of these, gains and curves the last windows are held.
-        gains: gain at each CF while that CF was sent, one value a window.
-        curves: gain curves by the CF that was sent in the window.
+        gains: gain at each CF of the job's compressor while that CF was sent, one value a window.
+        curves: gain curves by the CF of the job's compressor that was sent in the window.
+        efficiencies: statistical efficiency by codec and CF, while they were sent, one estimate a window.
         windows: windows of the trace.
         steps: steps of these windows.
         samples: samples of these windows, all ranks.
-        useful_samples: the same, weighted by gain.
+        useful_samples: the same, weighted by the statistical efficiency.
         seconds: duration of these windows.
         notes: what was left out.
         measured_network: latency in seconds and bandwidth in bytes/s that the agent chose its collectives by, if the
@@ -77,6 +82,7 @@ class Recording:
     by_cf: dict[float, deque[Observation]] = field(default_factory=dict)
     gains: dict[float, deque[float]] = field(default_factory=dict)
     curves: dict[float, deque[GainCurve]] = field(default_factory=dict)
+    efficiencies: dict[tuple[str, float], deque[Efficiency]] = field(default_factory=dict)
     windows: int = 0
     steps: int = 0
     samples: int = 0
@@ -136,8 +142,14 @@ class Recording:
         self.windows += 1
         self.samples += report.samples
         self.seconds += report.seconds
-        gain = figures.gain(report)
-        self.useful_samples += report.samples * (1.0 if gain is None else min(1.0, gain))
+        kind, compressor = self.spec.optimizer_kind, self.spec.compressor
+        learned = figures.efficiency(report, kind, compressor)
+        self.useful_samples += report.samples * (1.0 if learned is None else learned.likely)
+        for level in report.levels:
+            codec = level.codec or compressor
+            shown = None if level.cf == 1.0 else measured(level.sums, codec, level.cf, kind)
+            if shown is not None:
+                _append(self.efficiencies, (codec, level.cf), shown)
         steps = figures.steps(report)
         self.steps += max(0, steps)
         if report.failed_steps or report.nonfinite_steps or steps < 1:
@@ -172,11 +184,12 @@ class Recording:
             payload_bytes=level.payload_bytes / level.steps / self.ranks,
             compress_seconds=report.phases.compress / steps if pure else None,
             decompress_seconds=report.phases.decompress / steps if pure else None,
+            codec=level.codec,
         )
 
     def _add_gain(self, report: WindowReport, steps: int) -> None:
         level = max(report.levels, key=lambda one: one.steps, default=None)
-        if level is None or level.steps < PURE * steps:
+        if level is None or level.steps < PURE * steps or level.codec is not None:
             return
         strongest = max((row.cf for row in report.gains), default=level.cf)
         sent_sq = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
@@ -202,6 +215,6 @@ def _restarted(found: Recording | None, spec: JobSpec) -> Recording:
     return Recording(spec, notes=[*found.notes, left_out])
 
 
-def _append(held: dict[float, deque[T]], cf: float, value: T) -> None:
-    if cf in held or len(held) < MAX_CFS:
-        held.setdefault(cf, deque(maxlen=MAX_WINDOWS_PER_CF)).append(value)
+def _append(held: dict[K, deque[T]], key: K, value: T) -> None:
+    if key in held or len(held) < MAX_CFS:
+        held.setdefault(key, deque(maxlen=MAX_WINDOWS_PER_CF)).append(value)

@@ -60,9 +60,8 @@ def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
     for observation in recording.observations:
         sent = expected = observation.payload_bytes
         try:
-            sized = volume(
-                spec.compressor, recording.elements, observation.cf, ranks, network or ASSUMED_NETWORK
-            )
+            codec = observation.codec or spec.compressor
+            sized = volume(codec, recording.elements, observation.cf, ranks, network or ASSUMED_NETWORK)
             expected = sized.payload_bytes
             scale = sent / expected if expected else 1.0
             sized = replace(sized, link_bytes=sized.link_bytes * scale, payload_bytes=sent)
@@ -75,10 +74,10 @@ def samples_of(recording: Recording, network: Network | None) -> list[Sample]:
 
 
 def medians(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Yield one sample for each CF and network: the medians of its samples."""
-    groups: dict[tuple[float, Network | None], list[Sample]] = {}
+    """Yield one sample for each plan and network: the medians of its samples."""
+    groups: dict[tuple[float, str | None, Network | None], list[Sample]] = {}
     for each in samples:
-        groups.setdefault((each.cf, each.network), []).append(each)
+        groups.setdefault((each.cf, each.observation.codec, each.network), []).append(each)
     for group in groups.values():
         first, observations = group[0], [each.observation for each in group]
         observation = replace(
@@ -101,9 +100,10 @@ def medians(samples: Sequence[Sample]) -> Iterator[Sample]:
 
 def noise_of(samples: Sequence[Sample]) -> float:
     """Return the relative standard error of a group's median: the median over groups of at least three windows."""
-    groups: dict[tuple[float, Network | None], list[float]] = {}
+    groups: dict[tuple[float, str | None, Network | None], list[float]] = {}
     for each in samples:
-        groups.setdefault((each.cf, each.network), []).append(each.observation.seconds)
+        key = (each.cf, each.observation.codec, each.network)
+        groups.setdefault(key, []).append(each.observation.seconds)
     found = []
     for seconds in groups.values():
         middle = median(seconds)

@@ -1,11 +1,12 @@
-"""Simulated runs: which CFs a policy would choose in a scenario, with the real policy on predicted window reports."""
+"""Simulated runs: which plans a policy would choose in a scenario, with the real policy on predicted window reports."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gravac.fold import JobFold
 from gravac.policies.base import Policy
-from gravac.protocol import Decision
+from gravac.protocol import Decision, PlanCost
+from gravac.whatif.exchange import UnknownSizes
 from gravac.whatif.fleet import Fleet
 from gravac.whatif.predict import Predictor, Scenario
 
@@ -22,17 +23,19 @@ class Stretch:
         first_window: number of the first one.
         windows: how many.
         decision: in force.
+        codec: that the ranks send with.
         cf: that the gate lets through.
         step_seconds: duration of a step.
-        gain: of ``cf``.
+        efficiency: statistical efficiency of both; None: unknown.
     """
 
     first_window: int
     windows: int
     decision: Decision
+    codec: str
     cf: float
     step_seconds: float
-    gain: float
+    efficiency: float | None
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,13 @@ class SimulatedRun:
     Attributes:
         stretches: in order.
         seconds_to_samples: until the samples asked for were processed.
-        seconds_to_useful_samples: until the useful samples (samples · gain) asked for were.
-        payload_bytes: of one rank until then.
+        seconds_to_useful_samples: until the useful samples (samples · η) asked for were; None: an η is unknown.
+        payload_bytes: of one rank until then, or until ``seconds_to_samples``.
     """
 
     stretches: tuple[Stretch, ...]
     seconds_to_samples: float
-    seconds_to_useful_samples: float
+    seconds_to_useful_samples: float | None
     payload_bytes: float
 
     @property
@@ -60,7 +63,7 @@ class SimulatedRun:
 def simulate(
     predictor: Predictor, scenario: Scenario, policy: Policy, useful_samples: float, samples: float
 ) -> SimulatedRun:
-    """Simulate a run until it has processed ``samples`` and delivered ``useful_samples`` (samples · gain).
+    """Simulate a run until it has processed ``samples`` and delivered ``useful_samples`` (samples · η).
 
     Raises:
         ValueError: ``GainUnknown``, the policy asks for a CF whose gain the trace does not determine.
@@ -74,6 +77,7 @@ def simulate(
             "first_window": 0,
             "world_size": scenario.ranks,
             "compressor": scenario.compressor,
+            "plans": _costs(predictor, scenario, policy),
         }
     )
     fleet = Fleet(predictor, scenario, spec)
@@ -82,13 +86,16 @@ def simulate(
     clock = _Clock(samples, useful_samples)
     for window, decision in _decisions(fleet, JobFold(spec, policy)):
         cf = fleet.sent(decision)
-        predicted, gain = fleet.predict(cf), fleet.gain(cf)
-        _append(stretches, window, decision, cf, predicted.step.seconds, gain)
+        predicted = fleet.predict(cf, decision.codec if cf > 1.0 else None)
+        efficiency = None if predicted.efficiency is None else predicted.efficiency.likely
+        _append(
+            stretches, Stretch(window, 1, decision, predicted.codec, cf, predicted.step.seconds, efficiency)
+        )
         rest = _steady(stretches[-1]) or window + 1 >= MAX_WINDOWS
         clock.run(
             spec.window_steps * predicted.step.seconds,
             per_window,
-            gain,
+            efficiency,
             spec.window_steps * predicted.volume.payload_bytes,
             rest,
         )
@@ -106,16 +113,32 @@ def _decisions(fleet: Fleet, fold: JobFold) -> Iterator[tuple[int, Decision]]:
         window += 1
 
 
-def _append(
-    stretches: list[Stretch], window: int, decision: Decision, cf: float, seconds: float, gain: float
-) -> None:
-    last = stretches[-1] if stretches else None
-    if last is not None and (last.cf, last.decision.epoch) == (cf, decision.epoch):
-        stretches[-1] = Stretch(
-            last.first_window, last.windows + 1, last.decision, cf, last.step_seconds, gain
+def _costs(predictor: Predictor, scenario: Scenario, policy: Policy) -> tuple[PlanCost, ...]:
+    """Return what the plans of the policy cost in the scenario; those whose size is unknown are left out."""
+    found = []
+    for plan in policy.plans(scenario.compressor):
+        compressor = scenario.compressor if plan.codec is None else plan.codec
+        try:
+            sized = predictor.predict(replace(scenario, compressor=compressor), plan.cf).volume
+        except UnknownSizes:
+            continue
+        cost = PlanCost(
+            codec=plan.codec,
+            cf=plan.cf,
+            payload_bytes=round(sized.payload_bytes),
+            link_bytes=sized.link_bytes,
+            messages=sized.messages,
         )
+        found.append(cost)
+    return tuple(found)
+
+
+def _append(stretches: list[Stretch], new: Stretch) -> None:
+    last = stretches[-1] if stretches else None
+    if last is not None and (last.cf, last.decision.epoch) == (new.cf, new.decision.epoch):
+        stretches[-1] = replace(last, windows=last.windows + 1)
     else:
-        stretches.append(Stretch(window, 1, decision, cf, seconds, gain))
+        stretches.append(new)
 
 
 def _steady(stretch: Stretch) -> bool:
@@ -132,23 +155,30 @@ class _Clock:
     reached: float = 0.0
     reached_useful: float = 0.0
     to_samples: float = 0.0
-    to_useful: float = 0.0
+    to_useful: float | None = 0.0
     payload_bytes: float = 0.0
 
     @property
     def over(self) -> bool:
-        return self.reached >= self.samples and self.reached_useful >= self.useful
+        useful = self.to_useful is None or self.reached_useful >= self.useful
+        return self.reached >= self.samples and useful
 
-    def run(self, seconds: float, samples: float, gain: float, payload: float, rest: bool) -> None:
+    def run(
+        self, seconds: float, samples: float, efficiency: float | None, payload: float, rest: bool
+    ) -> None:
         """Add a window, or with ``rest`` as many like it as needed; the last one in part."""
         until_samples = max(0.0, self.samples - self.reached) / samples
-        until_useful = max(0.0, self.useful - self.reached_useful) / (samples * gain)
+        until_useful = until_samples
+        if efficiency is None:
+            self.to_useful = None
+        elif self.to_useful is not None:
+            until_useful = max(0.0, self.useful - self.reached_useful) / (samples * efficiency)
         windows = max(until_samples, until_useful) if rest else 1.0
         if self.reached < self.samples:
             self.to_samples = self.seconds + min(windows, until_samples) * seconds
-        if self.reached_useful < self.useful:
+        if self.to_useful is not None and self.reached_useful < self.useful:
             self.to_useful = self.seconds + min(windows, until_useful) * seconds
-            self.payload_bytes += min(windows, until_useful) * payload
+        self.payload_bytes += min(windows, until_useful) * payload
         self.seconds += windows * seconds
         self.reached += windows * samples + (1e-6 if rest else 0.0)
-        self.reached_useful += windows * samples * gain + (1e-6 if rest else 0.0)
+        self.reached_useful += windows * samples * (efficiency or 0.0) + (1e-6 if rest else 0.0)

@@ -96,9 +96,8 @@ class FromTrace:
             follower.push(line)
             self._live.apply(line.number, line.time, line.record)
             if isinstance(line.record, WindowReport):
-                self._windows.append(
-                    WindowView.of(line.time, line.record, self._live.spec_and_decision()[0].world_size)
-                )
+                spec, _ = self._live.spec_and_decision()
+                self._windows.append(WindowView.of(line.time, line.record, spec))
             elif isinstance(line.record, Decision) and not repeats:
                 view = DecisionView.of(line.time, line.record, before)
                 self._decisions.append(view)

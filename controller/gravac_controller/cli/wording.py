@@ -36,6 +36,13 @@ def number(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def spread(likely: float | None, low: float | None, high: float | None) -> str:
+    """An estimate with its range, 0.88 (0.83–0.93); the estimate alone where there is no range; – when unknown."""
+    if likely is None or low is None or high is None or low == high:
+        return number(likely)
+    return f"{number(likely)} ({number(low)}–{number(high)})"
+
+
 def factor(cf: float) -> str:
     """``dense`` or the compression factor."""
     return "dense" if cf == 1.0 else f"{cf:g}"

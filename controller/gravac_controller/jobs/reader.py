@@ -43,15 +43,15 @@ class JournalEnd:
 class Position:
     """Where a line begins.
 
-    ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``world_size``: as registered
-    before it.
+    ``line`` counts from 1 through all parts. ``window``: of this line, or the next one. ``spec``: as registered before
+    it, without the policy's state.
     """
 
     window: int
     part: int
     offset: int
     line: int
-    world_size: int
+    spec: JobSpec
 
 
 class JournalReader:
@@ -73,18 +73,18 @@ class JournalReader:
         Raises OSError, TraceError.
         """
         start = self._position(after, end)
-        world_size = start.world_size
+        spec = start.spec
         for line, raw in self._lines(start, end):
             head = WindowHead.of_line(raw)
             if head is None:
                 if _JOB.match(raw):
-                    world_size = self._job(raw, line).world_size
+                    spec = self._job(raw, line)
             elif head.window > after and not wanted.matches(head):
                 yield head.window, None
             elif head.window > after:
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, WindowReport)
-                yield head.window, WindowView.of(found.time, found.record, world_size)
+                yield head.window, WindowView.of(found.time, found.record, spec)
 
     def decisions(
         self, after: int | None, end: JournalEnd, wanted: DecisionFilter = EVERY_DECISION
@@ -157,29 +157,29 @@ class JournalReader:
                     raw = file.readline(MAX_LINE_BYTES)
                 spec = self._job(raw.removesuffix(b"\n"), line)
             first = -1 if head is None else spec.first_window
-            self._heads[part] = Position(first, part, 0, line, spec.world_size)
+            self._heads[part] = Position(first, part, 0, line, spec)
         return self._heads[part]
 
     def _extend_index(self, end: JournalEnd) -> None:
         if self._indexed is None or self._indexed.part != end.part:
             self._index, self._indexed, self._since = [], self._head(end.part), 0
-        offset, line, world_size = self._indexed.offset, self._indexed.line, self._indexed.world_size
+        offset, line, spec = self._indexed.offset, self._indexed.line, self._indexed.spec
         for number, raw in self._lines(self._indexed, end):
             head = WindowHead.of_line(raw)
             if head is not None:
                 self._since += 1
                 if self._since >= INDEX_EVERY:
                     self._since = 0
-                    self._index.append(Position(head.window, end.part, offset, number, world_size))
+                    self._index.append(Position(head.window, end.part, offset, number, spec))
             elif _JOB.match(raw):
-                world_size = self._job(raw, number).world_size
+                spec = self._job(raw, number)
             offset, line = offset + len(raw) + 1, number + 1
-        self._indexed = Position(-1, end.part, offset, line, world_size)
+        self._indexed = Position(-1, end.part, offset, line, spec)
 
     def _job(self, raw: bytes, line: int) -> JobSpec:
         found = decode(raw, line, "", str(self._path))
         assert isinstance(found.record, JobSpec)
-        return found.record
+        return found.record.model_copy(update={"policy_state": None})
 
     # -- reading ----------------------------------------------------------------------------------------------
 

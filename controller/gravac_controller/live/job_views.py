@@ -34,6 +34,7 @@ def summary(job: LiveJob) -> JobSummary:
         epoch=decision.epoch,
         phase=decision.phase if report is None else report.phase,
         cf=decision.cf_candidate if report is None else report.cf,
+        codec=decision.codec or spec.compressor if job.latest is None else job.latest.codec,
         windows=job.totals.windows,
         steps=job.totals.steps,
         started_time=job.started_time,
@@ -67,7 +68,8 @@ def job_view(job: LiveJob) -> JobView:
 def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
     if job.latest is None:
         return None
-    found = risk.judge(job.latest.report, epsilon)
+    spec, _ = job.spec_and_decision()
+    found = risk.judge(job.latest.report, epsilon, spec.optimizer_kind, spec.compressor)
     return RiskView(level=found.level, because=found.because, rule=risk.RULE)
 
 

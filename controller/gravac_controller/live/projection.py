@@ -188,7 +188,7 @@ class LiveJob:
         spec, _ = self.spec_and_decision()
         expected = spec.first_window if self.latest is None else self.latest.report.window + 1
         self.missing_windows += max(0, report.window - expected)
-        self.latest = WindowView.of(time, report, spec.world_size)
+        self.latest = WindowView.of(time, report, spec)
         if figures.mostly_dense(report):
             self._measure_diversity(self.latest)
         self.last_report_time = time
@@ -317,7 +317,7 @@ class LiveJob:
 def _order_event(order: Override) -> Event:
     """Return an operator's order as an event for people."""
     action = {
-        "pin": f"pinned CF {order.cf or 1:g}",
+        "pin": f"pinned CF {order.cf or 1:g}{'' if order.codec is None else f' of {order.codec}'}",
         "dense": "ordered dense",
         "pause": "paused exploring",
         "resume": "gave the decision back to the policy",

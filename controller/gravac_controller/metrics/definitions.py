@@ -135,12 +135,13 @@ def per_rank(name: str, text: str, value: Callable[[RankView], float | None]) ->
 
 
 def per_candidate(name: str, text: str, value: Callable[[Candidate], float | None]) -> JobMetric:
-    """A gauge for each CF on a job's ladder."""
+    """A gauge for each plan that a job may choose. Dense has the job's compressor as its codec."""
 
     def samples(job: JobValues) -> Iterator[Sample]:
-        for candidate in {f"{one.cf:g}": one for one in job.decision.candidates}.values():
+        rows = {(one.codec or job.spec.compressor, f"{one.cf:g}"): one for one in job.decision.candidates}
+        for plan, candidate in rows.items():
             number = value(candidate)
             if number is not None:
-                yield (f"{candidate.cf:g}",), number
+                yield plan, number
 
-    return JobMetric("gauge", name, text, samples, ("cf",))
+    return JobMetric("gauge", name, text, samples, ("codec", "cf"))

@@ -51,9 +51,16 @@ def _agents(job: JobValues) -> Iterator[Sample]:
 
 def _risk(job: JobValues) -> Iterator[Sample]:
     if job.latest is not None:
-        found = risk.judge(job.latest.report, job.decision.epsilon).level
+        report, spec = job.latest.report, job.spec
+        found = risk.judge(report, job.decision.epsilon, spec.optimizer_kind, spec.compressor).level
         for level in get_args(risk.Level):
             yield (level,), float(level == found)
+
+
+def _plan_info(job: JobValues) -> Iterator[Sample]:
+    decision, latest = job.decision, job.latest
+    codec = decision.codec or job.spec.compressor if latest is None else latest.codec
+    yield (codec,), 1
 
 
 def _decision_info(job: JobValues) -> Iterator[Sample]:
@@ -127,6 +134,13 @@ TABLE: tuple[JobMetric, ...] = (
         "Dense elements per element sent, in the last window; as decided before the first.",
         lambda job: job.latest.report.cf if job.latest is not None else job.decision.cf_candidate,
     ),
+    JobMetric(
+        "gauge",
+        "gravac_codec_info",
+        "Codec of the last step, which counts unless its compression factor is 1; always 1.",
+        _plan_info,
+        ("codec",),
+    ),
     window_gauge(
         "gravac_wire_compression_factor",
         "Dense bytes per byte handed to collectives, last window.",
@@ -180,11 +194,32 @@ TABLE: tuple[JobMetric, ...] = (
     gauge(
         "gravac_gain_threshold_ratio", "Smallest gain that a CF must reach.", lambda job: job.decision.epsilon
     ),
-    per_candidate("gravac_candidate_gain_ratio", "Gain of a CF at its last measurement.", lambda c: c.gain),
+    per_candidate("gravac_candidate_gain_ratio", "Gain of a plan at its last measurement.", lambda c: c.gain),
     per_candidate(
         "gravac_candidate_useful_samples_per_second",
-        "Samples per second times gain of a CF at its last measurement.",
+        "What the policy maximizes, for a plan at its last measurement: samples per second times gain for policy "
+        "gravac, times statistical efficiency for policy auto.",
         lambda c: c.useful_samples_per_second,
+    ),
+    per_candidate(
+        "gravac_candidate_statistical_efficiency_ratio",
+        "Statistical efficiency that the policy predicts for a plan.",
+        lambda c: c.efficiency,
+    ),
+    window_gauge(
+        "gravac_statistical_efficiency_ratio",
+        "Steps that dense training needs divided by the steps that this training needs, estimated, last window.",
+        lambda w: w.efficiency,
+    ),
+    window_gauge(
+        "gravac_statistical_efficiency_low_ratio",
+        "The lowest credible statistical efficiency, last window.",
+        lambda w: w.efficiency_low,
+    ),
+    window_gauge(
+        "gravac_statistical_efficiency_high_ratio",
+        "The highest credible statistical efficiency, last window.",
+        lambda w: w.efficiency_high,
     ),
     window_gauge("gravac_backlog", "Steps of progress that wait in the error memories.", lambda w: w.backlog),
     window_gauge(
@@ -239,8 +274,13 @@ TABLE: tuple[JobMetric, ...] = (
     window_gauge("gravac_samples_per_second", "Last window, all ranks.", lambda w: w.samples_per_second),
     window_gauge(
         "gravac_useful_samples_per_second",
-        "Samples per second times gain, last window.",
+        "Useful throughput, last window: samples per second times statistical efficiency.",
         lambda w: w.useful_samples_per_second,
+    ),
+    window_gauge(
+        "gravac_compression_throughput_samples_per_second",
+        "GraVAC's T_comp, last window: samples per second times gain.",
+        lambda w: w.compression_throughput,
     ),
     gauge(
         "gravac_baseline_step_seconds",

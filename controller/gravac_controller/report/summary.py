@@ -29,7 +29,12 @@ class Figures:
     steps: int
     seconds: float
     step_seconds_median: float | None
+    efficiency: float | None
+    """η of the whole job: mean over windows, weighted by their steps."""
     useful_samples_per_second: float | None
+    """T_sys · η of the windows that show η."""
+    compression_throughput: float | None
+    """GraVAC's T_comp = T_sys · gain of the windows that show a gain."""
     payload_bytes: int
     dense_bytes: int
     wire_cf: float | None
@@ -121,15 +126,23 @@ class _Sums:
 
     def __init__(self) -> None:
         self._steps = array("d")
+        self._efficient, self._efficient_steps = array("d"), array("d")
         self._useful, self._useful_seconds = array("d"), array("d")
+        self._gained, self._gained_seconds = array("d"), array("d")
         self._loss: float | None = None
 
     def add(self, view: WindowView) -> None:
         if view.step_seconds is not None:
             self._steps.append(view.step_seconds)
-        if view.gain is not None:
-            self._useful.append(view.report.samples * view.gain)
+        steps = figures.steps(view.report)
+        if view.efficiency is not None:
+            self._efficient.append(steps * view.efficiency)
+            self._efficient_steps.append(steps)
+            self._useful.append(view.report.samples * view.efficiency)
             self._useful_seconds.append(view.report.seconds)
+        if view.gain is not None:
+            self._gained.append(view.report.samples * view.gain)
+            self._gained_seconds.append(view.report.seconds)
         if view.report.loss is not None:
             self._loss = view.report.loss
 
@@ -140,7 +153,9 @@ class _Sums:
             steps=totals.steps,
             seconds=totals.seconds,
             step_seconds_median=statistics.median(self._steps) if self._steps else None,
+            efficiency=figures.ratio(math.fsum(self._efficient), math.fsum(self._efficient_steps)),
             useful_samples_per_second=figures.ratio(math.fsum(self._useful), math.fsum(self._useful_seconds)),
+            compression_throughput=figures.ratio(math.fsum(self._gained), math.fsum(self._gained_seconds)),
             payload_bytes=totals.payload_bytes,
             dense_bytes=totals.dense_bytes,
             wire_cf=figures.ratio(totals.dense_bytes, totals.payload_bytes),

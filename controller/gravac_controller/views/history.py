@@ -106,12 +106,15 @@ def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
                     _short(one.useful_samples_per_second, DIGITS, exact),
                     one.window,
                     one.verdict,
+                    one.codec,
+                    _short(one.efficiency, DIGITS, exact),
                 ),
                 len(places),
             )
             for one in it.candidates
         ]
-        made = [view.time if exact else round(view.time, 3), view.changed, view.cf_before]
-        what = [it.window, it.epoch, it.phase, it.cf_minimum, it.cf_candidate, it.epsilon, it.rule, it.reason]
+        made = [view.time if exact else round(view.time, 3), view.changed, view.cf_before, view.codec_before]
+        what = [it.window, it.epoch, it.phase, it.codec, it.cf_minimum, it.cf_candidate, it.epsilon]
+        what += [it.rule, it.reason]
         rows.append([*made, *what, indices])
     return {"candidates": [list(one) for one in places], "decisions": rows}

@@ -53,6 +53,7 @@ class JobSummary(Record):
     cf: CompressionFactor = Field(
         description="CF the ranks last sent; the decision's before the first window."
     )
+    codec: Choice = Field(description="Codec of that plan, which counts unless its CF is 1: dense.")
     windows: int
     steps: int
     started_time: float = Field(description="When the job was first registered, Unix seconds.")
@@ -84,6 +85,9 @@ class WindowView(Record):
 
     time: float
     report: WindowReport
+    codec: Choice = Field(
+        description="Codec of the last step, which counts unless its CF (report.cf) is 1: dense."
+    )
     gain: float | None = Field(description="sent^2 / compensated^2 over the window.")
     gain_minimum: float | None = Field(description="The same at the decision's minimum CF.")
     gain_candidate: float | None = Field(description="The same at the decision's candidate CF.")
@@ -91,7 +95,13 @@ class WindowView(Record):
     residual_ratio: float | None = Field(description="sqrt(residual^2 / gradient^2).")
     step_seconds: float | None = Field(description="Mean step on rank 0.")
     samples_per_second: float | None = Field(description="T_sys, all ranks.")
-    useful_samples_per_second: float | None = Field(description="T_comp = T_sys x gain.")
+    efficiency: float | None = Field(
+        description="eta, estimated: steps that dense training needs / steps that it needs so. Mean over the window."
+    )
+    efficiency_low: float | None = Field(description="The lowest value of it that is credible.")
+    efficiency_high: float | None = Field(description="The highest value of it that is credible.")
+    useful_samples_per_second: float | None = Field(description="Useful throughput = T_sys x eta.")
+    compression_throughput: float | None = Field(description="GraVAC's T_comp = T_sys x gain.")
     wire_cf: float | None = Field(description="dense bytes / payload bytes.")
     global_batch_samples: float | None = Field(description="Samples a step, all ranks.")
     gradient_diversity: float | None = Field(
@@ -104,16 +114,19 @@ class WindowView(Record):
     )
 
     @classmethod
-    def of(cls, time: float, report: WindowReport, world_size: int) -> "WindowView":
+    def of(cls, time: float, report: WindowReport, spec: JobSpec) -> "WindowView":
         """Return the view of a report, without its single steps, which stay in the trace.
 
-        ``world_size``: ranks of the incarnation that sent it.
+        ``spec``: the job as the incarnation that sent it registered it.
         """
         if report.steps is not None:
             report = report.model_copy(update={"steps": None})
+        kind, compressor, world_size = spec.optimizer_kind, spec.compressor, spec.world_size
+        efficiency = figures.efficiency(report, kind, compressor)
         return cls(
             time=time,
             report=report,
+            codec=figures.codec(report, compressor),
             gain=figures.gain(report),
             gain_minimum=figures.gain_minimum(report),
             gain_candidate=figures.gain_candidate(report),
@@ -121,7 +134,11 @@ class WindowView(Record):
             residual_ratio=figures.residual_ratio(report),
             step_seconds=figures.step_seconds(report),
             samples_per_second=figures.samples_per_second(report),
-            useful_samples_per_second=figures.useful_samples_per_second(report),
+            efficiency=None if efficiency is None else efficiency.likely,
+            efficiency_low=None if efficiency is None else efficiency.low,
+            efficiency_high=None if efficiency is None else efficiency.high,
+            useful_samples_per_second=figures.useful_samples_per_second(report, kind, compressor),
+            compression_throughput=figures.compression_throughput(report),
             wire_cf=figures.wire_cf(report),
             global_batch_samples=figures.global_batch_samples(report),
             gradient_diversity=figures.gradient_diversity(report, world_size),
@@ -145,6 +162,10 @@ class DecisionView(Record):
     cf_before: CompressionFactor | None = Field(
         description="Candidate CF of the decision before; null for the first."
     )
+    codec_before: Choice | None = Field(
+        default=None,
+        description="Codec of the decision before; null: the job's compressor, or it is the first.",
+    )
 
     @classmethod
     def of(cls, time: float, decision: Decision, before: Decision | None) -> "DecisionView":
@@ -154,6 +175,7 @@ class DecisionView(Record):
             decision=decision,
             changed=before is None or before.epoch != decision.epoch,
             cf_before=None if before is None else before.cf_candidate,
+            codec_before=None if before is None else before.codec,
         )
 
 
@@ -221,13 +243,13 @@ class OverrideView(Record):
 
 
 class CandidatesView(Record):
-    """What the policy knows about each CF of its ladder, at the decision in force."""
+    """What the policy knows about each plan it may choose, at the decision in force."""
 
     job: Name
     window: int = Field(description="Window that the decision followed; -1 for the first.")
     epoch: Count
     epsilon: Ratio = Field(description="Smallest gain that a CF must reach.")
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...] = Field(description="codec null: the job's compressor.")
 
 
 class RankView(Record):

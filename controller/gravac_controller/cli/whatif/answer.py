@@ -1,11 +1,12 @@
 """Predictions from a trace as plain data, for ``--json``, the tables and the plot."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gravac import policies
 from gravac.collectives import Network
+from gravac.policies.auto.space import SIZES, read
 from gravac.policies.base import Policy
 from gravac.traces import Line, TraceError
 from gravac.whatif import (
@@ -39,6 +40,7 @@ class Question:
     latency_seconds: float | None = None
     ranks: list[int] | None = None
     compressor: str | None = None
+    codecs: tuple[str, ...] = ()
     policy: str | None = None
     cfs: list[float] | None = None
     recorded_on: tuple[float, float | None] | None = None
@@ -59,7 +61,7 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             else policies.parse(question.policy)
         )
         scenarios = [
-            _scenario(predictor, one, policy, _factors(predictor, question))
+            _scenario(predictor, one, policy, _plans(predictor, one, policy, question))
             for one in _asked(predictor, question)
         ]
     except TraceError:
@@ -75,11 +77,13 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             "ranks": recorded.ranks,
             "elements": recording.elements,
             "compressor": recorded.compressor,
+            "optimizer_kind": recording.spec.optimizer_kind,
             "policy": recording.spec.policy.name,
             "seconds": recording.seconds,
             "samples": recording.samples,
             "useful_samples": recording.useful_samples,
-            "cfs": sorted({each.cf for each in recording.observations}),
+            "cfs": sorted({each.cf for each in recording.observations if each.codec is None}),
+            "codecs": sorted({each.codec for each in recording.observations if each.codec is not None}),
             **_network(recorded.network),
         },
         "model": {
@@ -111,6 +115,31 @@ def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
     ]
 
 
+Plans = list[tuple[str, list[float]]]
+"""Codecs, each with the CFs to compare; dense is CF 1 of the first."""
+
+
+def _plans(predictor: Predictor, scenario: Scenario, policy: Policy, question: Question) -> Plans:
+    """The plans to compare: of the compressor, of the codecs asked for, and of a policy that chooses among plans."""
+    own = scenario.compressor
+    found = {own: {1.0}}
+    space = () if question.codecs or question.cfs is not None else policy.plans(own)
+    for plan in space:
+        if plan.codec is None or codec_of(plan.codec) is not None:
+            found.setdefault(plan.codec or own, set()).add(plan.cf)
+    cfs = _factors(predictor, question)
+    if not space:
+        found[own].update(cfs)
+    for text in question.codecs:
+        codec = text.replace(";", ",")
+        if "@" in text or codec in SIZES:
+            plan = read(text)
+            found.setdefault(str(plan.codec), set()).add(plan.cf)
+        else:
+            found.setdefault(codec, set()).update(cf for cf in cfs if cf > 1.0)
+    return [(codec, sorted(each)) for codec, each in found.items()]
+
+
 def _factors(predictor: Predictor, question: Question) -> list[float]:
     """The CFs to compare: those of the question, else the recorded and some usual ones.
 
@@ -118,24 +147,27 @@ def _factors(predictor: Predictor, question: Question) -> list[float]:
     """
     if question.cfs is not None:
         return sorted({1.0, *question.cfs})
+    recorded = {each.cf for each in predictor.recording.observations if each.codec is None}
     predictable = codec_of(question.compressor or predictor.recording.spec.compressor) is not None
-    return sorted({1.0, *(FACTORS if predictable else ()), *predictor.recording.by_cf})
+    return sorted({1.0, *(FACTORS if predictable else ()), *recorded})
 
 
-def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, cfs: list[float]) -> dict[str, Any]:
-    predictions = [predictor.predict(scenario, cf) for cf in cfs]
-    epsilon = policy.spec().settings.get("epsilon", 0.0)
-    chosen = best(predictions, float(epsilon) if isinstance(epsilon, int | float) else 0.0)
+def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, plans: Plans) -> dict[str, Any]:
+    places = [(replace(scenario, compressor=codec), cfs) for codec, cfs in plans]
+    predictions = [predictor.predict(place, cf) for place, cfs in places for cf in cfs]
+    unknown = [text for place, cfs in places for text in predictor.unknowns(place, cfs)]
+    chosen = best(predictions)
     path, problem = _walked(predictor, scenario, policy)
     return {
         **_network(scenario.network),
         "ranks": scenario.ranks,
         "compressor": scenario.compressor,
         "factors": [_factor(each) for each in predictions],
+        "best_codec": None if chosen is None else chosen.codec,
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
         "path_unknown": problem,
-        "cannot_know": predictor.unknowns(scenario, cfs),
+        "cannot_know": list(dict.fromkeys(unknown)),
     }
 
 
@@ -160,7 +192,9 @@ def _network(network: Network) -> dict[str, float]:
 
 
 def _factor(prediction: Prediction) -> dict[str, Any]:
+    learned = prediction.efficiency
     return {
+        "codec": prediction.codec,
         "cf": prediction.cf,
         "step_seconds": prediction.step.seconds,
         "low_seconds": prediction.low,
@@ -174,13 +208,18 @@ def _factor(prediction: Prediction) -> dict[str, Any]:
         "gain_high": prediction.gain.high,
         "gain_from": prediction.gain.why,
         "samples_per_second": prediction.samples_per_second,
+        "efficiency": None if learned is None else learned.likely,
+        "efficiency_low": None if learned is None else learned.low,
+        "efficiency_high": None if learned is None else learned.high,
         "useful_samples_per_second": prediction.useful_samples_per_second,
+        "compression_throughput": prediction.compression_throughput,
     }
 
 
 def _path(path: SimulatedRun) -> dict[str, Any]:
     settled = path.settled
     return {
+        "settled_codec": settled.codec,
         "settled_cf": settled.cf,
         "settled_step_seconds": settled.step_seconds,
         "reason": settled.decision.reason,
@@ -192,6 +231,7 @@ def _path(path: SimulatedRun) -> dict[str, Any]:
             {
                 "first_window": each.first_window,
                 "windows": each.windows,
+                "codec": each.codec,
                 "cf": each.cf,
                 "phase": each.decision.phase,
                 "rule": each.decision.rule,

@@ -59,6 +59,12 @@ def _policy(context: click.Context, option: click.Parameter, text: str | None) -
 )
 @click.option("--compressor", metavar="CODEC", help="Codec, one of `gravac codecs` [as recorded].")
 @click.option(
+    "--codecs",
+    callback=quantities.codecs,
+    metavar="CODEC/…",
+    help="Compare plans of these codecs too: nearest:levels=7/topk+bf16@100/randomk. Without @CF, at all CFs.",
+)
+@click.option(
     "--policy",
     callback=_policy,
     metavar="POLICY",
@@ -90,13 +96,16 @@ def whatif(
     latency: float | None,
     counts: list[int] | None,
     compressor: str | None,
+    codecs: tuple[str, ...],
     policy: str | None,
     factors: list[float] | None,
     recorded_on: tuple[float, float | None] | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict from TRACE the step time elsewhere, the best CF, and the decisions of a policy.
+    """Predict from TRACE the step time elsewhere, the best plan, and the decisions of a policy.
+
+    The best plan (codec and CF) has the highest useful throughput: samples per second times statistical efficiency.
 
     TRACE is the journal of a job, or its folder. A model of the step time is fitted to its windows: compute, encoding
     and decoding, network, and overlap with backward. Every prediction has an interval, and the output lists what the
@@ -112,7 +121,7 @@ def whatif(
         raise click.BadParameter(
             f"{str(plot)!r} does not end in .svg; plots are written as SVG", param_hint="--plot"
         )
-    answer = _answered(trace, bandwidths, latency, counts, compressor, policy, factors, recorded_on)
+    answer = _answered(trace, bandwidths, latency, counts, compressor, codecs, policy, factors, recorded_on)
     if plot is not None:
         try:
             draw(answer, plot)
@@ -134,6 +143,7 @@ def _answered(
     latency: float | None,
     counts: list[int] | None,
     compressor: str | None,
+    codecs: tuple[str, ...],
     policy: str | None,
     factors: list[float] | None,
     recorded_on: tuple[float, float | None] | None,
@@ -145,12 +155,15 @@ def _answered(
             raise
         raise click.ClickException("predictions need torch, which is not installed") from None
     if compressor is not None:
-        _check_codec(compressor)
+        _check_codec(compressor, "--compressor")
+    for codec in codecs:
+        _check_codec(codec.partition("@")[0].replace(";", ","), "--codecs")
     question = Question(
         bandwidths=bandwidths,
         latency_seconds=latency,
         ranks=counts,
         compressor=compressor,
+        codecs=codecs,
         policy=policy,
         cfs=factors,
         recorded_on=recorded_on,
@@ -164,16 +177,16 @@ def _answered(
         raise Unusable(printable(f"{trace}: {error}")) from None
 
 
-def _check_codec(text: str) -> None:
+def _check_codec(text: str, option: str) -> None:
     from gravac.whatif.exchange import codec_of
 
     try:
         known = codec_of(text)
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--compressor") from None
+        raise click.BadParameter(str(error), param_hint=option) from None
     if known is None:
         raise click.BadParameter(
             f"the payload of {text!r} depends on the shapes of the parameters, which traces do not have; choose a "
             "compressor from `gravac codecs`",
-            param_hint="--compressor",
+            param_hint=option,
         )

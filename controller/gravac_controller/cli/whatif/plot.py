@@ -1,4 +1,4 @@
-"""The plot of ``gravac whatif``: T_comp by CF for one scenario; for a sweep, dense and the best CF."""
+"""The plot of ``gravac whatif``: useful throughput by CF for one scenario; for a sweep, dense and the best plan."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def draw(answer: dict[str, Any], path: Path) -> None:
     else:
         series = _sweep(scenarios, "ranks", "bandwidth_bits_per_second", rate)
         x_label, x_text = "ranks", "{:g}".format
-    chart("T_comp: samples per second times the gain", x_label, series, x_text, path)
+    chart("Useful throughput: samples per second times statistical efficiency", x_label, series, x_text, path)
 
 
 def chart(
@@ -85,8 +85,9 @@ def chart(
 
 
 def _by_factor(scenario: dict[str, Any], path: Path) -> None:
-    """T_sys and T_comp of one scenario by CF, each with its prediction interval."""
-    rows = scenario["factors"]
+    """T_sys, useful throughput and T_comp by CF, each with its prediction interval; of several codecs the useful one."""
+    every = scenario["factors"]
+    rows = [row for row in every if row["codec"] == scenario["compressor"]]
     series = [
         Series(
             name="T_sys: all samples",
@@ -94,22 +95,28 @@ def _by_factor(scenario: dict[str, Any], path: Path) -> None:
             band=[_interval(row, row["samples_per_second"]) for row in rows],
         )
     ]
-    known = [row for row in rows if row["useful_samples_per_second"]]
-    if known:
-        bands = [_interval(row, row["useful_samples_per_second"]) for row in known]
-        series.append(
-            Series(
-                name="T_comp: samples × gain",
-                points=[(row["cf"], row["useful_samples_per_second"]) for row in known],
-                band=[
-                    (low * row["gain_low"] / row["gain"], high * row["gain_high"] / row["gain"])
-                    for row, (low, high) in zip(known, bands, strict=True)
-                ],
-                color=1,
-            )
-        )
+    if len(rows) == len(every):
+        series += _weighted(rows, "T_comp: samples × gain", "compression_throughput", "gain", 2)
+        series += _weighted(rows, "useful: samples × η", "useful_samples_per_second", "efficiency", 1)
+    else:
+        series = []
+        for number, codec in enumerate(dict.fromkeys(row["codec"] for row in every)):
+            own = [row for row in every if row["codec"] == codec]
+            series += _weighted(own, f"{codec}, useful", "useful_samples_per_second", "efficiency", number)
     title = f"{scenario['ranks']} ranks on {rate(scenario['bandwidth_bits_per_second'])}, {scenario['compressor']}"
     chart(title, "compression factor", series, factor, path)
+
+
+def _weighted(rows: Sequence[dict[str, Any]], name: str, rate: str, weight: str, color: int) -> list[Series]:
+    """A line of ``rate`` = T_sys · ``weight`` with the intervals of both; no line where it is unknown everywhere."""
+    known = [row for row in rows if row[rate]]
+    if not known:
+        return []
+    band = []
+    for row in known:
+        low, high = _interval(row, row[rate])
+        band.append((low * row[f"{weight}_low"] / row[weight], high * row[f"{weight}_high"] / row[weight]))
+    return [Series(name=name, points=[(row["cf"], row[rate]) for row in known], band=band, color=color)]
 
 
 def _interval(row: dict[str, Any], speed: float) -> tuple[float, float]:
@@ -120,7 +127,7 @@ def _interval(row: dict[str, Any], speed: float) -> tuple[float, float]:
 def _sweep(
     scenarios: Sequence[dict[str, Any]], along: str, group_by: str, name: Callable[[Any], str]
 ) -> list[Series]:
-    """For each value of ``group_by``: a line of dense and one of the best CF, over ``along``."""
+    """For each value of ``group_by``: a line of dense and one of the best plan, over ``along``."""
     series: list[Series] = []
     for number, value in enumerate(dict.fromkeys(each[group_by] for each in scenarios)):
         group = sorted(
@@ -132,8 +139,8 @@ def _sweep(
             (each[along], row["useful_samples_per_second"])
             for each in group
             for row in each["factors"]
-            if row["cf"] == each["best_cf"]
+            if (row["codec"], row["cf"]) == (each["best_codec"], each["best_cf"])
         ]
         if best:
-            series.append(Series(name=f"{name(value)}, best CF", points=best, color=number))
+            series.append(Series(name=f"{name(value)}, best plan", points=best, color=number))
     return series

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import click
 
+from gravac.policies.auto.space import read as read_plan
+
 T = TypeVar("T")
 MOST_RANKS = 100_000
 MOST_VALUES = 64
@@ -91,6 +93,17 @@ def network(text: str) -> tuple[float, float | None]:
     """``200Mbit`` or ``200Mbit,50us``: bit/s, and seconds or None. Raises ValueError that shows the expected form."""
     rate, comma, delay = text.partition(",")
     return bandwidth(rate), latency(delay) if comma else None
+
+
+def codecs(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """The callback of an option with codecs separated by slashes, each with or without ``@`` and a CF."""
+    found = () if text is None else tuple(dict.fromkeys(part.strip() for part in text.split("/")))
+    if len(found) > MOST_VALUES:
+        raise click.BadParameter(f"{text!r} has {len(found)} values; give at most {MOST_VALUES}")
+    for part in found:
+        if "@" in part or not part:
+            _read(read_plan, part)
+    return found
 
 
 def _read(read: Callable[[str], T], text: str) -> T:

@@ -1,11 +1,11 @@
-"""Predictions of ``gravac whatif`` on a terminal: a table of CFs for one scenario, a row per scenario for a sweep."""
+"""Predictions of ``gravac whatif`` on a terminal: a table of plans for one scenario, a row per scenario for a sweep."""
 
 from typing import Any
 
 from rich.console import Console
 
-from gravac.wording import printable
-from gravac_controller.cli.wording import factor, number, size, table_of
+from gravac.wording import format_plan, printable
+from gravac_controller.cli.wording import factor, number, size, spread, table_of
 from gravac_controller.cli.wording import seconds as brief
 
 
@@ -67,27 +67,53 @@ def _factors(scenario: dict[str, Any], console: Console) -> None:
         f"On {_where(scenario)}, {scenario['ranks']} ranks, {printable(scenario['compressor'])}:",
         style="bold",
     )
-    heads = ("Step", "Interval", "Compute", "Coding", "Network", "Payload", "Samples/s", "Gain", "T_comp")
-    table = table_of(("CF", "Collective"), heads)
-    for row in scenario["factors"]:
+    rows = scenario["factors"]
+    several = len({row["codec"] for row in rows}) > 1
+    heads = (
+        "Step",
+        "Interval",
+        "Coding",
+        "Network",
+        "Payload",
+        "Samples/s",
+        "η",
+        "Useful/s",
+        "Gain",
+        "T_comp",
+    )
+    table = table_of(("Plan" if several else "CF", "Collective"), heads)
+    for row in rows:
+        name = format_plan(row["codec"], row["cf"]) if several else factor(row["cf"])
         table.add_row(
-            factor(row["cf"]) + (" *" if row["cf"] == scenario["best_cf"] else ""),
+            name + (" *" if _is_best(row, scenario) else ""),
             row["collective"],
             brief(row["step_seconds"]),
             f"{brief(row['low_seconds'])} – {brief(row['high_seconds'])}",
-            brief(row["compute_seconds"]),
             brief(row["compress_seconds"] + row["decompress_seconds"]),
             brief(row["exposed_seconds"]),
             size(row["payload_bytes"]),
             number(row["samples_per_second"]),
-            number(row["gain"]),
+            spread(row["efficiency"], row["efficiency_low"], row["efficiency_high"]),
             number(row["useful_samples_per_second"]),
+            number(row["gain"]),
+            number(row["compression_throughput"]),
         )
     console.print(table)
     console.print(
-        "* the highest T_comp (samples/s · gain) with a gain of at least the policy's epsilon", style="dim"
+        "* the best: the highest useful throughput (samples/s · η). η: statistical efficiency, the steps that dense "
+        "needs / the steps that the plan needs, and its range. T_comp: samples/s · gain, GraVAC's.",
+        style="dim",
     )
     console.print()
+
+
+def _is_best(row: dict[str, Any], scenario: dict[str, Any]) -> bool:
+    return (row["codec"], row["cf"]) == (scenario["best_codec"], scenario["best_cf"])
+
+
+def _plan(codec: str, cf: float, scenario: dict[str, Any]) -> str:
+    """A plan; its codec is named where it is not the scenario's."""
+    return factor(cf) if codec == scenario["compressor"] else format_plan(codec, cf)
 
 
 def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) -> None:
@@ -97,19 +123,31 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
         console.print(f"cannot be predicted: {printable(scenario['path_unknown'])}.")
         console.print()
         return
-    table = table_of(("Window", "CF", "Phase", "Rule"), ())
+    table = table_of(("Window", "Plan", "Phase", "Rule"), ())
     table.add_column("Reason")
     for row in path["stretches"]:
         table.add_row(
-            str(row["first_window"]), factor(row["cf"]), row["phase"], row["rule"], printable(row["reason"])
+            str(row["first_window"]),
+            format_plan(row["codec"], row["cf"]),
+            row["phase"],
+            row["rule"],
+            printable(row["reason"]),
         )
     console.print(table)
     was = answer["recorded"]
-    console.print(
-        f"It reaches the samples · gain of the trace ({number(was['useful_samples'])}) after "
-        f"{_long(path['seconds_to_useful_samples'])} and {size(path['payload_bytes'])} of payload per rank, and its "
-        f"samples ({was['samples']:,}) after {_long(path['seconds_to_samples'])}. Recorded: {_long(was['seconds'])}."
-    )
+    useful, all_samples = path["seconds_to_useful_samples"], f"samples ({was['samples']:,})"
+    if useful is None:
+        told = (
+            f"It reaches the {all_samples} of the trace after {_long(path['seconds_to_samples'])} and "
+            f"{size(path['payload_bytes'])} of payload per rank."
+        )
+    else:
+        told = (
+            f"It reaches the useful samples of the trace (samples · η: {number(was['useful_samples'])}) after "
+            f"{_long(useful)} and {size(path['payload_bytes'])} of payload per rank, and its {all_samples} after "
+            f"{_long(path['seconds_to_samples'])}."
+        )
+    console.print(f"{told} Recorded: {_long(was['seconds'])}.")
     console.print()
 
 
@@ -117,43 +155,45 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
     heads = (
         "Ranks",
         "Dense",
-        "Best CF",
+        "Best plan",
         "Step",
         "Interval",
-        "T_comp",
+        "Useful/s",
         "vs dense",
-        "Final CF",
+        "Final plan",
         "Time to target",
     )
     table = table_of(("Network",), heads)
     for each in scenarios:
         dense = each["factors"][0]
-        best = next((row for row in each["factors"] if row["cf"] == each["best_cf"]), None)
+        best = next((row for row in each["factors"] if _is_best(row, each)), None)
         path = each["path"]
         useful = None if best is None else best["useful_samples_per_second"]
         table.add_row(
             _where(each),
             str(each["ranks"]),
             brief(dense["step_seconds"]),
-            "–" if best is None else factor(best["cf"]),
+            "–" if best is None else _plan(best["codec"], best["cf"], each),
             "–" if best is None else brief(best["step_seconds"]),
             "–" if best is None else f"{brief(best['low_seconds'])} – {brief(best['high_seconds'])}",
             number(useful),
             "–" if not useful else f"{useful / dense['samples_per_second']:.2f}x",
-            "–" if path is None else factor(path["settled_cf"]),
+            "–" if path is None else _plan(path["settled_codec"], path["settled_cf"], each),
             "–" if path is None else _long(path["seconds_to_useful_samples"]),
         )
     console.print(table)
     console.print(
-        "Best CF: the highest T_comp (samples/s · gain). vs dense: T_comp over the samples/s of dense. Final CF: where "
-        "the policy ends. Time to target: until the samples · gain of the trace are reached.",
+        "Best plan: the highest useful throughput (samples/s · η). vs dense: that over the samples/s of dense. Final "
+        "plan: where the policy ends. Time to target: until the useful samples (samples · η) of the trace are reached.",
         style="dim",
     )
     console.print()
 
 
-def _long(value: float) -> str:
-    """A long duration: 42 s, 3.2 min, 5.1 h."""
+def _long(value: float | None) -> str:
+    """A long duration: 42 s, 3.2 min, 5.1 h; – when unknown."""
+    if value is None:
+        return "–"
     for scale, unit in ((3600.0, "h"), (60.0, "min")):
         if value >= 2 * scale:
             return f"{value / scale:.1f} {unit}"
