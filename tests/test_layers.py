@@ -59,6 +59,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"estimators", "policies"},
         {"fold"},
         {"traces"},
+        {"tournament"},
         {"whatif"},
         {"catalogue", "testing"},
         {"pytest_plugin"},
@@ -77,6 +78,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"tasks"},
         {"demo"},
         {"bench"},
+        {"simulate"},
     ),
     "gravac_controller": (
         {"errors", "extras", "hosts", "safe_text"},

@@ -38,7 +38,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 def run_program(
     measure: Callable[[argparse.Namespace], Iterable[dict[str, Any]]], chosen: argparse.Namespace
 ) -> None:
-    """Print ``{"kernels": …}``, then each ``{"limit": …}`` or ``{"row": …}`` that ``measure`` yields."""
+    """Print ``{"kernels": …}``, then each ``{"limit": …}``, ``{"row": …}`` or ``{"progress": …}`` that it yields."""
     answers = _begin()
     from gravac import kernels
 
@@ -79,10 +79,15 @@ def counters(interface: str) -> dict[str, int]:
     return {name: int((folder / name).read_text()) for name in ("tx_bytes", "tx_packets", "rx_bytes")}
 
 
+def end_with_parent() -> None:
+    """End this process when its parent ends, where the system can: a killed runner cannot end its children."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _begin() -> IO[str]:
     """Prepare the process; returns the stream for answers, which libraries cannot print to."""
-    if sys.platform == "linux":  # a killed runner cannot end its children: the kernel does
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(1)

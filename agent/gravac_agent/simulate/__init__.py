@@ -1,1 +1,1 @@
-"""Training with several ranks simulated in one process: what a plan does to learning, apart from any network."""
+"""Training with several ranks simulated in one process: what plans and policies do to learning and to time."""

@@ -1,28 +1,29 @@
-"""Step times of a simulated job: what a step takes on a network, by the time model of ``gravac.whatif``."""
+"""Step times of a simulated job: what a step takes on a network that may change during the job."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol
 
 from gravac.collectives import Network
-from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_rounds
-from gravac.whatif.timemodel import TCP_GOODPUT, TimeModel
+from gravac.whatif.nominal import NominalJob
+from gravac_agent.tasks import Recipe, loss_of
 from gravac_agent.windows.meters import StepTimes
 
-HIDDEN = 0.3
-"""Share of the computation of a step during which transfers can hide: buckets are sent while backward goes on."""
-LAST = 0.3
-"""The last bucket's share of a transfer. It hides behind nothing."""
-HANDLING_SECONDS_PER_BYTE = 5e-10
-COMPRESS_SECONDS_PER_ELEMENT = 4e-9
-COMPRESS_SECONDS_PER_CODED = 1e-8
-DECOMPRESS_SECONDS_PER_CODED = 4e-9
-"""Work of one core on a byte of the network and on an element, as in ``gravac.whatif.terms``."""
+MEASURED_STEPS = 7
+"""Steps that are timed for the computation of a rank."""
+UNTIMED_STEPS = 2
+"""Before them: the first ones allocate memory."""
 
 
 class Clock(Protocol):
     """Gives the duration of a step."""
 
-    def times(self, step: int, compressor: str, cf: float, payload_bytes: int) -> StepTimes:
+    def network(self, step: int) -> Network:
+        """Return the network between the ranks at a step."""
+        ...
+
+    def times(self, step: int, compressor: str, cf: float, payload_bytes: float) -> StepTimes:
         """Return the times of a step.
 
         Args:
@@ -44,59 +45,68 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ModelClock:
-    """Step times on a network that may change at given steps.
+    """Step times by ``gravac.whatif.nominal``.
 
     Args:
         elements: Of the gradient.
         ranks: World size.
         compute_seconds: Forward, backward and optimizer of a rank.
-        phases: Networks by the step from which they hold; the first is 0.
+        phases: Networks by the step from which they hold, in order; the first is 0.
+
+    Raises:
+        ValueError: The phases do not begin at step 0 or are not in order.
     """
 
     elements: int
     ranks: int
     compute_seconds: float
     phases: tuple[Phase, ...]
+    _job: NominalJob = field(init=False)
+
+    def __post_init__(self) -> None:
+        first = [phase.first_step for phase in self.phases]
+        if first[:1] != [0] or first != sorted(set(first)):
+            raise ValueError(
+                f"phases={first} must begin at step 0 and be in order: the first network holds from step 0, each other "
+                "one from a later step"
+            )
+        object.__setattr__(self, "_job", NominalJob(self.elements, self.ranks, self.compute_seconds))
 
     def network(self, step: int) -> Network:
-        """Return the network of a step."""
-        return [phase.network for phase in self.phases if phase.first_step <= step][-1]
+        return next(phase.network for phase in reversed(self.phases) if phase.first_step <= step)
 
-    def times(self, step: int, compressor: str, cf: float, payload_bytes: int) -> StepTimes:
-        network = self.network(step)
-        times = self._model().step(cf, self.volume(compressor, cf, payload_bytes, network), network)
+    def times(self, step: int, compressor: str, cf: float, payload_bytes: float) -> StepTimes:
+        found = self._job.step(compressor, cf, self.network(step), payload_bytes)
         return StepTimes(
-            seconds=times.seconds,
+            seconds=found.seconds,
             data_wait=0.0,
-            compute=times.compute,
-            compress=times.compress,
-            communicate=times.exposed,
-            decompress=times.decompress,
-        )
-
-    def volume(self, compressor: str, cf: float, payload_bytes: float, network: Network) -> Volume:
-        """Return the exchange of a step."""
-        try:
-            return volume(compressor, self.elements, cf, self.ranks, network)
-        except UnknownSizes:
-            if cf == 1.0:
-                return volume("dense", self.elements, cf, self.ranks, network)
-            return volume_of_rounds(payload_bytes, self.ranks)
-
-    def _model(self) -> TimeModel:
-        return TimeModel(
-            elements=self.elements,
-            compute_seconds=self.compute_seconds,
-            compress_seconds=self.elements * COMPRESS_SECONDS_PER_ELEMENT,
-            compress_seconds_per_coded=COMPRESS_SECONDS_PER_CODED,
-            decompress_seconds_per_coded=DECOMPRESS_SECONDS_PER_CODED,
-            waiting_seconds=0.0,
-            handling_seconds_per_byte=HANDLING_SECONDS_PER_BYTE,
-            last_ratio=LAST,
-            hidden_seconds=HIDDEN * self.compute_seconds,
+            compute=found.compute,
+            compress=found.compress,
+            communicate=found.exposed,
+            decompress=found.decompress,
         )
 
 
-def link(bits_per_second: float, latency_seconds: float = 2e-4) -> Network:
-    """Return a network of links of this rate; TCP leaves ``TCP_GOODPUT`` of it."""
-    return Network(latency_seconds=latency_seconds, bytes_per_second=bits_per_second / 8 / TCP_GOODPUT)
+def measure_compute(recipe: Recipe, ranks: int, seed: int) -> float:
+    """Measure forward, backward and optimizer of one rank on this machine.
+
+    Args:
+        recipe: What is trained; a rank has its share of the global batch.
+        ranks: World size.
+        seed: Of weights and data.
+
+    Returns:
+        Seconds of a step, the median of a few.
+    """
+    model, batches = recipe.build_model(seed), recipe.batches(0, ranks, seed)
+    optimizer = recipe.optimizer(model.parameters())
+    found = []
+    for _ in range(UNTIMED_STEPS + MEASURED_STEPS):
+        inputs, classes = next(batches)
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss_of(model(inputs), classes).backward()
+        recipe.clip(model.parameters())
+        optimizer.step()
+        found.append(time.perf_counter() - began)
+    return median(found[UNTIMED_STEPS:])

@@ -3,26 +3,38 @@
 Its journal is a trace as any other: it replays, and ``gravac report`` draws it.
 """
 
-from dataclasses import dataclass, field
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gravac import policies
-from gravac.protocol import End, Environment, JobSpec, ModelShape
+import torch
+
+from gravac import aggregators, memories, policies
+from gravac.collectives import AUTO
+from gravac.policies.base import Policy
+from gravac.protocol import Decision, End, Environment, JobSpec, ModelShape
 from gravac.signals.gain import GainTracker
+from gravac.traces import read_trace
 from gravac.version import __version__
+from gravac_agent.errors import SetupError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.plan import Plan, first_plan, next_plan
 from gravac_agent.reporting.reporter import LocalReporter
+from gravac_agent.setup.build import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
+from gravac_agent.setup.plan_costs import plan_costs
 from gravac_agent.simulate.clock import Clock
 from gravac_agent.simulate.learning import Learner
 from gravac_agent.simulate.ranks import SimulatedRanks
-from gravac_agent.tasks import make
+from gravac_agent.tasks import Recipe, elements_of
 from gravac_agent.windows.report import build_report
-from gravac_agent.windows.totals import RankTotals, WindowTotals
+from gravac_agent.windows.totals import WindowTotals
 
 SETTLE_STEPS = 3
+"""Steps after a change of what is sent whose time does not count, as by the agent's default."""
+INCARNATION = "simulated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +42,7 @@ class Setting:
     """What to simulate.
 
     Attributes:
-        task: As ``tasks.make`` reads it.
+        recipe: What is trained.
         policy: As ``gravac.policies.parse`` reads it.
         ranks: Simulated ranks.
         seed: Of weights, data and codecs.
@@ -38,12 +50,12 @@ class Setting:
         clock: Gives step times.
         compressor: The job's compressor.
         memory: Error memory.
-        window: Steps between decisions.
-        points: How often the held-out loss is measured.
+        window: Steps between decisions, where a decision orders no other number.
+        points: How often the held-out loss is measured, evenly spread; the last step always is.
         name: Name of the job.
     """
 
-    task: str
+    recipe: Recipe
     policy: str
     ranks: int
     seed: int
@@ -63,97 +75,126 @@ class SimulatedJob:
     Args:
         setting: What to simulate.
         data_dir: Folder of its journal.
+        progress: Gets a sentence each time the held-out loss was measured.
+
+    Raises:
+        SetupError: A policy, compressor or memory does not exist or cannot be used, or the job has a journal already.
     """
 
     setting: Setting
     data_dir: Path
+    progress: Callable[[str], None] = lambda _: None
     seconds: float = field(default=0.0, init=False)
     """Simulated time so far."""
+    learner: Learner = field(init=False)
+    _spec: JobSpec = field(init=False)
+    _policy: Policy = field(init=False)
+
+    def __post_init__(self) -> None:
+        setting, recipe = self.setting, self.setting.recipe
+        if (self.data_dir / setting.name).exists():
+            raise SetupError(
+                f"{self.data_dir / setting.name} exists: a simulation continues no job, so choose another name"
+            )
+        try:
+            policy = policies.parse(setting.policy)
+            aggregators.parse(setting.compressor)
+            memories.build(setting.memory)
+        except ValueError as error:
+            raise SetupError(str(error)) from None
+        model = recipe.build_model(setting.seed)
+        elements, network = elements_of(model), setting.clock.network(0)
+        costs = plan_costs(
+            policy.plans(setting.compressor), setting.compressor, elements, setting.ranks, network, AUTO
+        )
+        self._spec = JobSpec(
+            job=setting.name,
+            incarnation=INCARNATION,
+            world_size=setting.ranks,
+            window_steps=setting.window,
+            policy=policy.spec(),
+            compressor=setting.compressor,
+            memory=setting.memory,
+            model=ModelShape(
+                name=type(model).__name__,
+                tensors=sum(one.requires_grad for one in model.parameters()),
+                elements=elements,
+            ),
+            environment=Environment(
+                python=platform.python_version(),
+                torch=torch.__version__,
+                gravac=__version__,
+                platform=platform.platform(),
+                backend="simulated",
+                device="cpu",
+            ),
+            optimizer=optimizer_spec(recipe.optimizer(model.parameters())),
+            plans=costs,
+        )
+        self._policy = policy.fitted(self._spec)
+        ranks = SimulatedRanks(
+            setting.ranks,
+            setting.compressor,
+            setting.memory,
+            network=network,
+            elements=elements,
+            seed=setting.seed,
+            others=checked_codecs(self._policy, AUTO),
+        )
+        self.learner = Learner(recipe, setting.ranks, setting.seed, setting.steps, ranks)
 
     def run(self) -> dict[str, Any]:
         """Train, decide and journal.
 
         Returns:
-            Plain numbers: ``curve`` (step, simulated seconds, held-out loss, accuracy), ``plans`` (first step, codec, CF),
-            ``payload_bytes`` a step, and ``trace``, the path of the journal.
+            Plain numbers: ``curve`` (step, simulated seconds, held-out loss, accuracy), ``plans`` (first step, codec,
+            CF, and the reason of the decision), ``payload_bytes`` and ``seconds`` of a step, and ``trace``, the path of
+            the journal.
         """
         setting = self.setting
-        recipe = make(setting.task)
-        model = recipe.build_model(setting.seed)
-        shape = ModelShape(
-            name=type(model).__name__,
-            tensors=sum(one.requires_grad for one in model.parameters()),
-            elements=sum(one.numel() for one in model.parameters() if one.requires_grad),
-        )
-        spec = JobSpec(
-            job=setting.name,
-            incarnation="simulated",
-            world_size=setting.ranks,
-            window_steps=setting.window,
-            policy=policies.parse(setting.policy).spec(),
-            compressor=setting.compressor,
-            memory=setting.memory,
-            model=shape,
-            environment=Environment(
-                python="",
-                torch="",
-                gravac=__version__,
-                platform="simulation",
-                backend="simulated",
-                device="cpu",
-            ),
-            optimizer=optimizer_spec(recipe.optimizer(model.parameters())),
-        )
-        policy = policies.parse(setting.policy).fitted(spec)
-        ranks = SimulatedRanks(
-            setting.ranks,
-            setting.compressor,
-            setting.memory,
-            elements=shape.elements,
-            seed=setting.seed,
-            others=policy.codecs(),
-        )
-        learner = Learner(recipe, setting.ranks, setting.seed, setting.steps, ranks)
-        reporter = LocalReporter(spec, self.data_dir)
-        loop = _Loop(
-            self, learner, reporter, GainTracker(policy.smoothing(setting.ranks), policy.gain_denominator())
-        )
+        reporter = LocalReporter(self._spec, self.data_dir)
+        tracker = GainTracker(self._policy.smoothing(setting.ranks), self._policy.gain_denominator())
+        loop = _Loop(self, reporter, tracker)
         loop.run()
-        end = End(
-            incarnation="simulated",
-            windows=loop.window.number,
-            steps=setting.steps,
-            message="The simulation is over.",
+        trace = reporter.trace_path
+        reporter.close(
+            End(
+                incarnation=INCARNATION,
+                windows=loop.window.number,
+                steps=setting.steps,
+                message="The simulation is over.",
+            )
         )
-        reporter.close(end)
+        reasons = {} if trace is None else _reasons(trace)
         return {
-            "task": setting.task,
+            "task": setting.recipe.name,
             "policy": setting.policy,
             "ranks": setting.ranks,
             "seed": setting.seed,
             "steps": setting.steps,
-            "elements": shape.elements,
-            "optimizer": recipe.optimizer_kind,
+            "elements": self._spec.model.elements,
+            "optimizer": setting.recipe.optimizer_kind,
             "payload_bytes": loop.payload / setting.steps,
+            "seconds": self.seconds / setting.steps,
             "curve": loop.curve,
-            "plans": loop.plans,
-            "trace": str(reporter.trace_path),
+            "plans": [[*plan, reasons.get(epoch, "")] for *plan, epoch in loop.plans],
+            "trace": None if trace is None else str(trace),
         }
 
 
 class _Loop:
     """The steps of a job: what ``StepLoop`` does on every rank, for all of them together."""
 
-    def __init__(
-        self, job: SimulatedJob, learner: Learner, reporter: LocalReporter, tracker: GainTracker
-    ) -> None:
-        self._job, self._learner, self._reporter, self._tracker = job, learner, reporter, tracker
-        self._measure_first = learner.ranks.encoders[0].learning_codecs()
+    def __init__(self, job: SimulatedJob, reporter: LocalReporter, tracker: GainTracker) -> None:
+        self._job, self._learner, self._reporter, self._tracker = job, job.learner, reporter, tracker
+        self._encoder = job.learner.ranks.encoders[0]
+        self._measure_first = self._encoder.learning_codecs()
         self._plan = self._following = first_plan(reporter.directive, tracker)
         self._at_level = 0
         self.window = WindowTotals(0, 0)
         self.curve: list[list[float]] = []
         self.plans: list[list[Any]] = []
+        """First step, codec, CF, and epoch of the decision that ordered them."""
         self.payload = 0
 
     def run(self) -> None:
@@ -166,6 +207,10 @@ class _Loop:
                 self.curve.append(
                     [step + 1, round(self._job.seconds, 6), round(score.loss, 5), round(score.accuracy, 5)]
                 )
+                self._job.progress(
+                    f"step {step + 1} of {setting.steps}, {self._job.seconds:.1f} simulated seconds: held-out loss "
+                    f"{score.loss:.4f}"
+                )
         if self.window.own.steps:
             self._close(setting.steps)
 
@@ -174,15 +219,12 @@ class _Loop:
         ordered = plan.directive.window_steps or setting.window
         if step - self.window.first_step >= ordered:
             self._close(step)
-        codec = self._learner.ranks.encoders[0].codecs[plan.codec]
-        if not self.plans or self.plans[-1][1:] != [codec if plan.cf > 1 else "dense", plan.cf]:
-            self.plans.append([step, codec if plan.cf > 1 else "dense", plan.cf])
+        codec = self._encoder.codecs[plan.codec]
+        sending = [codec if plan.cf > 1.0 else "dense", plan.cf]
+        if not self.plans or self.plans[-1][1:3] != sending:
+            self.plans.append([step, *sending, plan.directive.epoch])
         done = self._learner.train(plan, surveyed=is_surveyed(step - self.window.first_step, ordered))
         sums, sent = done.exchanged.sums, done.exchanged
-        if not sums.nonfinite:
-            whole = sums.gradient_sq if self._tracker.denominator == "gradient" else sums.compensated_sq
-            for cf, kept in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
-                self._tracker.update(cf, kept, whole, plan.codec)
         times = setting.clock.times(step, codec, plan.cf, sent.payload_bytes)
         self._job.seconds += times.seconds
         self.payload += sent.payload_bytes
@@ -191,8 +233,13 @@ class _Loop:
             plan, sums, times, sent.dense_bytes, sent.payload_bytes, self._at_level > SETTLE_STEPS
         )
         self.window.add_mean(plan, sums, sent.mean_sq)
-        self.window.add_curve(sent.survey.curve)
         self.window.add_loss(done.loss)
+        if not sums.nonfinite:
+            whole = sums.gradient_sq if self._tracker.denominator == "gradient" else sums.compensated_sq
+            for cf, kept in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
+                self._tracker.update(cf, kept, whole, plan.codec)
+            self.window.add_curve(sent.curve)
+            self.window.add_efficiency(plan, sums, sent.efficiency)
         self._advance()
 
     def _advance(self) -> None:
@@ -203,29 +250,39 @@ class _Loop:
         self._tracker.forget_except(self._plan.gains | self._following.gains)
 
     def _close(self, step: int) -> None:
+        """Report the window that ends before a step. All ranks report the same times, samples and losses."""
         setting, window = self._job.setting, self.window
         self.window = WindowTotals(window.number + 1, step)
         window.own.samples = window.own.steps * self._learner.recipe.global_batch / setting.ranks
-        others = [
-            RankTotals(**{name: getattr(window.own, name) for name in RankTotals.__slots__})
-            for _ in range(1, setting.ranks)
-        ]
+        window.own.memory_bytes = self._encoder.memory.nbytes()
         assert window.last_plan is not None
-        own = self._learner.ranks.encoders[0].aggregator_of(window.last_plan).keeps_largest
-        curve = None
-        if window.curve is not None:
-            curve = window.curve_over_ranks([window.vector()], own=own)
+        curve = window.curve_over_ranks(
+            [window.vector()], own=self._encoder.aggregator_of(window.last_plan).keeps_largest
+        )
+        for level in window.levels.values():
+            if not level.efficiency.update_steps:
+                level.update_gradient_sq = 0.0
         report = build_report(
             window,
-            [window.own, *others],
+            [window.own, *(replace(window.own) for _ in range(1, setting.ranks))],
             dict(self._tracker.gains(window.last_plan.codec)),
             curve,
             setting.name,
-            "simulated",
+            INCARNATION,
             setting.ranks,
+            codecs=(None, *self._encoder.others),
         )
         self._reporter.report_window(report)
 
 
 def _sending(plan: Plan) -> tuple[int, int, float]:
     return plan.directive.epoch, plan.codec, plan.cf
+
+
+def _reasons(trace: Path) -> dict[int, str]:
+    """Return why each decision of a journal was made, by the epoch that it began."""
+    reasons: dict[int, str] = {}
+    for line in read_trace(trace):
+        if isinstance(line.record, Decision):
+            reasons.setdefault(line.record.epoch, line.record.reason)
+    return reasons

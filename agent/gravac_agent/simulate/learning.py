@@ -1,4 +1,4 @@
-"""Learning with several simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
+"""Learning with simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
-from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_of
+from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
+from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
 from gravac_agent.windows.reference import DenseReference
 
@@ -36,20 +37,33 @@ class Learner:
         seed: Seed of weights, data and codecs.
         steps: Length of the run, for the schedule.
         ranks: Their encoders and memories.
+        layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
     """
 
-    def __init__(self, recipe: Recipe, world_size: int, seed: int, steps: int, ranks: SimulatedRanks) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        world_size: int,
+        seed: int,
+        steps: int,
+        ranks: SimulatedRanks,
+        layout: Sequence[Sequence[str]] | None = None,
+    ) -> None:
         self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
         self.model = recipe.build_model(seed)
         self.optimizer: Optimizer = recipe.optimizer(self.model.parameters())
-        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self._grouped = buckets_of(self.model, recipe.bucket_mb)
+        self._rates = peak_rates(self.optimizer)
+        self._grouped = (
+            buckets_of(self.model, recipe.bucket_mb) if layout is None else buckets_in(self.model, layout)
+        )
         self._buckets = [bucket for bucket, _ in self._grouped]
         self._batches: list[Iterator[Batch]] = [
             recipe.batches(rank, world_size, seed) for rank in range(world_size)
         ]
         self._heldout = recipe.data.heldout()
-        self.reference = DenseReference(self.optimizer, dict(self.model.named_parameters()), seed)
+        named = dict(self.model.named_parameters())
+        self.reference = DenseReference(self.optimizer, named, seed)
+        ranks.measure_in_units_of(SecondMoments(self.optimizer, named).divisor)
         self.step = 0
 
     @property
@@ -82,9 +96,7 @@ class Learner:
                 self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
             self.recipe.clip(self.model.parameters())
-            share = self.recipe.schedule(self.step, self.steps)
-            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = rate * share
+            set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
             self.reference.before_step()
             self.optimizer.step()
             self.reference.after_step()
@@ -115,14 +127,13 @@ class Learner:
 def alone(
     recipe: Recipe, world_size: int, seed: int, steps: int, rank: int = 0
 ) -> Iterator[tuple[float, nn.Module]]:
-    """Train one rank of ``world_size`` without any communication; yields its loss and model after each step."""
+    """Train one rank of ``world_size`` without any communication. Yields its loss and model after each step."""
     model = recipe.build_model(seed)
     optimizer = recipe.optimizer(model.parameters())
-    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    rates = peak_rates(optimizer)
     batches = recipe.batches(rank, world_size, seed)
     for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * recipe.schedule(step, steps)
+        set_rates(optimizer, rates, recipe.schedule(step, steps))
         inputs, classes = next(batches)
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(model(inputs), classes)
@@ -130,3 +141,14 @@ def alone(
         recipe.clip(model.parameters())
         optimizer.step()
         yield loss.item(), model
+
+
+def peak_rates(optimizer: Optimizer) -> list[float]:
+    """Return the learning rate of each parameter group, before any schedule."""
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_rates(optimizer: Optimizer, peaks: Sequence[float], share: float) -> None:
+    """Set the learning rate of each parameter group to a share of its peak."""
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["lr"] = peak * share

@@ -1,17 +1,21 @@
 """The ranks of a simulated job: each has its own encoder and error memory, and they exchange in this process."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor, nn
 
 from gravac import aggregators, memories
-from gravac.collectives import Communicator
+from gravac.collectives import AUTO, Communicator, Network
 from gravac.collectives.cost import ring_bytes
 from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
-from gravac.memories import Bucket, Memory
+from gravac.memories import Bucket
+from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey
+from gravac_agent.exchange.efficiency_sums import Divisor, EfficiencySums
 from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums
@@ -28,7 +32,8 @@ class Exchanged:
         payload_bytes: Handed to collectives by each rank.
         sent_bytes: Put on its link by each rank.
         dense_bytes: What plain DDP would have handed over on each rank.
-        survey: Gain curve of all ranks, where it was wanted.
+        curve: Gain curve of all ranks; None where the step was not surveyed.
+        efficiency: Sums for efficiency of all ranks; None where the step was not surveyed.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
     """
 
@@ -36,8 +41,21 @@ class Exchanged:
     payload_bytes: int
     sent_bytes: int
     dense_bytes: int
-    survey: Survey
+    curve: Curve | None
+    efficiency: EfficiencySums | None
     mean_sq: float | None
+
+
+@dataclass(slots=True)
+class _OfRank:
+    """What one rank did in one exchange."""
+
+    survey: Survey
+    sums: StepSums = field(default_factory=StepSums)
+    payload_bytes: int = 0
+    sent_bytes: int = 0
+    dense_bytes: int = 0
+    mean_sq: float | None = 0.0
 
 
 class SimulatedRanks:
@@ -48,9 +66,10 @@ class SimulatedRanks:
         compressor: Codec or aggregator by name, as ``Agent(compressor=…)``.
         memory: Error memory by name.
         collective: Collective by name.
+        network: By which ``auto`` chooses a collective, as agents do by a measured one; None: payloads are gathered.
         elements: Elements of the whole model.
         seed: Seed of codecs that draw random numbers.
-        others: Codecs besides ``compressor`` that a plan may name.
+        others: Codecs besides ``compressor`` that a plan may name, by their number from 1 on.
     """
 
     def __init__(
@@ -58,22 +77,34 @@ class SimulatedRanks:
         size: int,
         compressor: str,
         memory: str = "residual",
-        collective: str = "auto",
+        *,
+        collective: str = AUTO,
+        network: Network | None = None,
         elements: int | None = None,
         seed: int = 0,
         others: Sequence[str] = (),
     ) -> None:
         self.size, self.seed = size, seed
         self._world = SimulatedWorld(size)
-        self._communicators = [self._world.communicator(rank) for rank in range(size)]
-        self.encoders = [
-            Encoder(
-                compressor,
-                aggregators.build(compressor, each, collective, None, elements),
-                _memory(memory, size),
+        self.encoders = []
+        for rank in range(size):
+            build = partial(
+                aggregators.build,
+                group=self._world.communicator(rank),
+                collective=collective,
+                network=network,
+                elements=elements,
             )
-            for each in self._communicators
-        ]
+            kept = memories.build(memory)
+            kept.world_size = size
+            self.encoders.append(
+                Encoder(compressor, build(compressor), kept, {codec: build(codec) for codec in others})
+            )
+
+    def measure_in_units_of(self, divisor: Divisor) -> None:
+        """Measure gradients and residuals in surveyed steps divided by √v + eps, as the optimizer divides them."""
+        for encoder in self.encoders:
+            encoder.efficiency.divisor = divisor
 
     def exchange(
         self,
@@ -93,25 +124,29 @@ class SimulatedRanks:
             surveyed: Measure the gain curve.
         """
 
-        def each(communicator: Communicator) -> Exchanged:
+        def each(communicator: Communicator) -> _OfRank:
             return self._rank(communicator, buckets, gradients[communicator.rank], plan, step, surveyed)
 
         found = self._world.run(each)
         first = found[0]
-        total = StepSums(*(sum(column) for column in zip(*(one.sums.values() for one in found), strict=True)))
-        if total.nonfinite:
+        sums = StepSums(*(sum(column) for column in zip(*(one.sums.values() for one in found), strict=True)))
+        if sums.nonfinite:
             for encoder in self.encoders:
                 encoder.rollback()
         else:
-            self._learn(plan, failed=total.failed > 0)
+            self._learn(plan, failed=sums.failed > 0)
             for encoder in self.encoders:
                 encoder.commit()
-        survey = first.survey
-        for one in found[1:]:
-            if survey.curve is not None and one.survey.curve is not None:
-                survey.curve = survey.curve + one.survey.curve
+        curves = [one.survey.curve for one in found]
+        efficiency = [one.survey.efficiency.complete().values() for one in found]
         return Exchanged(
-            total, first.payload_bytes, first.sent_bytes, first.dense_bytes, survey, first.mean_sq
+            sums,
+            first.payload_bytes,
+            first.sent_bytes,
+            first.dense_bytes,
+            _sum_of(curves),
+            EfficiencySums.over_ranks(efficiency) if surveyed else None,
+            first.mean_sq,
         )
 
     def _learn(self, plan: Plan, failed: bool) -> None:
@@ -130,55 +165,66 @@ class SimulatedRanks:
         plan: Plan,
         step: int,
         surveyed: bool,
-    ) -> Exchanged:
-        rank = communicator.rank
-        encoder, sums, survey = self.encoders[rank], StepSums(), Survey(surveyed)
-        payload = sent = dense = 0
-        mean_sq: float | None = 0.0
+    ) -> _OfRank:
+        rank, encoder = communicator.rank, self.encoders[communicator.rank]
+        done = _OfRank(Survey(surveyed))
         for bucket, gradient in zip(buckets, gradients, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
-            dense += gradient.nbytes
-            encoded = encoder.encode(plan, bucket, gradient, key, sums, survey)
+            done.dense_bytes += gradient.nbytes
+            encoded = encoder.encode(plan, bucket, gradient, key, done.sums, done.survey)
             if isinstance(encoded, Compressed):
-                encoded.transfer.work.wait()
-                payload += encoded.transfer.payload_bytes
-                sent += encoded.transfer.sent_bytes
-                mean_sq = None
-                if rank == 0:
-                    encoder.decode(bucket, encoded.transfer, gradient, in_place=False)
-            else:
-                payload += gradient.nbytes
-                sent += ring_bytes(gradient.nbytes, self.size)
-                gradient.div_(self.size)
-                communicator.sum(gradient)
-                raw = encoded.raw and mean_sq is not None
-                mean_sq = mean_sq + norm_sq(gradient) if raw and mean_sq is not None else None
-        return Exchanged(sums, payload, sent, dense, survey, mean_sq)
+                transfer = encoded.transfer
+                transfer.work.wait()
+                done.payload_bytes += transfer.payload_bytes
+                done.sent_bytes += transfer.sent_bytes
+                done.mean_sq = None
+                # Every rank would decode the same; only a survey compares it with the rank's own gradient.
+                if rank == 0 or surveyed:
+                    encoder.decode(bucket, transfer, gradient, in_place=False, survey=done.survey)
+                continue
+            done.payload_bytes += gradient.nbytes
+            done.sent_bytes += ring_bytes(gradient.nbytes, self.size)
+            gradient.div_(self.size)
+            communicator.sum(gradient)
+            if surveyed:
+                raw_sq = norm_sq(gradient) if encoded.raw else math.nan
+                encoder.efficiency.add_update(done.survey.efficiency, gradient, None, raw_sq)
+            if done.mean_sq is not None:
+                done.mean_sq = done.mean_sq + norm_sq(gradient) if encoded.raw else None
+        return done
 
 
-def _memory(text: str, size: int) -> Memory:
-    memory = memories.build(text)
-    memory.world_size = size
-    return memory
+def _sum_of(curves: Sequence[Curve | None]) -> Curve | None:
+    """Return the gain curve of all ranks; None unless each has one."""
+    total = None
+    for curve in curves:
+        if curve is None:
+            return None
+        total = curve if total is None else total + curve
+    return total
 
 
 def buckets_of(module: nn.Module, megabytes: float) -> list[tuple[Bucket, list[nn.Parameter]]]:
     """Group the trainable parameters into buckets as DDP does: in reverse order, each of about ``megabytes``."""
-    found: list[tuple[Bucket, list[nn.Parameter]]] = []
-    group: list[tuple[str, nn.Parameter]] = []
-    size = 0.0
-    trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
-    for at, (name, parameter) in enumerate(reversed(trained)):
-        group.append((name, parameter))
-        size += parameter.numel() * parameter.element_size()
-        if size >= megabytes * MEGABYTE or at == len(trained) - 1:
-            names, members = tuple(name for name, _ in group), [one for _, one in group]
-            bucket = Bucket(
-                len(found),
-                names,
-                tuple(one.numel() for one in members),
-                tuple(tuple(one.shape) for one in members),
-            )
-            found.append((bucket, members))
-            group, size = [], 0.0
+    layout: list[list[str]] = []
+    space = 0.0
+    for name, parameter in reversed(list(module.named_parameters())):
+        if not parameter.requires_grad:
+            continue
+        if space <= 0.0:
+            layout.append([])
+            space = megabytes * MEGABYTE
+        layout[-1].append(name)
+        space -= parameter.numel() * parameter.element_size()
+    return buckets_in(module, layout)
+
+
+def buckets_in(module: nn.Module, layout: Sequence[Sequence[str]]) -> list[tuple[Bucket, list[nn.Parameter]]]:
+    """Group parameters into buckets by their names, bucket by bucket."""
+    known = dict(module.named_parameters())
+    found = []
+    for number, names in enumerate(layout):
+        members = [known[name] for name in names]
+        numels, shapes = (one.numel() for one in members), (tuple(one.shape) for one in members)
+        found.append((Bucket(number, tuple(names), tuple(numels), tuple(shapes)), members))
     return found

@@ -9,14 +9,16 @@ from gravac_agent.exchange.tick import NAMES
 from gravac_agent.simulate.learning import Learner, alone
 from gravac_agent.simulate.plans import StaticPlan, parse
 from gravac_agent.simulate.ranks import SimulatedRanks
-from gravac_agent.tasks import Score, evaluate, make
+from gravac_agent.tasks import Recipe, Score, elements_of, evaluate, make
 
 MEASURED_ALONE = 2
-"""Ranks that are trained for the plan ``alone``; the mean of their losses counts."""
+"""Ranks that are trained for the plan ``alone``. The mean of their losses counts."""
+IDLE_COMPRESSOR = "topk"
+"""What the encoders of a dense run are built with; it sends nothing."""
 
 
 def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40) -> dict[str, Any]:
-    """Learn a task under one plan, from the same weights and data as any other plan.
+    """Learn a task under one plan, from the same weights and data as under any other plan.
 
     Args:
         task: As ``tasks.make`` reads it.
@@ -29,8 +31,12 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
         before) and, for all plans but ``alone``, ``signals`` between the points.
+
+    Raises:
+        PlanError: There is no such plan.
+        TaskError: There is no such task, or so many ranks cannot share its batch.
     """
-    chosen = parse(plan)
+    chosen, recipe = parse(plan), make(task)
     began = time.process_time()
     row: dict[str, Any] = {
         "task": task,
@@ -39,29 +45,26 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         "seed": seed,
         "steps": steps,
         "gravac": __version__,
+        "optimizer": recipe.optimizer_kind,
+        "elements": elements_of(recipe.build_model(seed)),
     }
-    row |= (
-        _alone(task, ranks, seed, steps, points)
-        if chosen.alone
-        else _together(task, chosen, ranks, seed, steps, points)
-    )
+    every = max(1, steps // points)
+    if chosen.alone:
+        row |= {"payload_bytes": 0.0, "curve": alone_curve(recipe, ranks, seed, steps, every), "signals": []}
+    else:
+        row |= _together(recipe, chosen, ranks, seed, steps, every)
     return row | {"cpu_seconds": round(time.process_time() - began, 1)}
 
 
 def _together(
-    task: str, chosen: StaticPlan, ranks: int, seed: int, steps: int, points: int
+    recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int, steps: int, every: int
 ) -> dict[str, Any]:
-    recipe = make(task)
-    elements = sum(one.numel() for one in recipe.build_model(seed).parameters() if one.requires_grad)
-    compressor = chosen.compressor or "topk"
-    learner = Learner(
-        recipe,
-        ranks,
-        seed,
-        steps,
-        SimulatedRanks(ranks, compressor, chosen.memory, elements=elements, seed=seed),
+    elements = elements_of(recipe.build_model(seed))
+    simulated = SimulatedRanks(
+        ranks, chosen.compressor or IDLE_COMPRESSOR, chosen.memory, elements=elements, seed=seed
     )
-    plan, every = chosen.plan(), max(1, steps // points)
+    learner = Learner(recipe, ranks, seed, steps, simulated)
+    plan = chosen.plan()
     curve: list[list[float]] = []
     signals: list[dict[str, float]] = []
     losses, sums, payload = 0.0, dict.fromkeys(NAMES, 0.0), 0
@@ -74,50 +77,39 @@ def _together(
         if step % every == 0 or step == steps:
             since = step - (curve[-1][0] if curve else 0)
             curve.append(_point(step, learner.evaluate(), losses / since))
-            progress = learner.reference.pop()
-            signals.append(
-                {name: _short(value) for name, value in sums.items()}
-                | {name: _short(value) for name, value in asdict(progress).items() if name != "steps"}
-            )
+            progress = asdict(learner.reference.pop())
+            del progress["steps"]
+            signals.append({name: _short(value) for name, value in (sums | progress).items()})
             losses, sums = 0.0, dict.fromkeys(NAMES, 0.0)
-    return {
-        "optimizer": recipe.optimizer_kind,
-        "elements": elements,
-        "payload_bytes": payload / steps,
-        "curve": curve,
-        "signals": signals,
-    }
+    return {"payload_bytes": payload / steps, "curve": curve, "signals": signals}
 
 
-def _alone(task: str, ranks: int, seed: int, steps: int, points: int) -> dict[str, Any]:
-    recipe = make(task)
-    every, count = max(1, steps // points), min(ranks, MEASURED_ALONE)
+def alone_curve(recipe: Recipe, ranks: int, seed: int, steps: int, every: int) -> list[list[float]]:
+    """Return the mean curve of ranks that never communicate: step, held-out loss, accuracy, training loss.
+
+    Args:
+        recipe: What is trained.
+        ranks: World size, by which the data are shared; of these ranks ``MEASURED_ALONE`` are trained.
+        seed: Of weights and data.
+        steps: Length of the run.
+        every: Steps between two points; the last step always is one.
+    """
     heldout = recipe.data.heldout()
     curves: list[list[list[float]]] = []
-    elements = 0
-    for rank in range(count):
+    for rank in range(min(ranks, MEASURED_ALONE)):
         curve: list[list[float]] = []
         losses = 0.0
         for step, (loss, model) in enumerate(alone(recipe, ranks, seed, steps, rank), 1):
             losses += loss
             if step % every == 0 or step == steps:
-                curve.append(
-                    _point(step, evaluate(model, heldout), losses / (step - (curve[-1][0] if curve else 0)))
-                )
+                since = step - (curve[-1][0] if curve else 0)
+                curve.append(_point(step, evaluate(model, heldout), losses / since))
                 losses = 0.0
-                elements = sum(one.numel() for one in model.parameters() if one.requires_grad)
         curves.append(curve)
-    mean = [
-        [round(sum(values) / count, 5) for values in zip(*points_, strict=True)]
-        for points_ in zip(*curves, strict=True)
+    return [
+        [round(sum(values) / len(curves), 5) for values in zip(*points, strict=True)]
+        for points in zip(*curves, strict=True)
     ]
-    return {
-        "optimizer": recipe.optimizer_kind,
-        "elements": elements,
-        "payload_bytes": 0.0,
-        "curve": mean,
-        "signals": [],
-    }
 
 
 def _point(step: int, score: Score, loss: float) -> list[float]:
@@ -125,4 +117,5 @@ def _point(step: int, score: Score, loss: float) -> list[float]:
 
 
 def _short(value: float) -> float:
+    """Round to four digits, which is all that a sum of a noisy run has, and keeps the file small."""
     return float(f"{value:.4g}")

@@ -1,8 +1,13 @@
-"""Runs of a tournament: tasks by plans by ranks by seeds, one row each, resumed where a file already has them."""
+"""Runs of a tournament: tasks by plans by ranks by seeds, one row each, resumed where a file already has them.
+
+``gravac bench tournament`` starts this program. It writes a JSON line ``{"progress": …}`` for each run on standard
+output, and the rows to the file of ``--out``.
+"""
 
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -12,9 +17,10 @@ from typing import Any
 
 import torch
 
-from gravac_agent.simulate.plans import parse
+from gravac_agent.bench.process import end_with_parent, run_program
+from gravac_agent.simulate.plans import PlanError, parse
 from gravac_agent.simulate.run import learn
-from gravac_agent.tasks import make
+from gravac_agent.tasks import TaskError, make
 
 ALWAYS = ("dense", "alone")
 """Plans that are always run: without them a loss says nothing."""
@@ -37,13 +43,16 @@ def cells(
     """Yield every run, each task's ``dense`` and ``alone`` first.
 
     Raises:
-        ValueError: A task or plan does not exist.
+        PlanError: A plan does not exist.
+        TaskError: A task does not exist, or so many ranks cannot share its batch.
     """
     every = list(dict.fromkeys((*ALWAYS, *plans)))
     for plan in every:
         parse(plan)
     for task in tasks:
-        make(task)
+        recipe = make(task)
+        for size in ranks:
+            recipe.batches(0, size, 0)
     for seed in seeds:
         for size in ranks:
             for plan in every:
@@ -51,7 +60,7 @@ def cells(
 
 
 def done(path: Path) -> set[Cell]:
-    """Return the runs that a file of rows has. A last line that was cut off is removed, as its run is to be repeated."""
+    """Return the runs that a file of rows has. Removes a last line that was cut off, so that its run is repeated."""
     if not path.exists():
         return set()
     text = path.read_text()
@@ -62,21 +71,25 @@ def done(path: Path) -> set[Cell]:
     return {Cell(row["task"], row["plan"], row["ranks"], row["seed"], row["steps"]) for row in rows}
 
 
-def run(wanted: Sequence[Cell], path: Path, workers: int) -> None:
-    """Run what ``path`` lacks and append a row for each, in the order in which they end."""
+def run(wanted: Sequence[Cell], path: Path, workers: int) -> Iterator[str]:
+    """Run what ``path`` lacks and append a row for each, in the order in which they end.
+
+    Yields:
+        A line of progress at the start and after each run.
+    """
     known = done(path)
     left = [cell for cell in wanted if cell not in known]
-    print(f"{len(left)} of {len(wanted)} runs to do", flush=True)
-    with ProcessPoolExecutor(workers, get_context("spawn"), _one_thread) as pool, path.open("a") as out:
-        for ended in as_completed(pool.submit(_learn, cell) for cell in left):
+    yield f"{len(left)} of {len(wanted)} runs to do"
+    if not left:
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool, path.open("a") as out:
+        for number, ended in enumerate(as_completed([pool.submit(_learn, cell) for cell in left]), 1):
             row = ended.result()
             out.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
             out.flush()
-            last = row["curve"][-1]
-            print(
-                f"{row['task']} {row['plan']} ranks {row['ranks']} seed {row['seed']}: held-out loss {last[1]:.4f}, "
-                f"{row['cpu_seconds']:.0f} s",
-                flush=True,
+            yield (
+                f"{number} of {len(left)}: {row['task']}, {row['plan']}, {row['ranks']} ranks, seed {row['seed']}: "
+                f"held-out loss {row['curve'][-1][1]:.4f}, {row['cpu_seconds']:.0f} s"
             )
 
 
@@ -84,7 +97,8 @@ def _learn(cell: Cell) -> dict[str, Any]:
     return learn(**asdict(cell))
 
 
-def _one_thread() -> None:
+def _begin_worker() -> None:
+    end_with_parent()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
 
@@ -92,16 +106,19 @@ def _one_thread() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="gravac_agent.simulate.tournament", description=__doc__)
     parser.add_argument("--tasks", nargs="+", required=True)
-    parser.add_argument("--plans", nargs="+", required=True)
+    parser.add_argument("--plans", nargs="+", default=[])
     parser.add_argument("--ranks", nargs="+", type=int, required=True)
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
-    run(
-        list(cells(given.tasks, given.plans, given.ranks, given.seeds, given.steps)), given.out, given.workers
-    )
+    try:
+        wanted = list(cells(given.tasks, given.plans, given.ranks, given.seeds, given.steps))
+    except (PlanError, TaskError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    run_program(lambda _: ({"progress": line} for line in run(wanted, given.out, given.workers)), given)
 
 
 if __name__ == "__main__":

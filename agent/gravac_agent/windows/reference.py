@@ -7,6 +7,8 @@ stands, and the two ways are compared over blocks of steps.
 """
 
 import inspect
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+log = logging.getLogger("gravac.agent")
+
 TENSORS = 16
 """Parameters that the sample is taken from, at most."""
 PER_TENSOR = 32
@@ -22,9 +26,12 @@ PER_TENSOR = 32
 BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
 CLIPPED = 0.999
-"""The trainer clipped where the gradients that reach the optimizer are shorter than this share of the exchanged ones."""
+"""The trainer clipped where gradients reach the optimizer shorter than this share of the exchanged ones."""
 SMOOTHING = 0.1
 """Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
+
+_OF_PARAMETERS = ("params", "param_names")
+"""What a parameter group holds of its parameters, besides settings."""
 
 
 @dataclass(slots=True)
@@ -73,10 +80,12 @@ class DenseReference:
     """Steps a sample of coordinates as the optimizer would with dense gradients. Equal on all ranks.
 
     A step: ``sample`` on each rank's raw gradients, their mean and that of what was exchanged to ``exchanged``,
-    ``before_step`` and ``after_step`` around the optimizer's own.
+    ``before_step`` and ``after_step`` around the optimizer's own. A step of which nothing was exchanged does not count.
+    With an optimizer that no second one can be made of, or that needs a closure, nothing is ever summed.
 
     Args:
-        optimizer: The optimizer; it must treat each coordinate for itself, as SGD and Adam do.
+        optimizer: The optimizer. For one that does not treat each coordinate for itself, as SGD and Adam do, the sums
+            are approximate.
         parameters: The trained parameters by name.
         seed: Seed of the choice of coordinates, equal on all ranks.
     """
@@ -86,12 +95,17 @@ class DenseReference:
         groups = {id(one): at for at, group in enumerate(optimizer.param_groups) for one in group["params"]}
         chosen = _choose({name: one for name, one in parameters.items() if id(one) in groups}, seed)
         self._pieces = {
-            name: _Piece(one := parameters[name], places, groups[id(one)]) for name, places in chosen.items()
+            name: _Piece(one := parameters[name], places.to(one.device), groups[id(one)])
+            for name, places in chosen.items()
         }
         self._shadows = {
             name: nn.Parameter(piece.of(piece.parameter)) for name, piece in self._pieces.items()
         }
-        self._reference = self._second_optimizer()
+        self._reference: Optimizer | None = None
+        try:
+            self._reference = self._second_optimizer()
+        except Exception as error:
+            self._leave_out(error)
         self._raw: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
         self._energies = (0.0, 0.0)
@@ -130,6 +144,8 @@ class DenseReference:
 
     def before_step(self) -> None:
         """Call it right before the optimizer steps, when its gradients are final."""
+        if self._reference is None or not self._raw:
+            return
         self._before = {name: piece.of(piece.parameter) for name, piece in self._pieces.items()}
         self._count()
         share = self._share()
@@ -139,18 +155,24 @@ class DenseReference:
                 raw = self._raw.get(name)
                 shadow.grad = None if raw is None else raw * share
         for mine, theirs in zip(self._reference.param_groups, self._optimizer.param_groups, strict=True):
-            mine.update({key: value for key, value in theirs.items() if key != "params"})
+            mine.update({key: value for key, value in theirs.items() if key not in _OF_PARAMETERS})
 
     def after_step(self) -> None:
         """Call it right after the optimizer stepped."""
-        if not self._before or not self._raw:
+        if self._reference is None or not self._before or not self._raw:
             return
-        self._reference.step()
+        try:
+            self._reference.step()
+        except Exception as error:
+            self._leave_out(error)
+            return
         with torch.no_grad():
             for name, piece in self._pieces.items():
                 self._moved[name] += piece.of(piece.parameter) - self._before[name]
                 self._way[name] += self._shadows[name].detach() - self._before[name]
         self._raw.clear()
+        self._sent.clear()
+        self._before.clear()
         self._block += 1
         if self._block == BLOCK_STEPS:
             self.close_block()
@@ -158,10 +180,7 @@ class DenseReference:
     def close_block(self) -> None:
         """End the running block, such as at a change of plan or the end of a window."""
         if self._block:
-            moved, way = (
-                torch.cat(list(self._moved.values())).double(),
-                torch.cat(list(self._way.values())).double(),
-            )
+            moved, way = _joined(self._moved), _joined(self._way)
             self.sums.steps += self._block
             self.sums.moved_sq += float(moved @ moved)
             self.sums.reference_sq += float(way @ way)
@@ -176,12 +195,7 @@ class DenseReference:
 
     def _count(self) -> None:
         """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one."""
-        if not self._raw:
-            return
-        raw, sent = (
-            torch.cat(list(self._raw.values())).double(),
-            torch.cat(list(self._sent.values())).double(),
-        )
+        raw, sent = _joined(self._raw), _joined(self._sent)
         self.sums.raw_sq += float(raw @ raw)
         self.sums.exchanged_sq += float(sent @ sent)
         self.sums.exchanged_dot_raw += float(sent @ raw)
@@ -209,11 +223,11 @@ class DenseReference:
         )
         if share >= CLIPPED or self._energies[1] <= 0.0:
             return share
-        return min(1.0, share * (self._energies[0] / self._energies[1]) ** 0.5)
+        return min(1.0, share * math.sqrt(self._energies[0] / self._energies[1]))
 
     def _second_optimizer(self) -> Optimizer:
         groups: list[dict[str, Any]] = [
-            {key: value for key, value in group.items() if key != "params"} | {"params": []}
+            {key: value for key, value in group.items() if key not in _OF_PARAMETERS} | {"params": []}
             for group in self._optimizer.param_groups
         ]
         for name, piece in self._pieces.items():
@@ -225,7 +239,21 @@ class DenseReference:
         return second
 
     def _zeros(self) -> dict[str, Tensor]:
-        return {name: torch.zeros(piece.places.numel()) for name, piece in self._pieces.items()}
+        return {
+            name: torch.zeros(piece.places.numel(), device=piece.places.device)
+            for name, piece in self._pieces.items()
+        }
+
+    def _leave_out(self, error: Exception) -> None:
+        """Go on without a reference, which must not stop the training."""
+        kind = type(self._optimizer).__name__
+        log.info("no dense reference for %s, so progress is not measured: %s", kind, error)
+        self._reference = None
+
+
+def _joined(pieces: Mapping[str, Tensor]) -> Tensor:
+    """Return all pieces as one vector, float64."""
+    return torch.cat(list(pieces.values())).double()
 
 
 def _choose(parameters: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
