@@ -18,6 +18,9 @@ MOST_BLOCK = 65_536
 SHIFT = 20
 """Bits after the point of the factors that turn fine magnitudes into levels."""
 
+_NO_LIMIT = 2.0
+"""The best spacing is at most the largest magnitude."""
+
 
 class Grid(NamedTuple):
     """Levels and the spacings that are tried first."""
@@ -86,6 +89,8 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
             block,
             grid.steps,
             np.array(grid.factors, np.int32),
+            np.float32(1.0),
+            np.float32(_NO_LIMIT),
             spacings.view(torch.int16).numpy(),
             codes.numpy(),
         )
@@ -107,7 +112,7 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
         x: Shape ``(n,)``.
         block: Elements that share a spacing, at most 65,536.
         levels: 15, 7, 5 or 3.
-        spread: The spacing, as a multiple of that of ``quantize_nearest``.
+        spread: The spacing, as a multiple of that of ``quantize_nearest``; but never wider than clips no element.
         seed: 63-bit seed. The draws are ``noise(n, seed)``.
 
     Returns:
@@ -124,26 +129,28 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     if backend.compiled(x):
         import numpy as np
 
-        from gravac.kernels.cpu.nearest import find_spacings
+        from gravac.kernels.cpu.nearest import quantize as compiled
         from gravac.kernels.cpu.rounding import clip_and_round
 
         spacings = torch.empty(-(-x.numel() // block), dtype=torch.bfloat16)
         codes = torch.empty(x.numel(), dtype=torch.uint8)
         floats = x.numpy()
-        find_spacings(
+        compiled(
             floats,
             floats.view(np.int32),
             block,
             grid.steps,
             np.array(grid.factors, np.int32),
             np.float32(spread),
+            np.float32(_widest(grid)),
             spacings.view(torch.int16).numpy(),
+            np.empty(0, np.uint8),  # only the spacings
         )
         wide = spacings.float().numpy()
         clip_and_round(floats, block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
         return spacings, pack_digits(codes, grid.base)
     rows = blocked(x, block)
-    spacings = _spacings(rows, x.numel(), grid, spread)
+    spacings = _spacings(rows, x.numel(), grid, spread, _widest(grid))
     share = _shares(rows, spacings, grid.steps).flatten()[: x.numel()]
     low = share.floor()
     codes = (low + (noise(x.numel(), seed, x.device) < share - low) + grid.steps).to(torch.uint8)
@@ -185,8 +192,16 @@ def _shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)
 
 
-def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0) -> Tensor:
-    """The spacing of each row times ``spread``, bfloat16. Only the last row may be padded."""
+def _widest(grid: Grid) -> float:
+    """The widest spacing that is of use, as a share of the largest magnitude. bfloat16 may round it down."""
+    return (1 + 2**-8) / grid.steps
+
+
+def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0, widest: float = _NO_LIMIT) -> Tensor:
+    """The best spacing of each row times ``spread``, at most ``widest`` times its largest magnitude, bfloat16.
+
+    Only the last row may be padded.
+    """
     top = rows.abs().amax(1)
     safe = torch.where((top > 0) & top.isfinite(), top, torch.inf).unsqueeze(1)
     fine = ((rows.abs() / safe).nan_to_num(0.0) * FINE + 0.5).int()
@@ -203,7 +218,9 @@ def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0) -> Tens
         counts[-1:] -= rows.numel() - numel
         ratio = fine.sum(1).float() / counts
     # The outermost level, too, must be finite.
-    spacing = (ratio / FINE * top * spread).clamp_max(torch.finfo(torch.bfloat16).max / grid.steps)
+    spacing = torch.minimum(ratio / FINE * top * spread, top * widest).clamp_max(
+        torch.finfo(torch.bfloat16).max / grid.steps
+    )
     return torch.where(top.isfinite(), spacing, top).to(torch.bfloat16)
 
 

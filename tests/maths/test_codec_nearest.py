@@ -94,14 +94,24 @@ def test_random_rounding_does_not_hold_small_elements_back(levels: int) -> None:
 def test_a_wider_spread_clips_less_and_errs_more() -> None:
     x = vector("gauss", 65_536)
 
-    def error(text: str) -> tuple[float, float]:
+    def reach_and_error(text: str) -> tuple[float, float]:
         decoded = sent(text, x)
         return float(decoded.abs().max() / x.abs().max()), float((decoded - x).square().sum())
 
-    tight, wide = error("dither:levels=7,spread=1.1"), error("dither:levels=7,spread=1.8")
+    tight, wide = reach_and_error("dither:levels=5,spread=1.1"), reach_and_error("dither:levels=5,spread=1.6")
     assert tight[0] < wide[0]
     assert tight[1] < wide[1]
-    assert torch.equal(sent("dither:levels=7", x), sent("dither:levels=7,spread=1.4", x))
+
+
+def test_a_spread_wide_enough_clips_nothing_and_errs_as_qsgd() -> None:
+    x = vector("gauss", 65_536)
+    spacings = build("dither:levels=7,spread=100").compress(x, 1.0, KEY, torch.float32).parts[0].float()
+    assert bool((3 * spacings >= x.view(-1, 64).abs().amax(1)).all())
+    errors = [
+        float((sent(text, x) - x).square().sum())
+        for text in ("dither:levels=7,spread=100", "qsgd:bits=3,block=64")
+    ]
+    assert errors[0] == pytest.approx(errors[1], rel=0.05)
 
 
 def test_block_signs_fit_uneven_blocks_better_than_one_scale() -> None:

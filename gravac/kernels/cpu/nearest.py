@@ -1,4 +1,4 @@
-"""Blocks rounded to the nearest of a few levels, and back; their spacings alone for rounding at random."""
+"""Blocks rounded to the nearest of a few levels, and back."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,86 +57,62 @@ def mean(fine: NDArray[np.int32], size: int) -> np.float32:
     return np.float32(total) / np.float32(size)
 
 
-@jit("int32(float32[::1], int32[::1], int64, int64, int64, int32[::1], float32, int32[::1])")
-def spacing(
-    x: NDArray[np.float32],
-    bits: NDArray[np.int32],
-    begin: int,
-    size: int,
-    steps: int,
-    factors: NDArray[np.int32],
-    spread: np.float32,
-    fine: NDArray[np.int32],
-) -> np.int32:
-    """Returns the spacing of a block times ``spread``, as the bits of a bfloat16. ``fine`` is scratch memory."""
-    top, near = np.empty(1, np.int32), np.empty(1, np.float32)
-    largest = np.int32(0)
-    for i in range(size):
-        largest = max(largest, np.int32(bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)))
-    top[0] = largest
-    scale = top.view(np.float32)[0]
-    if scale > np.float32(0.0) and scale < np.float32(np.inf):
-        for i in range(size):
-            share = abs(x[np.uint64(begin + i)]) / scale
-            fine[np.uint64(i)] = np.int32(share * np.float32(_FINE) + np.float32(0.5))
-        ratio = search(fine, size, steps, factors) if factors.size else mean(fine, size)
-        limit = np.float32(_LARGEST / steps)  # the outermost level, too, must be finite
-        near[0] = min(ratio / np.float32(_FINE) * scale * spread, limit)
-        word = near.view(np.int32)[0]
-        return np.int32(np.int32(word + 0x7FFF + ((word >> 16) & 1)) >> 16)
-    if largest > np.int32(0x7F800000):
-        return np.int32(0x7FC0)
-    return np.int32(largest >> np.int32(16))
-
-
-@jit("void(float32[::1], int32[::1], int64, int64, int32[::1], float32, int16[::1])")
-def find_spacings(
-    x: NDArray[np.float32],
-    bits: NDArray[np.int32],
-    block: int,
-    steps: int,
-    factors: NDArray[np.int32],
-    spread: np.float32,
-    spacings: NDArray[np.int16],
-) -> None:
-    """Finds the spacing of each block (as a bfloat16's bits), times ``spread``. ``bits`` is ``x``'s memory."""
-    fine = np.empty(block, np.int32)
-    for number in range(spacings.size):
-        begin = number * block
-        size = min(block, x.size - begin)
-        spacings[number] = np.int16(spacing(x, bits, begin, size, steps, factors, spread, fine))
-
-
-@jit("void(float32[::1], int32[::1], int64, int64, int32[::1], int16[::1], uint8[::1])")
+@jit("void(float32[::1], int32[::1], int64, int64, int32[::1], float32, float32, int16[::1], uint8[::1])")
 def quantize(
     x: NDArray[np.float32],
     bits: NDArray[np.int32],
     block: int,
     steps: int,
     factors: NDArray[np.int32],
+    spread: np.float32,
+    widest: np.float32,
     spacings: NDArray[np.int16],
     codes: NDArray[np.uint8],
 ) -> None:
     """Finds the spacing of each block (as a bfloat16's bits), and each element's code. ``bits`` is ``x``'s memory.
 
-    Without ``factors``, codes are 1 for elements >= 0, else 0.
+    The spacing is the best one times ``spread``, at most ``widest`` times the largest magnitude. Without ``factors``,
+    codes are 1 for elements >= 0, else 0. If ``codes`` is empty, only spacings are found.
     """
-    fine, top = np.empty(block, np.int32), np.empty(1, np.int32)
+    fine = np.empty(block, np.int32)
+    limit = np.float32(_LARGEST / steps)  # the outermost level, too, must be finite
+    top, near = np.empty(1, np.int32), np.empty(1, np.float32)
     for number in range(spacings.size):
         begin = number * block
         size = min(block, x.size - begin)
-        word = spacing(x, bits, begin, size, steps, factors, np.float32(1.0), fine)
+        largest = np.int32(0)
+        for i in range(size):
+            largest = max(largest, np.int32(bits[np.uint64(begin + i)] & np.int32(0x7FFFFFFF)))
+        top[0] = largest
+        scale = top.view(np.float32)[0]
+        whole = scale > np.float32(0.0) and scale < np.float32(np.inf)
+        near[0] = scale
+        if whole:
+            for i in range(size):
+                share = abs(x[np.uint64(begin + i)]) / scale
+                fine[np.uint64(i)] = np.int32(share * np.float32(_FINE) + np.float32(0.5))
+            ratio = search(fine, size, steps, factors) if factors.size else mean(fine, size)
+            near[0] = min(min(ratio / np.float32(_FINE) * scale * spread, scale * widest), limit)
+        word = near.view(np.int32)[0]
+        if whole:
+            word = np.int32(word + 0x7FFF + ((word >> 16) & 1)) >> 16
+        elif largest > np.int32(0x7F800000):
+            word = 0x7FC0
+        else:
+            word >>= 16
         spacings[number] = np.int16(word)
+        if not codes.size:
+            continue
         if not factors.size:
             for i in range(size):
                 codes[np.uint64(begin + i)] = np.uint8(x[np.uint64(begin + i)] >= np.float32(0.0))
             continue
         top[0] = np.int32(word << 16)
-        apart = top.view(np.float32)[0]
-        if apart > np.float32(0.0) and apart < np.float32(np.inf):
+        spacing = top.view(np.float32)[0]
+        if whole and spacing > np.float32(0.0):
             most = np.float32(steps)
             for i in range(size):
-                level = x[np.uint64(begin + i)] / apart
+                level = x[np.uint64(begin + i)] / spacing
                 level = min(max(level, -most), most)
                 codes[np.uint64(begin + i)] = np.uint8(np.int32(np.rint(level) + most))
         else:
