@@ -1,4 +1,4 @@
-"""``gravac explain``: why a CF is in force, with the evidence and the results since."""
+"""``gravac explain``: why a plan is in force, with the evidence and the results since."""
 
 import json
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.traces import TraceError
-from gravac.wording import printable
+from gravac.wording import format_plan, printable
 from gravac_controller.cli.source import Source, SourceError, choose, one_source, source_options, token_of
-from gravac_controller.cli.wording import clock, factor, number, seconds
+from gravac_controller.cli.wording import clock, factor, number, plan, seconds, spread
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
 VERDICTS = {
     "untried": "not tried",
     "trying": "being measured",
-    "passed": "enough gain",
-    "too_strong": "too little gain",
+    "passed": "good enough",
+    "too_strong": "too strong",
     "chosen": "chosen",
 }
 
@@ -49,7 +49,7 @@ class Explanation:
 def explain(
     words: tuple[str, ...], job: str | None, data_dir: Path, token_file: Path | None, as_json: bool
 ) -> None:
-    """Explain why a compression factor is in force: the rule, its evidence, and the results since.
+    """Explain why a plan (codec and compression factor) is in force: the rule, its evidence, and the results since.
 
     EPOCH is the number of a decision [the one in force]. SOURCE is the address of a controller or a trace file. By
     default: the controller that serves the journals in ./gravac-runs, else the newest journal there.
@@ -99,7 +99,11 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "gain",
         "step_seconds",
         "samples_per_second",
+        "efficiency",
+        "efficiency_low",
+        "efficiency_high",
         "useful_samples_per_second",
+        "compression_throughput",
         "wire_cf",
         "backlog",
     )
@@ -108,7 +112,9 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "epoch": decision.epoch,
         "in_force": decision.epoch == found.job.decision.epoch,
         "time": found.began.time,
+        "codec_before": _before(found)[0],
         "cf_before": found.began.cf_before,
+        "codec": decision.codec or found.job.spec.compressor,
         "decision": decision.model_dump(mode="json"),
         "confirmed": len(found.confirmed),
         "latest_reason": (found.confirmed or (found.began,))[-1].decision.reason,
@@ -120,6 +126,12 @@ def _facts(found: Explanation) -> dict[str, Any]:
     }
 
 
+def _before(found: Explanation) -> tuple[str | None, float | None]:
+    """Codec and CF of the decision before; None for the first."""
+    cf = found.began.cf_before
+    return None if cf is None else found.began.codec_before or found.job.spec.compressor, cf
+
+
 def _print(found: Explanation) -> None:
     console = Console(highlight=False, markup=False)
 
@@ -127,10 +139,13 @@ def _print(found: Explanation) -> None:
         console.print(text, soft_wrap=not console.is_terminal)
 
     decision = found.began.decision
-    before = "" if found.began.cf_before is None else f"{factor(found.began.cf_before)} → "
+    codec, cf = _before(found)
+    before = "" if codec is None or cf is None else f"{format_plan(codec, cf)} → "
     holds = "in force" if decision.epoch == found.job.decision.epoch else "over"
     when = "at the start" if decision.window < 0 else f"after window {decision.window}"
-    say(f"{found.job.job}, epoch {decision.epoch} ({holds}): CF {before}{factor(decision.cf_candidate)}")
+    say(
+        f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{plan(decision, found.job.spec.compressor)}"
+    )
     say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}")
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
@@ -153,13 +168,22 @@ def _many(count: int, what: str) -> str:
 
 def _candidates(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="Evidence", title_justify="left")
-    for name in ("CF", "Gain", "Samples/s", "Useful/s", "Window"):
+    rows, compressor = found.began.decision.candidates, found.job.spec.compressor
+    by_efficiency = any(one.efficiency is not None for one in rows)
+    table.add_column("Plan")
+    for name in ("Gain", "η", "Samples/s", "Useful/s" if by_efficiency else "T_comp", "Window"):
         table.add_column(name, justify="right")
     table.add_column("Verdict")
-    for one in found.began.decision.candidates:
-        rates = number(one.samples_per_second), number(one.useful_samples_per_second)
-        window = "–" if one.window is None else str(one.window)
-        table.add_row(factor(one.cf), number(one.gain), *rates, window, VERDICTS[one.verdict])
+    for one in rows:
+        table.add_row(
+            format_plan(one.codec or compressor, one.cf),
+            number(one.gain),
+            number(one.efficiency),
+            number(one.samples_per_second),
+            number(one.useful_samples_per_second),
+            "–" if one.window is None else str(one.window),
+            VERDICTS[one.verdict],
+        )
     return table
 
 
@@ -173,7 +197,9 @@ def _since(found: Explanation) -> str:
     )
     if found.job.baseline_step_seconds is not None:
         text += f" (dense {seconds(found.job.baseline_step_seconds)})"
+    efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
-        f"{text}, gain {number(found.mean('gain'))}, backlog {number(found.mean('backlog'))}, wire CF "
+        f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "
+        f"samples/s, gain {number(found.mean('gain'))}, backlog {number(found.mean('backlog'))}, wire CF "
         f"{number(found.mean('wire_cf'))}."
     )

@@ -7,8 +7,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gravac.wording import printable
-from gravac_controller.cli.wording import clock, factor, number, seconds, size
+from gravac.wording import format_plan, printable
+from gravac_controller.cli.wording import clock, number, plan, seconds, size, spread
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
@@ -38,19 +38,25 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     text = (
-        f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  CF {factor(report.cf)} ({report.phase})  "
-        f"{seconds(view.step_seconds)}/step  gain {number(view.gain)}  backlog {number(view.backlog)}{loss}"
+        f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {format_plan(view.codec, report.cf)} "
+        f"({report.phase})  {seconds(view.step_seconds)}/step  η {_efficiency(view)}  useful "
+        f"{number(view.useful_samples_per_second)}/s  gain {number(view.gain)}  backlog {number(view.backlog)}{loss}"
     )
     if after is not None and after.changed:
         text += f"\n{clock(after.time)}  {job.job}  epoch {after.decision.epoch}: {printable(after.decision.reason)}"
     return text
 
 
+def _efficiency(view: WindowView) -> str:
+    """Statistical efficiency with its range."""
+    return spread(view.efficiency, view.efficiency_low, view.efficiency_high)
+
+
 def _list(jobs: list[JobView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Job", "State", "Phase"):
+    for name in ("Job", "State", "Phase", "Plan"):
         table.add_column(name, no_wrap=True)
-    for name in ("Ranks", "Step", "CF", "Step time", "Gain"):
+    for name in ("Ranks", "Step", "Step time", "η", "Useful/s"):
         table.add_column(name, justify="right", no_wrap=True)
     for job in jobs:
         latest = job.latest
@@ -58,11 +64,12 @@ def _list(jobs: list[JobView]) -> Table:
             job.job,
             Text(job.state, style=STATE_STYLE[job.state]),
             job.phase,
+            format_plan(job.codec, job.cf),
             str(job.world_size),
             str(job.totals.steps),
-            factor(job.cf),
             seconds(None if latest is None else latest.step_seconds),
-            number(None if latest is None else latest.gain),
+            number(None if latest is None else latest.efficiency),
+            number(None if latest is None else latest.useful_samples_per_second),
         )
     return table
 
@@ -81,7 +88,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
         else f"\norder of {order.actor}: {order.action}{f' {order.cf:g}' if order.cf else ''}"
     )
     why = Text.assemble(
-        (f"CF {factor(job.cf)}", "bold cyan"),
+        (format_plan(job.codec, job.cf), "bold cyan"),
         f"  {job.phase}, epoch {job.epoch}\n",
         printable(job.decision.reason),
         (by, "yellow"),
@@ -91,7 +98,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
         parts += [_figures(job, job.latest), "", _phases(job.latest), ""]
         if len(job.latest.report.ranks) > 1:
             parts += [_ranks(job.latest), ""]
-    parts.append(_decisions(decisions))
+    parts.append(_decisions(decisions, job.spec.compressor))
     return Panel(Group(*parts), title=title, title_align="left", box=box.ROUNDED)
 
 
@@ -100,6 +107,8 @@ def _figures(job: JobView, latest: WindowView) -> Columns:
     pairs = {
         "step": f"{seconds(latest.step_seconds)} (dense {seconds(job.baseline_step_seconds)})",
         "samples/s": number(latest.samples_per_second),
+        "η": _efficiency(latest),
+        "useful/s": number(latest.useful_samples_per_second),
         "gain": f"{number(latest.gain)} (ε {number(job.decision.epsilon)})",
         "backlog": number(latest.backlog),
         "residual": number(latest.residual_ratio),
@@ -138,13 +147,13 @@ def _ranks(latest: WindowView) -> Table:
     return table
 
 
-def _decisions(decisions: list[DecisionView]) -> Table:
+def _decisions(decisions: list[DecisionView], compressor: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("Time", "Window", "CF"):
+    for name in ("Time", "Window", "Plan"):
         table.add_column(name, no_wrap=True)
     table.add_column("Reason")
     for view in decisions:
         decision = view.decision
         window = "start" if decision.window < 0 else str(decision.window)
-        table.add_row(clock(view.time), window, factor(decision.cf_candidate), printable(decision.reason))
+        table.add_row(clock(view.time), window, plan(decision, compressor), printable(decision.reason))
     return table

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.traces import TraceError
-from gravac.wording import printable
+from gravac.wording import format_plan, printable
 from gravac_controller.cli.source import Source, SourceError, source_options, sources, token_of
-from gravac_controller.cli.wording import factor
+from gravac_controller.cli.wording import number, spread
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
@@ -63,17 +63,55 @@ def _read(source: Source) -> tuple[str, list[JobView], dict[str, str]]:
 
 def _table(jobs: list[JobView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Job", "State", "Ranks", "Step", "CF", "Phase"):
+    for name in ("Job", "State", "Ranks", "Step", "Plan", "Phase", "η", "Useful/s"):
         table.add_column(name, no_wrap=True)
     table.add_column("Reason")
     for job in jobs:
-        numbers = (str(job.world_size), str(job.totals.steps), factor(job.cf))
-        table.add_row(job.job, job.state, *numbers, job.phase, printable(job.decision.reason))
+        table.add_row(
+            job.job,
+            job.state,
+            str(job.world_size),
+            str(job.totals.steps),
+            format_plan(job.codec, job.cf),
+            job.phase,
+            *_learning(job),
+            printable(job.decision.reason),
+        )
     return table
 
 
+def _learning(job: JobView) -> tuple[str, str]:
+    """Statistical efficiency with its range, and useful throughput, of the last window."""
+    view = job.latest
+    if view is None:
+        return "–", "–"
+    learned = spread(view.efficiency, view.efficiency_low, view.efficiency_high)
+    return learned, number(view.useful_samples_per_second)
+
+
 def _facts(job: JobView) -> dict[str, Any]:
-    names = ("job", "state", "policy", "compressor", "world_size", "epoch", "phase", "cf", "windows", "steps")
+    names = (
+        "job",
+        "state",
+        "policy",
+        "compressor",
+        "world_size",
+        "epoch",
+        "phase",
+        "codec",
+        "cf",
+        "windows",
+        "steps",
+    )
+    figures = (
+        "efficiency",
+        "efficiency_low",
+        "efficiency_high",
+        "samples_per_second",
+        "useful_samples_per_second",
+        "compression_throughput",
+    )
     order = None if job.override is None else job.override.model_dump(mode="json")
     facts = {name: getattr(job, name) for name in names}
+    facts |= {name: None if job.latest is None else getattr(job.latest, name) for name in figures}
     return {**facts, "rule": job.decision.rule, "reason": job.decision.reason, "override": order}

@@ -5,7 +5,8 @@ from datetime import datetime
 
 from rich.table import Table
 
-from gravac.protocol import LinkSpec
+from gravac.protocol import Decision, LinkSpec
+from gravac.wording import format_plan
 
 
 def size(count: float) -> str:
@@ -46,6 +47,11 @@ def spread(likely: float | None, low: float | None, high: float | None) -> str:
 def factor(cf: float) -> str:
     """``dense`` or the compression factor."""
     return "dense" if cf == 1.0 else f"{cf:g}"
+
+
+def plan(decision: Decision, compressor: str) -> str:
+    """The plan of a decision: its codec, or the job's compressor, and the candidate CF."""
+    return format_plan(decision.codec or compressor, decision.cf_candidate)
 
 
 def times(numerator: float | None, denominator: float | None) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gravac.protocol import Decision, WindowReport
-from gravac.signals.figures import gain, useful_samples_per_second
-from gravac.wording import display_path, printable
+from gravac.signals import figures as of_window
+from gravac.wording import display_path, format_plan, printable
 from gravac_controller.cli.demo.figures import Figures
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
-from gravac_controller.cli.wording import factor, link, number, seconds, size, times
+from gravac_controller.cli.wording import link, number, seconds, size, times
 
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are excluded from the comparison of step times."""
@@ -116,31 +115,27 @@ def show(result: Result, console: Console, command: str) -> None:
 
 def _windows(figures: Figures) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for name in ("Window", "Steps", "CF"):
+    for name in ("Window", "Steps", "Plan"):
         table.add_column(name, no_wrap=True)
-    for name in ("Gain", "T_comp"):
+    for name in ("η", "Useful/s"):
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("Rule", no_wrap=True)
     table.add_column("Reason")
+    kind, compressor = figures.job.optimizer_kind, figures.job.compressor
     for report in figures.windows:
         decision = figures.after(report.window)
+        learned = of_window.efficiency(report, kind, compressor)
+        useful = of_window.useful_samples_per_second(report, kind, compressor)
         table.add_row(
             str(report.window),
             f"{report.first_step + 1}–{report.last_step + 1}",
-            factor(report.cf),
-            *(number(value) for value in _measured(report, decision)),
+            format_plan(of_window.codec(report, compressor), report.cf),
+            number(None if learned is None else learned.likely),
+            number(useful),
             "" if decision is None else decision.rule,
             "" if decision is None else printable(decision.reason),
         )
     return table
-
-
-def _measured(report: WindowReport, decision: Decision | None) -> tuple[float | None, float | None]:
-    """Gain and T_comp of the last CF of the window: as the policy measured it, else of the whole window."""
-    for row in () if decision is None else decision.candidates:
-        if row.cf == report.cf and row.window == report.window:
-            return row.gain, row.useful_samples_per_second
-    return gain(report), useful_samples_per_second(report)
 
 
 def _comparison(result: Result, dense: Outcome) -> Table:
@@ -167,6 +162,7 @@ def _decision(decision: dict[str, Any]) -> dict[str, Any]:
         "window": decision["window"],
         "epoch": decision["epoch"],
         "phase": decision["phase"],
+        "codec": decision["codec"],
         "cf": decision["cf_candidate"],
         "rule": decision["rule"],
         "reason": decision["reason"],

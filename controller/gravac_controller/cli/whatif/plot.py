@@ -85,7 +85,7 @@ def chart(
 
 
 def _by_factor(scenario: dict[str, Any], path: Path) -> None:
-    """T_sys, useful throughput and T_comp by CF, each with its prediction interval; of several codecs the useful one."""
+    """Useful throughput by CF with its prediction interval; of one codec also T_sys and T_comp."""
     every = scenario["factors"]
     rows = [row for row in every if row["codec"] == scenario["compressor"]]
     series = [
