@@ -4,7 +4,7 @@ Its journal is a trace as any other: it replays, and ``gravac report`` draws it.
 """
 
 import platform
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,11 @@ class Setting:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """One job; ``run`` does all of it.
+    """One job; ``run`` does all of it, ``train`` step by step.
 
     Args:
         setting: What to simulate.
         data_dir: Folder of its journal.
-        progress: Gets a sentence each time the held-out loss was measured.
 
     Raises:
         SetupError: A policy, compressor or memory does not exist or cannot be used, or the job has a journal already.
@@ -83,9 +82,10 @@ class SimulatedJob:
 
     setting: Setting
     data_dir: Path
-    progress: Callable[[str], None] = lambda _: None
     seconds: float = field(default=0.0, init=False)
     """Simulated time so far."""
+    result: dict[str, Any] = field(default_factory=dict, init=False)
+    """What ``run`` returns, at the end."""
     learner: Learner = field(init=False)
     _spec: JobSpec = field(init=False)
     _policy: Policy = field(init=False)
@@ -151,11 +151,17 @@ class SimulatedJob:
             CF, and the reason of the decision), ``payload_bytes`` and ``seconds`` of a step, and ``trace``, the path of
             the journal.
         """
+        for _ in self.train():
+            pass
+        return self.result
+
+    def train(self) -> Iterator[str]:
+        """Do the same, and yield a line of progress each time the held-out loss was measured."""
         setting = self.setting
         reporter = LocalReporter(self._spec, self.data_dir)
         tracker = GainTracker(self._policy.smoothing(setting.ranks), self._policy.gain_denominator())
         loop = _Loop(self, reporter, tracker)
-        loop.run()
+        yield from loop.run()
         trace = reporter.trace_path
         reporter.close(
             End(
@@ -166,7 +172,7 @@ class SimulatedJob:
             )
         )
         reasons = {} if trace is None else _reasons(trace)
-        return {
+        self.result = {
             "task": setting.recipe.name,
             "policy": setting.policy,
             "ranks": setting.ranks,
@@ -197,7 +203,7 @@ class _Loop:
         """First step, codec, CF, and epoch of the decision that ordered them."""
         self.payload = 0
 
-    def run(self) -> None:
+    def run(self) -> Iterator[str]:
         setting = self._job.setting
         every = max(1, setting.steps // setting.points)
         for step in range(setting.steps):
@@ -207,7 +213,7 @@ class _Loop:
                 self.curve.append(
                     [step + 1, round(self._job.seconds, 6), round(score.loss, 5), round(score.accuracy, 5)]
                 )
-                self._job.progress(
+                yield (
                     f"step {step + 1} of {setting.steps}, {self._job.seconds:.1f} simulated seconds: held-out loss "
                     f"{score.loss:.4f}"
                 )

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
+from gravac_agent.state.rates import Rates
 from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
 from gravac_agent.windows.reference import DenseReference
@@ -38,6 +39,7 @@ class Learner:
         steps: Length of the run, for the schedule.
         ranks: Their encoders and memories.
         layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
+        rescale: Scale residuals when the learning rate changes, as the agent's setting ``rescale`` does.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Learner:
         steps: int,
         ranks: SimulatedRanks,
         layout: Sequence[Sequence[str]] | None = None,
+        rescale: bool = True,
     ) -> None:
         self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
         self.model = recipe.build_model(seed)
@@ -64,6 +67,10 @@ class Learner:
         named = dict(self.model.named_parameters())
         self.reference = DenseReference(self.optimizer, named, seed)
         ranks.measure_in_units_of(SecondMoments(self.optimizer, named).divisor)
+        names = {id(parameter): name for name, parameter in named.items()}
+        self._followers = [
+            (Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders if rescale
+        ]
         self.step = 0
 
     @property
@@ -78,6 +85,9 @@ class Learner:
             plan: What the ranks send.
             surveyed: Measure the gain curve.
         """
+        set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
+        for rates, memory in self._followers:
+            rates.follow(memory)
         gradients, losses = [], 0.0
         for batches in self._batches:
             inputs, classes = next(batches)
@@ -96,7 +106,6 @@ class Learner:
                 self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
             self.recipe.clip(self.model.parameters())
-            set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
             self.reference.before_step()
             self.optimizer.step()
             self.reference.after_step()

@@ -10,23 +10,48 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO, Any
 
+from gravac.wording import printable
 from gravac_controller.bench.ranks import Progress
 
 TAIL_LINES = 12
+REFUSED = 2
+"""Exit code of a program that refuses an option; the last line on stderr says why."""
 
 
 class ProgramFailed(Exception):
     """The program failed. The message ends with its last lines."""
 
 
+class Refused(ValueError):
+    """The program refused an option. The message is its own."""
+
+
 def measure(name: str, options: Sequence[object], progress: Progress) -> dict[str, Any]:
-    """Run ``gravac_agent.bench.NAME`` and return its ``kernels``, ``limits`` and ``rows``, in order.
+    """Run ``gravac_agent.bench.NAME`` on its own core and return its ``kernels``, ``limits`` and ``rows``, in order.
 
     ``progress`` receives a line for each row. Raises ProgramFailed. Kills the program when interrupted.
     """
     core = max(os.sched_getaffinity(0))
     pinned = ["taskset", "--cpu-list", str(core)] if shutil.which("taskset") else []
-    words = [*pinned, sys.executable, "-m", f"gravac_agent.bench.{name}", *map(str, options)]
+    return run_program(f"gravac_agent.bench.{name}", options, progress, pinned)
+
+
+def run_program(
+    module: str, options: Sequence[object], progress: Progress, before: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run a module that prints JSON lines, and return its ``kernels``, ``limits`` and ``rows``, in order.
+
+    Args:
+        module: A program that uses ``gravac_agent.bench.process.run_program``.
+        options: Of its command line.
+        progress: Receives each line of progress, and a line for each row of a program without any.
+        before: Command that runs it.
+
+    Raises:
+        Refused: The program ended with code 2.
+        ProgramFailed: It failed otherwise.
+    """
+    words = [*before, sys.executable, "-m", module, *map(str, options)]
     found: dict[str, Any] = {"kernels": None, "limits": [], "rows": []}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         process = subprocess.Popen(
@@ -47,6 +72,8 @@ def measure(name: str, options: Sequence[object], progress: Progress) -> dict[st
             process.kill()
             process.wait()
             raise
+        if code == REFUSED:
+            raise Refused(_lines(log)[-1])
         if code:
             raise ProgramFailed(f"measuring {_how(code)}{_tail(log)}")
     return found
@@ -56,9 +83,11 @@ def _collect(answer: dict[str, Any], found: dict[str, Any], progress: Progress) 
     for kind, what in answer.items():
         if kind == "kernels":
             found["kernels"] = what
+        elif kind == "progress":
+            progress(printable(what))
         else:
             found[f"{kind}s"].append(what)
-        if kind == "row":
+        if kind == "row" and "n" in what:
             progress(
                 f"{what['name']}, n = {what['n']:,}, CF {what['cf']:g}"
                 if "name" in what
@@ -73,6 +102,9 @@ def _how(code: int) -> str:
 
 
 def _tail(log: IO[str]) -> str:
+    return ":\n" + "\n".join(_lines(log)[-TAIL_LINES:])
+
+
+def _lines(log: IO[str]) -> list[str]:
     log.seek(0)
-    last = ["".join(c for c in line if c.isprintable()) for line in log.read().splitlines()[-TAIL_LINES:]]
-    return ":\n" + "\n".join(last) if last else ""
+    return ["".join(c for c in line if c.isprintable()) for line in log.read().splitlines()] or ["no message"]

@@ -13,6 +13,7 @@ from gravac_controller.bench.ranks import Progress
 from gravac_controller.bench.results import describe_machine
 from gravac_controller.bench.wire import Sizes, measure_wire
 from gravac_controller.cli.bench import options, output
+from gravac_controller.cli.bench.tournament import tournament
 from gravac_controller.cli.bench.train import train
 
 
@@ -254,7 +255,7 @@ def collective(
         ) from None
 
 
-for each in (encode, multilevel, hook, wire, collective, train):
+for each in (encode, multilevel, hook, wire, collective, train, tournament):
     bench.add_command(each)
 
 

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from gravac.wording import printable
-from gravac_controller.bench.program import ProgramFailed
+from gravac_controller.bench.program import ProgramFailed, Refused
 from gravac_controller.bench.ranks import Progress, RanksFailed
 from gravac_controller.cli.wording import size, table_of
 
@@ -25,7 +25,8 @@ WIDTH = 132
 def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
     """Do ``work``, ``show`` its figures, and print them as JSON with ``as_json``. Progress goes to stderr.
 
-    Exits with code 1 and the error message where measuring failed, and with 130 when interrupted.
+    Exits with the error message and code 1 where measuring failed, 2 where an option was refused, and with code 130
+    when interrupted.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
     try:
@@ -34,6 +35,8 @@ def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
     except KeyboardInterrupt:
         click.echo("Stopped, with all processes it had started.", err=True)
         sys.exit(130)
+    except Refused as error:
+        raise click.UsageError(str(error)) from None
     except (ProgramFailed, RanksFailed) as error:
         raise click.ClickException(str(error)) from None
     finally:

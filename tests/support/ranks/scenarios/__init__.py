@@ -41,6 +41,7 @@ from tests.support.ranks.scenarios.styles import (
     training_styles,
     two_groups,
 )
+from tests.support.ranks.scenarios.tasks import task_trained
 
 __all__ = [
     "Branchy",
@@ -85,6 +86,7 @@ __all__ = [
     "switched",
     "switched_differently",
     "switching",
+    "task_trained",
     "thresholds",
     "train",
     "training_styles",

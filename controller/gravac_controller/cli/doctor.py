@@ -1,0 +1,280 @@
+"""``gravac doctor``: say whether to compress on a network, with what, and what it is worth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from gravac.traces import TraceError, read_trace
+from gravac.traces.parts import ACTIVE
+from gravac.wording import printable
+from gravac_controller.bench.collective import Collectives, measure_collectives
+from gravac_controller.cli.bench import options, output
+from gravac_controller.cli.whatif import quantities
+from gravac_controller.cli.whatif.command import Unusable
+from gravac_controller.cli.whatif.show import delay, rate
+from gravac_controller.cli.wording import factor, number, seconds, table_of
+
+KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
+"""Kinds of optimizers by the names that users know."""
+DEFAULT_RANKS = 4
+MOST_MEASURED_RANKS = 4
+"""Ranks that measure the network of one machine."""
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option(
+    "--link",
+    callback=quantities.single(quantities.bandwidth),
+    metavar="RATE",
+    help="Nominal bandwidth of each rank's link: 100mbit, 10G.  [default: that of the trace, else measured here]",
+)
+@click.option(
+    "--latency",
+    callback=quantities.single(quantities.latency),
+    metavar="TIME",
+    help="Latency of a message between two ranks: 50us, 0.2ms.  [default: that of the trace, else 200us]",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 100_000),
+    help=f"Ranks.  [default: those of the trace, else {DEFAULT_RANKS}]",
+)
+@click.option(
+    "--elements",
+    callback=lambda context, option, text: None if text is None else options.largest(context, option, text),
+    metavar="N",
+    help="Parameters of the model: 3.5e6. Needed without a trace.",
+)
+@click.option(
+    "--compute",
+    type=click.FloatRange(1e-6, 1e4),
+    metavar="SECONDS",
+    help="A step of one rank without any exchange. Needed without a trace.",
+)
+@click.option(
+    "--optimizer", type=click.Choice(list(KINDS)), help="Optimizer.  [default: that of the trace, else other]"
+)
+@click.option(
+    "--bound",
+    type=click.FloatRange(0.0, 1.0),
+    default=0.02,
+    show_default=True,
+    help="Largest loss of statistical efficiency that you accept. 1: any.",
+)
+@options.as_json
+def doctor(
+    trace: Path | None,
+    link: float | None,
+    latency: float | None,
+    ranks: int | None,
+    elements: int | None,
+    compute: float | None,
+    optimizer: str | None,
+    bound: float,
+    as_json: bool,
+) -> None:
+    """Say in a sentence whether to compress, with what, and what it is worth.
+
+    With TRACE, the journal of a job or its folder, steps are predicted by a model of that job. Without one, give the
+    size of the model and the computation of a step. The network is that of --link, of the trace, or of processes on
+    this machine, which is measured. Efficiency is what simulations showed for the codec and the kind of optimizer.
+
+    \b
+    Examples:
+      gravac doctor gravac-runs/my-job
+      gravac doctor --link 1gbit --ranks 8 --elements 25e6 --compute 0.3 --optimizer adamw
+      gravac doctor --elements 3.5e6 --compute 0.25
+    """
+    kind = None if optimizer is None else KINDS[optimizer]
+    if trace is not None:
+        for value, name in ((elements, "--elements"), (compute, "--compute")):
+            if value is not None:
+                raise click.UsageError(f"{name} is for a job without a trace: the trace has it")
+        _printed(_of_trace(trace, link, latency, ranks, kind, bound), as_json)
+        return
+    if elements is None or compute is None:
+        raise click.UsageError(
+            "give a TRACE, or the size of the model and the computation of a step: --elements 25e6 --compute 0.3"
+        )
+    count, size, each = ranks or DEFAULT_RANKS, elements, compute
+    if link is not None:
+        network = (2e-4 if latency is None else latency, link, False)
+        _printed(_of_sizes(network, count, size, each, kind or "other", bound), as_json)
+        return
+
+    def work(scratch: Path, progress: Any) -> dict[str, Any]:
+        progress("Measuring the network between processes of this machine.")
+        asked = Collectives(
+            codec="topk",
+            ranks=min(count, MOST_MEASURED_RANKS),
+            n=(100_000,),
+            cf=(100.0,),
+            link="none",
+            pairs=3,
+        )
+        found = measure_collectives(asked, scratch, progress)["network"]
+        network = (
+            found["latency_seconds"] if latency is None else latency,
+            8 * found["bytes_per_second"],
+            True,
+        )
+        return _of_sizes(network, count, size, each, kind or "other", bound)
+
+    output.perform(work, show, as_json)
+
+
+def _printed(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        console = Console(highlight=False, markup=False)
+        if not console.is_terminal:
+            console.width = max(console.width, output.WIDTH)
+        show(result, console)
+
+
+def _of_sizes(
+    network: tuple[float, float, bool], ranks: int, elements: int, compute: float, kind: str, bound: float
+) -> dict[str, Any]:
+    """Advise on a job that was never run. ``network``: latency, bits a second, and whether they were measured."""
+    try:
+        from gravac.whatif.nominal import NominalJob, link
+    except ModuleNotFoundError as error:
+        raise _without(error) from None
+    latency, bits, measured = network
+    job, between = NominalJob(elements, ranks, compute), link(bits, latency)
+    answer = _answer(
+        lambda codec, cf: job.step(codec, cf, between), (), "topk+bf16", kind, bound, margin=None
+    )
+    return answer | {
+        "trace": None,
+        "elements": elements,
+        "ranks": ranks,
+        "bits_per_second": bits,
+        "latency_seconds": latency,
+        "network_measured": measured,
+        "kind": kind,
+        "notes": ["encoding and decoding are taken to cost what they do on one core of an AMD EPYC"],
+    }
+
+
+def _of_trace(
+    trace: Path, link: float | None, latency: float | None, ranks: int | None, kind: str | None, bound: float
+) -> dict[str, Any]:
+    """Advise on the job of a trace."""
+    try:
+        from gravac.collectives import Network
+        from gravac.whatif import Predictor, Recording, Scenario
+    except ModuleNotFoundError as error:
+        raise _without(error) from None
+    try:
+        recording = Recording.from_trace(read_trace(trace / ACTIVE if trace.is_dir() else trace))
+        predictor = Predictor([(recording, None)])
+        was = predictor.scenario()
+        network = Network(
+            latency_seconds=was.network.latency_seconds if latency is None else latency,
+            bytes_per_second=was.network.bytes_per_second if link is None else link / 8,
+        )
+        count = ranks or was.ranks
+        spec = recording.spec
+        found = kind or ("other" if spec.optimizer is None else spec.optimizer.kind)
+        answer = _answer(
+            lambda codec, cf: (
+                predictor.predict(Scenario(network=network, ranks=count, compressor=codec), cf).step
+            ),
+            (),
+            spec.compressor,
+            found,
+            bound,
+            margin=predictor.error,
+        )
+    except (TraceError, ValueError) as error:
+        raise Unusable(printable(f"{trace}: {error}")) from None
+    notes = list(predictor.fit.unknown)
+    if any(row["codec"] not in ("dense", spec.compressor) for row in answer["rows"]):
+        notes.append(f"encoding and decoding of other codecs are taken to cost what {spec.compressor}'s do")
+    if spec.optimizer is None and kind is None:
+        notes.append("the trace does not name the optimizer; say it with --optimizer")
+    return answer | {
+        "trace": str(trace),
+        "elements": recording.elements,
+        "ranks": count,
+        "bits_per_second": 8 * network.bytes_per_second,
+        "latency_seconds": network.latency_seconds,
+        "network_measured": False,
+        "kind": found,
+        "notes": notes,
+    }
+
+
+def _answer(
+    steps: Any, listed: tuple[str, ...], compressor: str, kind: str, bound: float, margin: float | None
+) -> dict[str, Any]:
+    from gravac.policies.auto.space import plans
+    from gravac.whatif.advice import WORTH, advise
+
+    advice = advise(
+        plans(listed, compressor),
+        compressor,
+        steps,
+        kind,
+        bound,
+        WORTH if margin is None else max(WORTH, margin),
+    )
+    return {
+        "compress": advice.chosen.cf > 1.0,
+        "sentence": advice.sentence,
+        "bound": bound,
+        "chosen": advice.chosen.label,
+        "rows": [
+            {
+                "plan": option.label,
+                "codec": option.codec,
+                "cf": option.cf,
+                "step_seconds": option.step.seconds,
+                "exposed_seconds": option.step.exposed,
+                "efficiency": option.efficiency,
+                "speedup": option.speedup,
+                "keeps_bound": option.keeps,
+            }
+            for option in advice.options
+        ],
+    }
+
+
+def _without(error: ModuleNotFoundError) -> click.ClickException:
+    if error.name != "torch":
+        raise error
+    return click.ClickException("predictions need torch, which is not installed")
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the sentence, then what it follows from."""
+    console.print(printable(result["sentence"]), style="bold")
+    how = ", measured between processes of this machine" if result["network_measured"] else ""
+    console.print(
+        f"{result['elements']:,} parameters, {result['ranks']} ranks, links of {rate(result['bits_per_second'])}, "
+        f"{delay(result['latency_seconds'])}{how}; optimizer: {result['kind']}"
+    )
+    table = table_of(("Plan", "CF"), ("Step", "Network", "η", "Useful throughput", "Within the bound"))
+    for row in result["rows"]:
+        table.add_row(
+            printable(row["plan"]) + (" *" if row["plan"] == result["chosen"] else ""),
+            factor(row["cf"]),
+            seconds(row["step_seconds"]),
+            seconds(row["exposed_seconds"]),
+            number(row["efficiency"]),
+            f"{row['speedup']:.2f}x",
+            "yes" if row["keeps_bound"] else "no",
+        )
+    console.print(table)
+    console.print(
+        "* advised. Useful throughput: step of dense / step of the plan · η. All steps are predicted.",
+        style="dim",
+    )
+    for note in result["notes"]:
+        console.print(f"note: {printable(note)}")

@@ -1,0 +1,21 @@
+"""What the runs of a tournament say: statistical efficiency, retained value, signals, and time to a target on a link.
+
+Needs no torch.
+"""
+
+from gravac.tournament.curves import LossCurve, efficiency, retained_value, target_level
+from gravac.tournament.rows import RowError, Run, read_rows
+from gravac.tournament.standings import Spread, Standing, standings
+
+__all__ = [
+    "LossCurve",
+    "RowError",
+    "Run",
+    "Spread",
+    "Standing",
+    "efficiency",
+    "read_rows",
+    "retained_value",
+    "standings",
+    "target_level",
+]

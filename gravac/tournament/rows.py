@@ -1,0 +1,122 @@
+"""Rows of a tournament: one JSON object a line, one line for each run."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gravac.tournament.curves import LossCurve, curve_of
+
+DENSE, ALONE = "dense", "alone"
+"""Plans that every task needs: all others are compared with them."""
+VALUE_BYTES = 4
+
+
+class RowError(ValueError):
+    """A file of rows cannot be used. The message names the file, the line and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of a tournament.
+
+    Attributes:
+        task: what was learned.
+        plan: ``dense``, ``alone``, or ``CODEC@CF``.
+        ranks: simulated ranks.
+        seed: of weights and data.
+        steps: length of the run.
+        optimizer: ``sgd``, ``adamw`` or ``lamb``.
+        elements: of the gradient.
+        payload_bytes: of a step on one rank.
+        curve: held-out loss by step.
+        sums: of each signal over the run; empty: not measured.
+    """
+
+    task: str
+    plan: str
+    ranks: int
+    seed: int
+    steps: int
+    optimizer: str
+    elements: int
+    payload_bytes: float
+    curve: LossCurve
+    sums: Mapping[str, float]
+
+    @property
+    def wire_cf(self) -> float | None:
+        """Dense bytes / bytes handed to collectives; None where nothing is sent."""
+        return VALUE_BYTES * self.elements / self.payload_bytes if self.payload_bytes > 0 else None
+
+    @property
+    def backlog(self) -> float | None:
+        """τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖²: steps of progress that wait in the error memory."""
+        return self._ratio("residual_dot_gradient", "gradient_sq")
+
+    @property
+    def gain(self) -> float | None:
+        """Σ‖sent‖² / Σ‖gradient + residual‖²."""
+        return self._ratio("sent_sq", "compensated_sq")
+
+    @property
+    def progress(self) -> float | None:
+        """Σ⟨moved, reference⟩ / Σ‖reference‖²: share of the dense way that the parameters went, where it is known."""
+        return self._ratio("moved_dot_reference", "reference_sq")
+
+    def _ratio(self, above: str, below: str) -> float | None:
+        total = self.sums.get(below, 0.0)
+        return self.sums[above] / total if total > 0 and above in self.sums else None
+
+
+def read_rows(paths: Iterable[Path]) -> list[Run]:
+    """Read the rows of files. A last line without its end is left out, as the tournament may still write it.
+
+    Raises:
+        RowError: a line is no row, or a run is there twice.
+        OSError: a file cannot be read.
+    """
+    found: dict[tuple[str, str, int, int, int], Run] = {}
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+            run = _run(line, f"{path}, line {number}")
+            key = (run.task, run.plan, run.ranks, run.seed, run.steps)
+            if key in found:
+                raise RowError(
+                    f"{path}, line {number}: task={run.task!r} plan={run.plan!r} ranks={run.ranks} seed={run.seed} "
+                    f"steps={run.steps} was there before; remove one of them"
+                )
+            found[key] = run
+    return list(found.values())
+
+
+def _run(line: str, where: str) -> Run:
+    try:
+        row = json.loads(line)
+        return Run(
+            task=str(row["task"]),
+            plan=str(row["plan"]),
+            ranks=int(row["ranks"]),
+            seed=int(row["seed"]),
+            steps=int(row["steps"]),
+            optimizer=str(row["optimizer"]),
+            elements=int(row["elements"]),
+            payload_bytes=float(row["payload_bytes"]),
+            curve=curve_of(row["curve"]),
+            sums=_sums(row.get("signals", ())),
+        )
+    except KeyError as error:
+        raise RowError(f"{where}: has no {error}, so it is no row of `gravac bench tournament`") from None
+    except (ValueError, TypeError, IndexError, AttributeError) as error:
+        raise RowError(f"{where}: is no row of `gravac bench tournament`: {error}") from None
+
+
+def _sums(signals: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Add up each signal over the intervals of a run."""
+    total: dict[str, float] = {}
+    for interval in signals:
+        for name, value in interval.items():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total

@@ -1,0 +1,128 @@
+"""Advice: whether to compress, with what, and what it is worth, by predicted steps and expected efficiency."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gravac.policies.auto.space import SIZES
+from gravac.policies.base import Plan
+from gravac.signals import efficiency
+from gravac.whatif.exchange import UnknownSizes
+from gravac.whatif.timemodel import StepTime
+from gravac.wording import format_number, format_percent
+
+WORTH = 0.02
+"""Compressing must promise more than this, relative to dense."""
+Steps = Callable[[str, float], StepTime]
+"""From codec and CF to the predicted time of a step. Raises UnknownSizes where it cannot be predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One plan.
+
+    Attributes:
+        codec: What it sends with; dense: nothing is compressed.
+        cf: Compression factor; 1: dense.
+        step: Predicted time of a step.
+        efficiency: Expected η.
+        speedup: Useful throughput relative to dense: step of dense / step · η.
+        keeps: Whether η keeps the bound.
+    """
+
+    codec: str
+    cf: float
+    step: StepTime
+    efficiency: float
+    speedup: float
+    keeps: bool
+
+    @property
+    def label(self) -> str:
+        """The plan as messages name it."""
+        if self.cf == 1.0:
+            return "dense"
+        return self.codec if self.codec in SIZES else f"{self.codec} at CF {self.cf:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do.
+
+    Attributes:
+        options: Every plan that can be predicted, dense first.
+        chosen: The best that keeps the bound; dense where nothing else is worth it.
+        sentence: The advice in words.
+    """
+
+    options: tuple[Option, ...]
+    chosen: Option
+    sentence: str
+
+
+def advise(
+    plans: Sequence[Plan], compressor: str, steps: Steps, kind: str, bound: float, margin: float = WORTH
+) -> Advice:
+    """Choose among plans as the auto policy would if every step took what is predicted.
+
+    Args:
+        plans: Dense among them.
+        compressor: What plans without a codec send with.
+        steps: Predicts the steps.
+        kind: Of the optimizer: sgd, adam, sign, other.
+        bound: Largest loss of η that is accepted, 0 to 1; 1: any.
+        margin: What a plan must promise more than dense, relative.
+    """
+    base = steps(compressor, 1.0)
+    options = [Option("dense", 1.0, base, 1.0, 1.0, True)]
+    for plan in plans:
+        codec = compressor if plan.codec is None else plan.codec
+        expected = efficiency.expected(codec, plan.cf, kind)
+        if plan.cf == 1.0 or expected is None:
+            continue
+        try:
+            step = steps(codec, plan.cf)
+        except UnknownSizes:
+            continue
+        keeps = expected.likely >= 1.0 - bound and (bound < 1.0 or expected.likely > efficiency.alone(kind))
+        options.append(
+            Option(
+                codec, plan.cf, step, expected.likely, base.seconds / step.seconds * expected.likely, keeps
+            )
+        )
+    best = max((option for option in options if option.keeps), key=lambda option: option.speedup)
+    chosen = best if best.speedup > 1.0 + margin else options[0]
+    return Advice(tuple(options), chosen, _sentence(options, best, chosen, bound, margin))
+
+
+def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: float, margin: float) -> str:
+    dense = options[0]
+    waits = (
+        f"a dense step takes {_seconds(dense.step.seconds)}, {_seconds(dense.step.exposed)} of it waiting for the "
+        "network"
+    )
+    strongest = max(options, key=lambda option: option.speedup)
+    if chosen.cf > 1.0:
+        found = (
+            f"Compress with {chosen.label}: {waits}; with it {_seconds(chosen.step.seconds)}, and each is expected to "
+            f"keep {format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
+            f"{format_number(chosen.speedup)} times as fast."
+        )
+    else:
+        why = "no plan is expected to keep the bound"
+        if best.cf > 1.0:
+            gain = format_percent(best.speedup - 1.0)
+            why = f"the best other plan, {best.label}, is predicted to gain {gain}, too little to count"
+        elif any(option.keeps for option in options[1:]):
+            why = "every plan is predicted to be slower"
+        found = f"Do not compress: {waits}, and {why}."
+    if strongest.speedup > (1.0 + margin) * chosen.speedup and not strongest.keeps:
+        lost = format_percent(1.0 - strongest.efficiency)
+        found += (
+            f" If you accept to lose {lost} of the progress of a step instead of {format_percent(bound)}, "
+            f"{strongest.label} is predicted to be {format_number(strongest.speedup)} times as fast as dense."
+        )
+    return found
+
+
+def _seconds(value: float) -> str:
+    return f"{format_number(value)} s" if value >= 1.0 or value == 0.0 else f"{format_number(1e3 * value)} ms"

@@ -1,0 +1,130 @@
+"""The dense reference: how far the parameters went of the way that dense gradients would have taken them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, SGD, AdamW, Optimizer
+
+from gravac_agent.tasks.optimizers import Lamb
+from gravac_agent.windows.reference import BLOCK_STEPS, DenseReference, ProgressSums
+
+Make = Callable[[Any], Optimizer]
+SGD_MOMENTUM: Make = lambda parameters: SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4)  # noqa: E731
+ADAMW: Make = lambda parameters: AdamW(parameters, lr=1e-3)  # noqa: E731
+
+
+def trained(
+    make: Make, share: float = 1.0, clip: float | None = None, steps: int = 2 * BLOCK_STEPS, late: float = 1.0
+) -> tuple[DenseReference, ProgressSums]:
+    """Train where ``share`` of each gradient is exchanged. ``late``: factor of the learning rate in the second half."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 5))
+    optimizer = make(model.parameters())
+    named = dict(model.named_parameters())
+    reference = DenseReference(optimizer, named, seed=3)
+    names, numels = list(named), [one.numel() for one in named.values()]
+    for step in range(steps):
+        if step == steps // 2:
+            for group in optimizer.param_groups:
+                group["lr"] *= late
+        x = torch.randn(32, 20)
+        optimizer.zero_grad()
+        (model(x) - x[:, :5]).square().mean().backward()
+        flat = torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+        sent = share * flat
+        reference.exchanged(
+            names, reference.sample(names, numels, flat), reference.sample(names, numels, sent)
+        )
+        for one, piece in zip(model.parameters(), sent.split(numels), strict=True):
+            one.grad = piece.view_as(one).clone()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        reference.before_step()
+        if isinstance(optimizer, LBFGS):
+            optimizer.step(lambda: 0.0)
+        else:
+            optimizer.step()
+        reference.after_step()
+    return reference, reference.pop()
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("make", [SGD_MOMENTUM, ADAMW], ids=["sgd", "adamw"])
+def test_dense_training_goes_the_whole_way(make: Make, clip: float | None) -> None:
+    """With clipping, with a state, and when the learning rate changes."""
+    _, sums = trained(make, clip=clip, late=0.3)
+    assert sums.steps == 2 * BLOCK_STEPS
+    assert sums.ratio == pytest.approx(1.0, abs=1e-4)
+    assert sums.moved_sq == pytest.approx(sums.reference_sq, rel=1e-3)
+    assert sums.exchanged_dot_raw == pytest.approx(sums.raw_sq)
+
+
+def test_half_the_gradient_is_half_the_way_under_sgd_and_all_of_it_under_adam() -> None:
+    """Adam divides by the size of what it is given."""
+    plain: Make = lambda parameters: SGD(parameters, lr=0.01)  # noqa: E731
+    assert trained(plain, 0.5)[1].ratio == pytest.approx(0.5, abs=1e-4)
+    without_decay: Make = lambda parameters: AdamW(parameters, lr=1e-3, weight_decay=0.0)  # noqa: E731
+    assert trained(without_decay, 0.5)[1].ratio == pytest.approx(1.0, abs=0.01)
+
+
+def test_clipping_gives_the_dense_gradient_its_own_length() -> None:
+    """Half of each gradient is exchanged. Clipped, both have the same length: nothing is lost."""
+    plain: Make = lambda parameters: SGD(parameters, lr=0.01)  # noqa: E731
+    ratio = trained(plain, 0.5, clip=0.01)[1].ratio
+    assert ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_taking_the_sums_ends_the_block_and_begins_new_ones() -> None:
+    reference, sums = trained(SGD_MOMENTUM, steps=BLOCK_STEPS + 5)
+    assert sums.steps == BLOCK_STEPS + 5
+    empty = reference.pop()
+    assert (empty.steps, empty.reference_sq, empty.ratio) == (0, 0.0, None)
+
+
+def test_a_step_without_an_exchange_does_not_count() -> None:
+    """Such as one that was rolled back: what was exchanged before it must not be taken for its gradient."""
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    reference = DenseReference(optimizer, dict(model.named_parameters()))
+
+    def step(exchanged: bool) -> None:
+        for one in model.parameters():
+            one.grad = torch.ones_like(one)
+        if exchanged:
+            flat: Tensor = torch.ones(10)
+            sampled = reference.sample(["weight", "bias"], [8, 2], flat)
+            reference.exchanged(["weight", "bias"], sampled, sampled)
+        reference.before_step()
+        optimizer.step()
+        reference.after_step()
+
+    for exchanged in (True, False, True):
+        step(exchanged)
+    sums = reference.pop()
+    assert sums.steps == 2
+    assert sums.ratio == pytest.approx(1.0)
+
+
+class Demanding(SGD):
+    """Needs what no second optimizer is given."""
+
+    def __init__(self, params: Any, secret: int) -> None:
+        super().__init__(params, lr=0.01)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: Demanding(p, 3), lambda p: LBFGS(list(p))], ids=["cannot be made", "needs a closure"]
+)
+def test_an_optimizer_without_a_second_one_is_left_out(make: Make) -> None:
+    _, sums = trained(make, steps=3)
+    assert (sums.steps, sums.ratio) == (0, None)
+
+
+def test_another_class_is_followed_by_one_of_its_own() -> None:
+    """LAMB moves a tensor by its norm, which a sample has less of, so that the way is shorter but not none."""
+    _, sums = trained(lambda parameters: Lamb(parameters, lr=1e-2))
+    assert sums.ratio is not None
+    assert sums.ratio > 0.5

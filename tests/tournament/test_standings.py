@@ -1,0 +1,91 @@
+"""Rows of a tournament: read, compared with dense and alone of the same seed, and put in order."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gravac.tournament import RowError, Spread, read_rows, standings
+
+
+def row(
+    plan: str, losses: list[float], seed: int = 1, payload: float = 4000.0, **more: Any
+) -> dict[str, Any]:
+    steps = 10 * len(losses)
+    return {
+        "task": "lm",
+        "plan": plan,
+        "ranks": 4,
+        "seed": seed,
+        "steps": steps,
+        "optimizer": "sgd",
+        "elements": 1000,
+        "payload_bytes": payload,
+        "curve": [[10 * (at + 1), loss, 0.5, loss] for at, loss in enumerate(losses)],
+        "signals": [],
+    } | more
+
+
+def written(folder: Path, *rows: dict[str, Any], end: str = "") -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows) + end)
+    return path
+
+
+def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> None:
+    """The final losses of seed 2 are ten times those of seed 1; mixed up, no figure would be right."""
+    signals = [
+        {"gradient_sq": 1.0, "residual_dot_gradient": 0.25, "sent_sq": 1.0, "compensated_sq": 2.0},
+        {"gradient_sq": 3.0, "residual_dot_gradient": 0.75, "sent_sq": 3.0, "compensated_sq": 6.0},
+    ]
+    rows = []
+    for seed, scale in ((1, 1.0), (2, 10.0)):
+        rows += [
+            row("topk@10", [scale * loss for loss in (4, 4, 3.5, 3, 2)], seed, 200.0, signals=signals),
+            row("alone", [scale * loss for loss in (5, 5, 4, 4, 3)], seed, 0.0),
+            row("dense", [scale * loss for loss in (4, 3, 2, 2, 1)], seed),
+        ]
+    found = standings(read_rows([written(tmp_path, *rows)]), lambda run: 2.0 if run.plan == "dense" else 0.5)
+    assert [one.plan for one in found] == ["dense", "topk@10", "alone"]
+    dense, plan, alone = found
+    assert plan.above_dense == Spread(1.0, 1.0, 1.0, 2)
+    assert plan.retained == Spread(0.5, 0.5, 0.5, 2)
+    assert plan.efficiency == Spread((20 / 40 + 30 / 50) / 2, 0.55, 0.55, 2)
+    assert plan.loss == Spread(11.0, 2.0, 20.0, 2)
+    assert (plan.backlog, plan.gain, plan.progress) == (
+        Spread(0.25, 0.25, 0.25, 2),
+        Spread(0.5, 0.5, 0.5, 2),
+        None,
+    )
+    assert (dense.wire_cf, plan.wire_cf, alone.wire_cf) == (1.0, 20.0, None)
+    assert dense.speedup == Spread(1.0, 1.0, 1.0, 2)
+    assert dense.seconds == Spread(2.0 * 47.5, 95.0, 95.0, 2)
+    assert (plan.reached, plan.seconds, plan.speedup) == (0, None, None)
+
+
+def test_without_dense_or_alone_figures_are_unknown_not_wrong(tmp_path: Path) -> None:
+    (only,) = standings(read_rows([written(tmp_path, row("topk@10", [2.0, 1.0]))]))
+    assert only.loss == Spread(1.0, 1.0, 1.0, 1)
+    assert (only.above_dense, only.efficiency, only.retained, only.seconds) == (None,) * 4
+
+
+def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, row("dense", [2.0, 1.0]), end='{"task":"lm","pl')
+    assert [run.plan for run in read_rows([path])] == ["dense"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([row("dense", [1.0]), {"task": "lm"}], "line 2: has no 'plan'"),
+        ([row("dense", [1.0], ranks="four")], "line 1: is no row .*four"),
+        ([row("dense", [1.0]), row("dense", [1.0])], "line 2: task='lm' plan='dense' .* was there before"),
+        ([row("dense", [])], "line 1: is no row .*needs points"),
+    ],
+)
+def test_errors_name_file_line_and_what_is_wrong(
+    rows: list[dict[str, Any]], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RowError, match=f"rows.jsonl, {says}"):
+        read_rows([written(tmp_path, *rows)])
