@@ -1,0 +1,129 @@
+"""Writes ``gravac/signals/efficiency_table.py`` from the rows of the committed tournament.
+
+python -m tools.pages.efficiency
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+from gravac.compressors import COMPRESSORS
+from gravac.tournament import Run, efficiency, read_rows
+from gravac.tournament.rows import ALONE, DENSE
+
+ROOT = Path(__file__).parents[2]
+ROWS = ROOT / "benchmarks" / "tournament"
+TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
+KINDS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
+LEAST = 0.01
+HEAD = '''"""Statistical efficiency of plans as measured in simulations: data only, made by ``tools/pages/efficiency.py``.
+
+Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: {runs} runs of
+{tasks} tasks with {ranks} simulated ranks and error feedback (``benchmarks/tournament``).
+"""
+
+from typing import Literal, NamedTuple
+
+TableKind = Literal["sgd", "adam"]
+
+
+class Row(NamedTuple):
+    """Efficiency of one codec at one CF.
+
+    Attributes:
+        kind: of the optimizer.
+        codec: name without settings; a stack is named ``selector+quantizer``.
+        cf: of a quantizer, its wire CF; of a selector, elements in / elements kept.
+        low: lowest of all tasks.
+        likely: median.
+        high: highest.
+    """
+
+    kind: TableKind
+    codec: str
+    cf: float
+    low: float
+    likely: float
+    high: float
+
+
+ROWS: tuple[Row, ...] = (
+'''
+TAIL = ''')
+"""By kind, codec and ascending CF."""
+ALIASES: dict[str, str] = {{"topk+bf16": "topk", "fp16": "bf16"}}
+"""Codecs that lose as little as another one at equal CF, up to the noise of the measurements."""
+ALONE: dict[TableKind, float] = {alone}
+"""Efficiency of ranks that never communicate. A plan that is no better needs no network to be as good."""
+'''
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Return the source of the table."""
+    dense = {_place(run): run for run in runs if run.plan == DENSE}
+    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    alone: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        base = dense.get(_place(run))
+        if run.plan == DENSE or base is None:
+            continue
+        kind, eta = KINDS[run.optimizer], _efficiency(base, run)
+        if run.plan == ALONE:
+            alone[kind].append(eta)
+        elif (key := _plan(run)) is not None:
+            found[kind, *key].append(eta)
+    lines = [
+        f'    Row("{kind}", "{codec}", {cf}, {min(values):.3f}, {median(values):.3f}, {max(values):.3f}),\n'
+        for (kind, codec, cf), values in sorted(
+            found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])
+        )
+    ]
+    lines += [f'    Row("{kind}", "bf16", 2.0, 0.995, 1.0, 1.0),\n' for kind in ("sgd", "adam")]
+    head = HEAD.format(
+        runs=len(runs),
+        tasks=len({run.task for run in runs}),
+        ranks=_listed(sorted({run.ranks for run in runs})),
+    )
+    shares = ", ".join(
+        f'"{kind}": {median(values):.2f}' for kind, values in sorted(alone.items(), reverse=True)
+    )
+    return head + "".join(lines) + TAIL.format(alone="{" + shares + "}")
+
+
+def _place(run: Run) -> tuple[str, int, int, int]:
+    return run.task, run.ranks, run.seed, run.steps
+
+
+def _efficiency(dense: Run, run: Run) -> float:
+    """Return η between 0.01 and 1; of a run that reaches no level of dense, by the last loss that it has."""
+    found = efficiency(dense.curve, run.curve)
+    if found is None:
+        reached = dense.curve.reaches(min(run.curve.losses))
+        found = LEAST if reached is None else reached / run.curve.at[-1]
+    return min(1.0, max(LEAST, found))
+
+
+def _plan(run: Run) -> tuple[str, float] | None:
+    """Return the codec's bare name and its CF; None for a plan with another memory than the residual."""
+    sent, _, memory = run.plan.partition("/")
+    if memory not in ("", "residual"):
+        return None
+    codec, _, number = sent.rpartition("@")
+    bare = "+".join(part.partition(":")[0] for part in codec.split("+"))
+    first = bare.split("+")[0]
+    selects = first not in COMPRESSORS or COMPRESSORS[first].traits.selector
+    return {"topk+bf16": "topk"}.get(bare, bare), float(number) if selects else round(run.wire_cf or 1.0, 1)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def main() -> None:
+    TABLE.write_text(table(read_rows(sorted(ROWS.glob("*.jsonl")))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
