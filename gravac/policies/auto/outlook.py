@@ -75,7 +75,9 @@ class Outlook:
         if plan in self.left or (row is not None and row.efficiency is not None):
             return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
-        return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
+        if table is None or not (self.space.limited or table.likely > efficiency.alone(self.space.kind)):
+            return False
+        return self._within(1.0 - self.severity * (1.0 - table.high))
 
     def keeps(self, plan: Plan) -> bool:
         """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
@@ -115,7 +117,11 @@ class Outlook:
 
     def tried(self) -> list[Plan]:
         """Return the plans that were measured and may be held."""
-        return [plan for plan in self.space.plans if self.fresh(plan) and self.keeps(plan)]
+        return [
+            plan
+            for plan in self.space.plans
+            if self.fresh(plan) and plan not in self.resting and self.keeps(plan)
+        ]
 
     def best(self, plans: Iterable[Plan]) -> Plan | None:
         """Return the plan with the highest useful throughput, of equals the first; None of none."""

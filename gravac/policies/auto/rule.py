@@ -33,6 +33,10 @@ DOUBT = 1.5
 """Dense steps that were never measured are tried unless they are predicted to take this many times as long."""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved."""
+TWICE = 2.0
+"""A wait for the network that is this many times what it was, or as little, has moved."""
+LIMIT = 1e9
+"""Largest seconds that a state can hold."""
 IN_A_ROW = 2
 """Windows in a row that it takes to act: one bad window changes nothing."""
 SLACK = 0.25
@@ -133,32 +137,59 @@ class Evaluation:
         reference = self.state.reference
         if reference is None:
             row = self._note(found)
-            self._change(reference=row.step_seconds)
+            self._change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         else:
             off = abs(found.step_seconds - reference)
-            if off > max(LEAST_MOVE, NOISES_TO_MOVE * self.state.noise) * reference:
+            allowed = max(LEAST_MOVE, NOISES_TO_MOVE * self.state.noise) * reference
+            if off > allowed or self._network_moved(found, allowed):
                 return self._moving(found, reference)
             noise = self.state.noise + 0.1 * (1.25 * off / max(1e-9, reference) - self.state.noise)
             reference += 0.2 * (found.step_seconds - reference)
+            exposed = self.state.reference_exposed
+            if found.exposed_seconds is not None:
+                exposed += 0.2 * (found.exposed_seconds - exposed)
+            self._change(reference_exposed=max(0.0, exposed))
             self._change(reference=reference, noise=min(1.0, max(0.0, noise)), off=0)
             row = self._note(found, weight=0.3)
         return self._bounded(row)
 
+    def _network_moved(self, found: Measurement, allowed: float) -> bool:
+        """Return whether the wait for the network doubled or halved, and that would matter in dense steps."""
+        was, now = self.state.reference_exposed, found.exposed_seconds
+        if now is None or max(was, now) < TWICE * min(was, now):
+            return False
+        return abs(now - was) * self.space.fewer(self.plan) > allowed
+
     def _moving(self, found: Measurement, reference: float) -> Verdict:
         """The step time is off: twice in a row it has moved."""
-        was, now = _seconds(reference), _seconds(found.step_seconds)
+        was, now = (
+            self._times(reference, self.state.reference_exposed),
+            self._times(found.step_seconds, found.exposed_seconds or 0.0),
+        )
         self._change(off=self.state.off + 1, fitting=0, outside=0)
         if self.state.off < IN_A_ROW:
             reason = (
-                f"A step took {now} instead of {was}: holding {self._label(self.plan)}, and looking again if the next "
+                f"A step took {now}, before {was}: holding {self._label(self.plan)}, and looking again if the next "
                 "window says the same."
             )
             return self._conclude("hold", reason, self.plan, "hold", None)
+        self._follow_network(found)
         seen = tuple(each.model_copy(update={"fresh": False}) for each in self.state.seen)
         self._change(seen=seen, resting=(), trials=0, off=0, noise=max(self.state.noise, NOISE))
         row = self._note(found)
-        self._change(reference=row.step_seconds)
+        self._change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         return self._search(row, moved=f"Steps went from {was} to {now}")
+
+    def _follow_network(self, found: Measurement) -> None:
+        """Carry the line of the time model over to the network as it is now."""
+        before = self._row(self.plan)
+        if before is None or not before.fresh:
+            return
+        model = self._model(before)
+        waiting, per_byte, exposed = model.waiting, model.per_byte, found.exposed_seconds or 0.0
+        if timemodel.hides(waiting, exposed) and self.state.reference_exposed > 0.0:
+            per_byte *= exposed / self.state.reference_exposed
+        self._change(waiting=min(LIMIT, max(-LIMIT, waiting)), per_byte=min(LIMIT, per_byte))
 
     def _bounded(self, row: Seen) -> Verdict:
         """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row."""
@@ -188,6 +219,9 @@ class Evaluation:
     def _search(self, row: Seen, moved: str = "", left: str = "") -> Verdict:
         """Try the plan that is predicted best, or hold the best that was measured."""
         view = self._view(row)
+        if not left and not view.keeps(row.plan):
+            self._rest(row.plan)
+            view = self._view(row)
         tried, option = view.best(view.tried()), view.best(view.untried())
         hold = self._safe(view) if tried is None else tried
         if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
@@ -312,8 +346,7 @@ class Evaluation:
         self._note_coding(row)
         model = self._model(row)
         if model.determined:
-            limit = 1e9
-            self._change(waiting=min(limit, max(-limit, model.waiting)), per_byte=model.per_byte)
+            self._change(waiting=min(LIMIT, max(-LIMIT, model.waiting)), per_byte=model.per_byte)
         return row
 
     def _efficiency(self, before: Seen | None, weight: float) -> float | None:
@@ -408,6 +441,10 @@ class Evaluation:
 
     def _change(self, **changes: Any) -> None:
         self.state = self.state.model_copy(update=changes)
+
+    @staticmethod
+    def _times(step: float, exposed: float) -> str:
+        return f"{_seconds(step)} ({_seconds(exposed)} waiting)"
 
     def _label(self, plan: Plan) -> str:
         return self.space.label(plan)

@@ -35,6 +35,8 @@ CLEARLY = 3.0
 """A plan is tried before step times are known if it saves this many times its coding time."""
 LEAST_APART = 1.4
 """Ratio of link bytes from which two plans determine the line."""
+MOSTLY_HIDDEN = 0.3
+"""An exchange hides nearly whole if its wait is less than this share of what can hide."""
 LEAST_OWN = 0.02
 """Share of a step that is its own work, at least."""
 CARRIED = (1 / 3, 3.0)
@@ -142,12 +144,9 @@ def fit(
         return TimeModel(space, codings, own, exposed - probed * nbytes, probed, determined=False)
     messages = space.costs[newest.plan].messages * MESSAGE_SECONDS
     rest = min(messages, exposed / 2) if waiting is None else min(waiting, exposed)
-    if (
-        exposed <= 0.0 and rest < 0.0 and per_byte is not None
-    ):  # all hidden, so the bytes take no longer than that
-        slope = min(per_byte, -rest / nbytes)
-    else:
-        slope = max(0.0, exposed - rest) / nbytes
+    slope = max(0.0, exposed - rest) / nbytes
+    if per_byte is not None and hides(rest, exposed):  # the bytes take no longer than what hides
+        slope = min(per_byte, slope)
     return TimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
 
 
@@ -167,6 +166,11 @@ def clear_start(space: Space, plans: Sequence[Plan]) -> Plan | None:
         if dense - seconds > CLEARLY * took and (best is None or seconds + took < best[0]):
             best = seconds + took, plan
     return None if best is None else best[1]
+
+
+def hides(waiting: float | None, exposed: float) -> bool:
+    """Return whether an exchange hides nearly whole, so that its wait says little of its length."""
+    return waiting is not None and exposed < MOSTLY_HIDDEN * -waiting
 
 
 def _probed(space: Space) -> float | None:

@@ -1,0 +1,260 @@
+"""The auto policy's rules: start, trials, hold, looking again, and what must not move it. Worlds are pure formulas."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+
+from gravac.fold import JobFold
+from gravac.policies import AutoPolicy, Plan, parse
+from gravac.policies.auto import space, timemodel
+from gravac.policies.auto.settings import AutoState
+from gravac.policies.base import DENSE
+from gravac.protocol import JobSpec, PlanCost
+from tools.harness.cluster import job_spec
+from tools.harness.plan_world import Job, World
+
+SLOW = World(ranks=2, megabits=100.0)
+SEVEN, FIVE, THREE = (
+    Plan(f"nearest:levels={levels}", space.SIZES[f"nearest:levels={levels}"]) for levels in (7, 5, 3)
+)
+
+
+def held(job: Job, windows: int = 10) -> Plan:
+    assert job.windows(windows).phase == "hold", job.rules
+    return job.plan
+
+
+@pytest.mark.parametrize(("probe", "most"), [(1.0, 4), (None, 7)])
+def test_a_slow_link_gets_few_dense_steps(probe: float | None, most: int) -> None:
+    job = Job(dataclasses.replace(SLOW, probe=probe))
+    job.windows(10)
+    assert job.sent.index(next(plan for plan in job.sent if plan != DENSE)) == most
+    assert DENSE not in job.sent[most:]
+
+
+def test_the_reason_of_a_trial_has_its_evidence() -> None:
+    job = Job(World(ranks=2, megabits=100.0, kind="adam", probe=None, noise=0.0))
+    job.windows(10)
+    tried = next(each for each in job.decisions if each.rule == "explore")
+    assert tried.reason == (
+        "Dense steps take 1.38 s, 1.08 s of it waiting for the network; nearest:levels=7 sends 10.1 times less than "
+        "dense and is expected to keep 98 % of the progress per step: trying it, predicted 3.07 times the useful "
+        "throughput."
+    )
+    rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
+    assert rows[SEVEN].verdict == "chosen"
+    assert rows[SEVEN].efficiency == 0.98
+    assert rows[DENSE].samples_per_second == pytest.approx(64 / 1.38, rel=0.01)
+    assert rows[Plan(None, 100.0)].verdict == "too_strong"
+
+
+def test_a_fast_network_stays_dense_and_wastes_no_step() -> None:
+    job = Job(World(ranks=4, megabits=20_000.0))
+    assert held(job) == DENSE
+    assert set(job.sent) == {DENSE}
+    assert "no_headroom" in job.rules
+
+
+def test_coding_that_costs_more_than_was_assumed_is_noticed() -> None:
+    """The prior says that nearest wins; here it takes ten times as long, so the trial is lost."""
+    world = World(ranks=2, megabits=1000.0, coding=10.0, probe=None)
+    assert world.best_static(400.0, 0.02)[0] in (DENSE, Plan("bf16", 2.0))
+    job = Job(world)
+    assert held(job, 12) == world.best_static(400.0, 0.02)[0]
+    assert any(plan.codec == SEVEN.codec or plan in (FIVE, THREE) for plan in job.sent), "it was tried"
+
+
+def test_adam_is_held_to_milder_plans_than_sgd() -> None:
+    chosen = {kind: held(Job(World(ranks=2, megabits=30.0, kind=kind))) for kind in ("sgd", "adam")}
+    assert chosen["adam"] == SEVEN
+    assert chosen["sgd"].cf > chosen["adam"].cf
+
+
+def test_without_the_bound_the_highest_useful_throughput_wins_but_nothing_as_bad_as_alone() -> None:
+    world = World(ranks=4, megabits=30.0)
+    job = Job(world, "auto:bound=1")
+    assert world.efficiency(held(job)) < 0.9
+    assert all(world.efficiency(plan) > 0.45 for plan in job.sent)
+    adam = Job(World(ranks=4, megabits=30.0, kind="adam"), "auto:bound=1")
+    adam.windows(10)
+    assert not [plan for plan in adam.sent if plan.codec is None and plan.cf >= 50.0], "alone is as good"
+
+
+def test_one_bad_window_changes_nothing() -> None:
+    for factor in (0.2, 5.0):
+        job = Job(SLOW)
+        plan, epoch = held(job), job.last.epoch
+        begin = len(job.sent)
+        job.disturb = lambda step, begin=begin, factor=factor: factor if begin <= step < begin + 50 else 1.0  # type: ignore[misc]
+        job.windows(8)
+        assert job.plan == plan
+        assert job.last.epoch == epoch
+
+
+def test_a_link_that_slows_down_and_recovers_gets_a_new_plan_within_three_windows() -> None:
+    world = World(ranks=2, megabits=1000.0, hidden=0.1, coding=3.0)
+    job = Job(world)
+    assert held(job) == DENSE
+    job.change(megabits=100.0)
+    job.windows(2)
+    fast = job.plan
+    assert fast != DENSE, job.rules
+    job.windows(1)
+    assert job.sent[-1] != DENSE, "in force in the third window"
+    job.windows(10)
+    settled = job.plan
+    assert settled != DENSE
+    job.change(megabits=1000.0)
+    job.windows(2)
+    assert job.plan == DENSE, job.last.reason
+    job.windows(1)
+    assert job.sent[-1] == DENSE
+    assert held(job) == DENSE
+
+
+def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -> None:
+    """Two windows outside the bound, not one; and back within five windows once gradients compress again."""
+    world = World(ranks=2, megabits=30.0)
+    job = Job(world)
+    strong = held(job, 14)
+    assert strong.cf > 10.0
+    job.change(severity=6.0)
+    job.windows(1)
+    assert job.plan == strong
+    job.windows(9)
+    assert world.efficiency(job.plan) > world.efficiency(strong)
+    assert "scale_down" in job.rules
+    job.change(severity=1.0)
+    job.windows(5)
+    assert job.plan.cf >= strong.cf, job.rules
+
+
+def test_a_plan_that_was_left_is_retried_ever_less_often() -> None:
+    """Where the curve says nothing new, each retry waits twice as long."""
+    job = Job(World(ranks=2, megabits=30.0), "auto:bound=0.15,plans=topk+bf16@10")
+    assert held(job).cf == 10.0
+    job.change(severity=3.0)
+    job.windows(100)
+    tried = [each.window for each in job.decisions[12:] if each.rule == "explore"]
+    assert len(tried) >= 3
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 1.5 * pauses[0]
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [{"levels": ()}, {"phase": "fallback"}, {"samples": 0}, {"nonfinite_steps": 50, "curve": None}],
+    ids=["no levels", "fallback", "no samples", "not finite"],
+)
+def test_missing_data_does_not_break_a_hold(missing: dict[str, object]) -> None:
+    job = Job(SLOW)
+    plan, epoch = held(job), job.last.epoch
+    job.windows(5, **missing)
+    job.windows(5)
+    assert (job.plan, job.last.epoch) == (plan, epoch)
+
+
+def test_a_trial_without_settled_steps_is_given_up() -> None:
+    job = Job(dataclasses.replace(SLOW, settle=3))
+    while job.last.phase != "explore":
+        job.windows(1)
+    job.change(settle=10_000)
+    job.windows(12)
+    assert job.last.phase == "hold"
+    assert job.plan == DENSE
+    assert "gave no settled step" in next(each.reason for each in job.decisions if each.rule == "saturated")
+
+
+def test_a_replay_decides_the_same_and_the_state_survives_json() -> None:
+    job = Job(World(ranks=2, megabits=100.0, seed=5))
+    job.windows(6)
+    job.change(megabits=1000.0)
+    job.windows(8)
+    again = JobFold(JobSpec.model_validate_json(job.fold.spec.model_dump_json()))
+    for report, decision in zip(job.reports, job.decisions[1:], strict=True):
+        assert again.decide(report).model_dump_json() == decision.model_dump_json()
+        state = again.policy_state
+        assert AutoState.model_validate_json(state).model_dump_json() == state
+    assert again.policy_state == job.fold.policy_state
+    assert len(job.last.candidates) <= 64
+
+
+def test_plans_of_a_job() -> None:
+    """The user's compressor limits the space; listed plans replace it; a codec's size is stated once."""
+    assert space.plans((), "topk+bf16")[:3] == (DENSE, Plan("bf16", 2.0), Plan("nearest:levels=15", 7.5))
+    assert Plan(None, 100.0) in space.plans((), "topk+bf16"), "the job's own compressor has no name"
+    assert space.plans((), "dgc") == (DENSE, *(Plan(None, cf) for cf in space.OWN_STRENGTHS))
+    assert space.plans((), "nearest:levels=7") == (DENSE, Plan(None, 10.1))
+    assert space.plans((), "dense") == (DENSE,)
+    policy = parse("auto:plans=nearest:levels=7/topk+bf16@100/qsgd:bits=4;block=64@8")
+    assert policy.plans("topk+bf16") == (
+        DENSE,
+        Plan("nearest:levels=7", 10.1),
+        Plan(None, 100.0),
+        Plan("qsgd:bits=4,block=64", 8.0),
+    )
+    assert policy.codecs() == ("nearest:levels=7", "qsgd:bits=4,block=64")
+    fitted = policy.fitted(job_spec(policy.spec(), compressor="dgc"))
+    assert fitted.codecs() == ("nearest:levels=7", "topk+bf16", "qsgd:bits=4,block=64")
+    assert fitted == policy
+
+
+@pytest.mark.parametrize(
+    ("plans", "message"),
+    [
+        ("topk", "needs its compression factor: write topk@10"),
+        ("topk@1", "CF above 1"),
+        ("bf16/bf16", "listed twice"),
+    ],
+)
+def test_plans_that_cannot_be_read(plans: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(f"auto:plans={plans}")
+
+
+def test_a_job_alone_or_without_a_memory_is_not_compressed() -> None:
+    policy = AutoPolicy()
+    assert policy.fitted(job_spec(policy.spec(), world_size=1)).ladder() == (1.0,)
+    job = Job(SLOW)
+    job.fold = JobFold(job.fold.spec.model_copy(update={"memory": "none"}))
+    job.windows(8)
+    assert {plan.codec for plan in job.sent} <= {None, "bf16"}
+
+
+def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:
+    policy = AutoPolicy()
+    sizes = {1.0: 4000.0, 2.0: 500.0, 4.0: 500.0, 10.0: 400.0, 25.0: 400.0}
+    stated = tuple(
+        PlanCost(codec=None, cf=cf, payload_bytes=int(size), link_bytes=size, messages=2.0)
+        for cf, size in sizes.items()
+    )
+    fitted = policy.fitted(job_spec(policy.spec(), compressor="nearest", plans=stated))
+    assert fitted.ladder() == (1.0, 2.0, 10.0)
+
+
+def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None:
+    spec = Job(SLOW).fold.spec
+    costs = tuple(each.model_copy(update={"codec": None}) for each in spec.plans if each.codec is None)
+    chosen = AutoPolicy().fitted(spec.model_copy(update={"compressor": "dgc", "plans": costs}))
+    verdict = chosen.start()
+    report = Job(SLOW)
+    report.windows(1)
+    tried = chosen.decide(verdict.state, report.reports[0]).decision
+    assert (tried.rule, tried.codec, tried.cf_candidate) == ("explore", None, 1000.0)
+
+
+def test_the_time_model_finds_waiting_and_overlap_from_two_plans() -> None:
+    """Waiting for slower ranks is not charged to bytes, and what hides behind backward is found."""
+    for world in (World(waiting=0.1, noise=0.0), World(hidden=0.3, noise=0.0, megabits=30.0)):
+        job = Job(dataclasses.replace(world, probe=None, ranks=2))
+        job.windows(10)
+        state = AutoState.model_validate_json(job.fold.policy_state)
+        fresh = [each for each in state.seen if each.fresh]
+        policy = job.fold.policy
+        assert isinstance(policy, AutoPolicy)
+        model = timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
+        assert model.determined
+        for plan in (Plan("bf16", 2.0), Plan("nearest:levels=15", 7.5)):
+            assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.05)
