@@ -30,6 +30,7 @@ class Exchanged:
         dense_bytes: What plain DDP would have handed over on each rank.
         survey: Gain curve of all ranks, where it was wanted.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
+        raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
     """
 
     sums: StepSums
@@ -38,6 +39,7 @@ class Exchanged:
     dense_bytes: int
     survey: Survey
     mean_sq: float | None
+    raw_mean: tuple[float, ...] = ()
 
 
 class SimulatedRanks:
@@ -110,8 +112,15 @@ class SimulatedRanks:
         for one in found[1:]:
             if survey.curve is not None and one.survey.curve is not None:
                 survey.curve = survey.curve + one.survey.curve
+        numbers = [encoder.raw_mean.pop() for encoder in self.encoders]
         return Exchanged(
-            total, first.payload_bytes, first.sent_bytes, first.dense_bytes, survey, first.mean_sq
+            total,
+            first.payload_bytes,
+            first.sent_bytes,
+            first.dense_bytes,
+            survey,
+            first.mean_sq,
+            tuple(sum(column) for column in zip(*numbers, strict=True)),
         )
 
     def _learn(self, plan: Plan, failed: bool) -> None:

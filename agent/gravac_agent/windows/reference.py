@@ -21,10 +21,6 @@ PER_TENSOR = 32
 """Coordinates of each."""
 BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
-CLIPPED = 0.999
-"""The trainer clipped where the gradients that reach the optimizer are shorter than this share of the exchanged ones."""
-SMOOTHING = 0.1
-"""Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
 
 
 @dataclass(slots=True)
@@ -84,7 +80,6 @@ class DenseReference:
         self._reference = self._second_optimizer()
         self._raw: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
-        self._energies = (0.0, 0.0)
         self._before: dict[str, Tensor] = {}
         self._moved, self._way = self._zeros(), self._zeros()
         self._block = 0
@@ -163,25 +158,14 @@ class DenseReference:
         return sums
 
     def _share(self) -> float:
-        """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
-        dot = squares = raw_sq = 0.0
+        """Return what the trainer multiplied the gradients by, which for ``Clipper`` is what a dense one is cut to."""
+        dot = squares = 0.0
         for name, piece in self._pieces.items():
             gradient, sent = piece.parameter.grad, self._sent.get(name)
             if gradient is not None and sent is not None:
                 dot += float(piece.of(gradient).float() @ sent)
                 squares += float(sent @ sent)
-                raw_sq += float(self._raw[name] @ self._raw[name])
-        if squares <= 0.0:
-            return 1.0
-        share = dot / squares
-        keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
-        self._energies = (
-            keep * self._energies[0] + (1 - keep) * squares,
-            keep * self._energies[1] + (1 - keep) * raw_sq,
-        )
-        if share >= CLIPPED or self._energies[1] <= 0.0:
-            return share
-        return min(1.0, share * (self._energies[0] / self._energies[1]) ** 0.5)
+        return dot / squares if squares > 0.0 else 1.0
 
     def _second_optimizer(self) -> Optimizer:
         groups: list[dict[str, Any]] = [
