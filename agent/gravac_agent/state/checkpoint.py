@@ -141,6 +141,7 @@ def load(
             loop.tracker.averages |= _loaded(saved["gain_averages"], number)
     if "clipping" in first:  # not in states of earlier versions
         loop.clipper.restore(first["clipping"])
+        encoder.raw_mean.wanted = loop.clipper.in_use
     loop.begin_step()
     rates.restore(list(first["rates"]))
     if parts.reporter is not None and first["policy_state"] is not None:

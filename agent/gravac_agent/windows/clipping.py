@@ -104,6 +104,11 @@ class Clipper:
             return Clipped(norm)
         return Clipped(norm, self._residual_factor(min(1.0, float(max_norm) / (float(counts) + 1e-6))))
 
+    @property
+    def in_use(self) -> bool:
+        """Whether gradients were ever clipped."""
+        return self._usual is not None
+
     def state(self) -> list[float]:
         """Return the averages, for a checkpoint; NaN: none yet."""
         return [self._mean_sq, self._single_sq, math.nan if self._usual is None else self._usual]
