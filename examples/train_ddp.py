@@ -80,9 +80,8 @@ def main() -> None:
             for inputs, targets in loader:
                 loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
                 loss.backward()
-                # As in plain DDP, this clips the exchanged mean. The part clipped off a compressed mean is lost: it
-                # does not return to the error memory (docs/memories.md, "Clipping").
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                # In place of torch.nn.utils.clip_grad_norm_: see docs/memories.md, "Clipping".
+                agent.clip_grad_norm_(1.0)
                 optimizer.step()
                 optimizer.zero_grad()
                 agent.log(loss=loss)  # optional: the page draws it beside the compression factor

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies.base import Policy
@@ -229,6 +229,41 @@ class Agent:
             session.intake.samples_per_step = samples
         if loss is not None:
             session.log_loss(loss)
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Tensor:
+        """Clip the module's gradients as plain DDP would have clipped them.
+
+        Use it in place of ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)``, on every rank: after backward and
+        ``scaler.unscale_``, before the optimizer steps. Arguments and result are torch's. What a codec sends can have a
+        much larger norm than the gradient, and would be cut too far. So the estimated norm of the mean of the raw
+        gradients counts where it is smaller. Where gradients were sent uncompressed, and with ``enabled=False``, they
+        are clipped as torch clips them, bit for bit.
+
+        Args:
+            max_norm: Largest norm that a dense gradient should have.
+            norm_type: Order of the norm. Orders other than 2 are clipped as by torch.
+            error_if_nonfinite: Raise RuntimeError where the norm is NaN or infinite.
+            foreach: As in torch.
+
+        Returns:
+            The norm of the exchanged gradients before clipping, as a scalar tensor.
+
+        Raises:
+            ClosedError: When the agent was closed.
+            SetupError: When it was not started.
+        """
+        if self._closed:
+            raise ClosedError("this Agent is closed: clip inside its `with` block")
+        if not self.settings.enabled:
+            parameters = self._module.parameters()
+            return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        return self._running().clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, foreach)
 
     @property
     def state(self) -> AgentState | None:

@@ -185,6 +185,19 @@ class Session:
             self.regrouper = None
         return regrouper.submit(bucket, buffer, last, engine.submit)
 
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float, error_if_nonfinite: bool, foreach: bool | None
+    ) -> Tensor:
+        """Clip the gradients of the step in flight, which ends here. See ``Agent.clip_grad_norm_``."""
+        self.finish_step()
+        self.parts.encoder.raw_mean.wanted = True  # from the next step on
+        clipped = self.parts.loop.clipper.clip(
+            self.module.parameters(), max_norm, norm_type, error_if_nonfinite, foreach, self.rates.scale()
+        )
+        if clipped.residual_factor != 1.0:
+            self.parts.memory.rescale(clipped.residual_factor)
+        return clipped.norm
+
     def finish_step(self) -> None:
         """End the step in flight, if any. Raises what a collective of the step raised."""
         if not self._in_flight.is_set():

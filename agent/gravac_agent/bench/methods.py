@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -38,12 +38,14 @@ class Applied:
         payload_bytes: From a number of steps to the bytes that this rank handed to collectives for the gradients of its
             first steps; to be called right after the last of them.
         clip_norm: Largest norm of the averaged gradient.
+        clip: Clips the gradients to such a norm; None: torch does.
     """
 
     module: nn.Module
     optimizer: Optimizer
     payload_bytes: Callable[[int], int]
     clip_norm: float
+    clip: Callable[[float], Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -
             assert agent.state is not None
             return agent.state.payload_bytes
 
-        yield Applied(module, optimizer, payload_bytes, clip_norm)
+        yield Applied(module, optimizer, payload_bytes, clip_norm, agent.clip_grad_norm_)
 
 
 def _no_communication(

@@ -86,7 +86,10 @@ class Trainer:
         inputs, classes = next(self.task.batches)
         loss = loss_of(self.applied.module(inputs), classes)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.task.model.parameters(), self.applied.clip_norm)
+        if self.applied.clip is None:
+            nn.utils.clip_grad_norm_(self.task.model.parameters(), self.applied.clip_norm)
+        else:
+            self.applied.clip(self.applied.clip_norm)
         self.applied.optimizer.step()
         self._schedule.step()
         self.applied.optimizer.zero_grad()

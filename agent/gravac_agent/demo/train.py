@@ -147,8 +147,8 @@ def train(chosen: argparse.Namespace) -> float:
         for step, (inputs, classes) in zip(range(chosen.steps), task.batches, strict=False):
             loss = loss_of(model(inputs), classes)
             loss.backward()
-            # As in plain DDP, this clips the exchanged mean; what it cuts off is lost (docs/memories.md, "Clipping").
-            recipe.clip(model.parameters())
+            if recipe.clip_norm is not None:
+                agent.clip_grad_norm_(recipe.clip_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()

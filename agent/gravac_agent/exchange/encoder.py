@@ -25,6 +25,7 @@ from gravac_agent.exchange.overflow import (
     update_after_dense,
 )
 from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.raw_mean import RawMeanMeter
 from gravac_agent.exchange.tick import StepSums
 
 log = logging.getLogger("gravac.agent")
@@ -59,6 +60,7 @@ class Encoder:
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     efficiency: EfficiencyMeter = field(default_factory=EfficiencyMeter, init=False)
+    raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By bucket, for the k of the running step's smallest CF."""
@@ -118,6 +120,8 @@ class Encoder:
         if gradient.is_sparse:
             self._count_sparse(bucket, gradient, sums)
             return Uncompressed(raw)
+        if self.raw_mean.wanted:
+            self.raw_mean.add(bucket, gradient)
         plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
         sums.failed = 0
         transfer = self._send(plan, bucket, gradient, key, sums, survey)

@@ -233,7 +233,11 @@ class Engine:
                 figures = self.encoder.aggregator_of(step.plan).figures()
                 announcement = self._announcement
                 step.tick = self.tick_codec.pack(
-                    step.sums, announcement.directive, announcement.fingerprint(), figures
+                    step.sums,
+                    announcement.directive,
+                    announcement.fingerprint(),
+                    figures,
+                    self.encoder.raw_mean.pop(),
                 )
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except Exception as error:  # a collective could not be issued: report it where DDP waits

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from gravac.protocol import Phase
+from gravac_agent.exchange import raw_mean
 from gravac_agent.exchange.plan import Directive, Plan
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _WORDS = len(fields(Directive))
+_NOT_MEASURED = (0.0,) * raw_mean.SIZE
 
 
 @dataclass(slots=True)
@@ -55,6 +57,8 @@ class Tick:
     """Whether every rank announced the same plan for the next step."""
     means: tuple[float, ...] = ()
     """Means over ranks of the aggregator's figures."""
+    raw_mean: tuple[float, ...] = _NOT_MEASURED
+    """Sums over ranks of what ``RawMeanMeter`` measured."""
 
 
 class DirectiveSource(Protocol):
@@ -98,7 +102,7 @@ class TickCodec:
 
     rank: int
     world_size: int
-    size: int = field(default=len(NAMES) + _WORDS + 6, init=False)
+    size: int = field(default=len(NAMES) + _WORDS + 6 + raw_mean.SIZE, init=False)
 
     def pack(
         self,
@@ -106,6 +110,7 @@ class TickCodec:
         directive: Directive,
         fingerprint: tuple[int, int, int],
         figures: Sequence[float] = (),
+        measured: Sequence[float] = _NOT_MEASURED,
     ) -> Tensor:
         """Return this rank's vector, float64 of shape ``(size + len(figures),)``.
 
@@ -114,6 +119,7 @@ class TickCodec:
             directive: Rank 0's directive; other ranks send zeros for it.
             fingerprint: Of the next step's plan.
             figures: The aggregator's numbers, as many on all ranks.
+            measured: ``RawMeanMeter.pop``.
         """
         if self.rank == 0:
             words: tuple[float, ...] = (
@@ -129,7 +135,8 @@ class TickCodec:
             words = (0.0,) * _WORDS
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
-        return torch.tensor([*clean.values(), *words, *fingerprint, *squares, *figures], dtype=torch.float64)
+        numbers = [*clean.values(), *words, *fingerprint, *squares, *measured, *figures]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     def pack_status(self, sums: StepSums, figures: int) -> Tensor:
         """Return a vector of the same size for use outside a step. No plan has its fingerprint: those have 16 bits a
@@ -140,6 +147,7 @@ class TickCodec:
             *(0.0,) * _WORDS,
             *pieces,
             *(piece * piece for piece in pieces),
+            *_NOT_MEASURED,
             *(0.0,) * figures,
         ]
         return torch.tensor(numbers, dtype=torch.float64)
@@ -150,7 +158,7 @@ class TickCodec:
         count = len(NAMES)
         agreed_at = count + _WORDS
         epoch, phase, minimum, candidate, epsilon, codec, window_steps = values[count:agreed_at]
-        pieces, squares = values[agreed_at : agreed_at + 3], values[agreed_at + 3 : self.size]
+        pieces, squares = values[agreed_at : agreed_at + 3], values[agreed_at + 3 : agreed_at + 6]
         # All equal exactly when N·Σx² = (Σx)² (Cauchy-Schwarz); integers this small are exact in float64.
         agreed = all(
             self.world_size * int(square) == int(piece) ** 2
@@ -163,4 +171,5 @@ class TickCodec:
             ),
             agreed,
             tuple(figure / self.world_size for figure in values[self.size :]),
+            tuple(values[agreed_at + 6 : self.size]),
         )

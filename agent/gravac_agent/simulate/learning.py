@@ -13,6 +13,7 @@ from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, b
 from gravac_agent.state.rates import Rates
 from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
+from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.reference import DenseReference
 
 
@@ -59,7 +60,7 @@ class Learner:
         self._grouped = (
             buckets_of(self.model, recipe.bucket_mb) if layout is None else buckets_in(self.model, layout)
         )
-        self._buckets = [bucket for bucket, _ in self._grouped]
+        self.buckets = [bucket for bucket, _ in self._grouped]
         self._batches: list[Iterator[Batch]] = [
             recipe.batches(rank, world_size, seed) for rank in range(world_size)
         ]
@@ -71,12 +72,15 @@ class Learner:
         self._followers = [
             (Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders if rescale
         ]
+        self.clipper = Clipper(world_size)
+        for encoder in ranks.encoders:
+            encoder.raw_mean.wanted = recipe.clip_norm is not None
         self.step = 0
 
     @property
     def elements(self) -> int:
         """Elements of a gradient."""
-        return sum(sum(bucket.numels) for bucket in self._buckets)
+        return sum(sum(bucket.numels) for bucket in self.buckets)
 
     def train(self, plan: Plan, *, surveyed: bool = False) -> Step:
         """Do one step under ``plan``.
@@ -98,14 +102,14 @@ class Learner:
             gradients.append(self._flat())
         raw = [
             torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
-            for at, bucket in enumerate(self._buckets)
+            for at, bucket in enumerate(self.buckets)
         ]
-        exchanged = self.ranks.exchange(self._buckets, gradients, plan, self.step, surveyed)
+        exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
-            for bucket, mean, flat in zip(self._buckets, raw, gradients[0], strict=True):
+            for bucket, mean, flat in zip(self.buckets, raw, gradients[0], strict=True):
                 self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
-            self.recipe.clip(self.model.parameters())
+            self._clip(exchanged)
             self.reference.before_step()
             self.optimizer.step()
             self.reference.after_step()
@@ -115,6 +119,18 @@ class Learner:
     def evaluate(self) -> Score:
         """Measure the model on all held-out batches."""
         return evaluate(self.model, self._heldout)
+
+    def _clip(self, exchanged: Exchanged) -> None:
+        """Clip as ``Agent.clip_grad_norm_`` does, if the recipe clips."""
+        if self.recipe.clip_norm is None:
+            return
+        memories = [encoder.memory for encoder in self.ranks.encoders]
+        raw, amplification = exchanged.mean_sq is not None, memories[0].amplification()
+        self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
+        clipped = self.clipper.clip(self.model.parameters(), self.recipe.clip_norm)
+        if clipped.residual_factor != 1.0:
+            for memory in memories:
+                memory.rescale(clipped.residual_factor)
 
     def _sample(self, bucket: Bucket, flat: Tensor) -> Tensor:
         return self.reference.sample(bucket.names, bucket.numels, flat)

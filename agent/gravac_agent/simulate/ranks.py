@@ -35,6 +35,7 @@ class Exchanged:
         curve: Gain curve of all ranks; None where the step was not surveyed.
         efficiency: Sums for efficiency of all ranks; None where the step was not surveyed.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
+        raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
     """
 
     sums: StepSums
@@ -44,6 +45,7 @@ class Exchanged:
     curve: Curve | None
     efficiency: EfficiencySums | None
     mean_sq: float | None
+    raw_mean: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -139,6 +141,7 @@ class SimulatedRanks:
                 encoder.commit()
         curves = [one.survey.curve for one in found]
         efficiency = [one.survey.efficiency.complete().values() for one in found]
+        numbers = [encoder.raw_mean.pop() for encoder in self.encoders]
         return Exchanged(
             sums,
             first.payload_bytes,
@@ -147,6 +150,7 @@ class SimulatedRanks:
             _sum_of(curves),
             EfficiencySums.over_ranks(efficiency) if surveyed else None,
             first.mean_sq,
+            tuple(sum(column) for column in zip(*numbers, strict=True)),
         )
 
     def _learn(self, plan: Plan, failed: bool) -> None:

@@ -52,6 +52,7 @@ def save(
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
         "rates": rates.state(),
+        "clipping": loop.clipper.state(),
         "residual": encoder.memory.state_dict(),
         "compressor": encoder.compressor,
         "learnt": encoder.aggregator.state_dict(),
@@ -138,6 +139,9 @@ def load(
         if saved is not None:
             loop.restore_aggregator(aggregator, dict(saved["learnt"]))
             loop.tracker.averages |= _loaded(saved["gain_averages"], number)
+    if "clipping" in first:  # not in states of earlier versions
+        loop.clipper.restore(first["clipping"])
+        encoder.raw_mean.wanted = loop.clipper.in_use
     loop.begin_step()
     rates.restore(list(first["rates"]))
     if parts.reporter is not None and first["policy_state"] is not None:

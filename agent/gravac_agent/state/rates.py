@@ -37,6 +37,10 @@ class Rates:
         self._rates = self._read()
         self._scale = self._read_scale()
 
+    def scale(self) -> float:
+        """Return the loss scale; 1 without a scaler."""
+        return self._read_scale()
+
     def follow(self, memory: Memory) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
 

@@ -25,10 +25,6 @@ PER_TENSOR = 32
 """Coordinates of each."""
 BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
-CLIPPED = 0.999
-"""The trainer clipped where gradients reach the optimizer shorter than this share of the exchanged ones."""
-SMOOTHING = 0.1
-"""Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
 
 _OF_PARAMETERS = ("params", "param_names")
 """What a parameter group holds of its parameters, besides settings."""
@@ -108,7 +104,6 @@ class DenseReference:
             self._leave_out(error)
         self._raw: dict[str, Tensor] = {}
         self._sent: dict[str, Tensor] = {}
-        self._energies = (0.0, 0.0)
         self._before: dict[str, Tensor] = {}
         self._last: tuple[Tensor, Tensor] | None = None
         self._moved, self._way = self._zeros(), self._zeros()
@@ -205,25 +200,14 @@ class DenseReference:
         self._last = raw, sent
 
     def _share(self) -> float:
-        """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
-        dot = squares = raw_sq = 0.0
+        """Return what the trainer multiplied the gradients by, which for ``Clipper`` is what a dense one is cut to."""
+        dot = squares = 0.0
         for name, piece in self._pieces.items():
             gradient, sent = piece.parameter.grad, self._sent.get(name)
             if gradient is not None and sent is not None:
                 dot += float(piece.of(gradient).float() @ sent)
                 squares += float(sent @ sent)
-                raw_sq += float(self._raw[name] @ self._raw[name])
-        if squares <= 0.0:
-            return 1.0
-        share = dot / squares
-        keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
-        self._energies = (
-            keep * self._energies[0] + (1 - keep) * squares,
-            keep * self._energies[1] + (1 - keep) * raw_sq,
-        )
-        if share >= CLIPPED or self._energies[1] <= 0.0:
-            return share
-        return min(1.0, share * math.sqrt(self._energies[0] / self._energies[1]))
+        return dot / squares if squares > 0.0 else 1.0
 
     def _second_optimizer(self) -> Optimizer:
         groups: list[dict[str, Any]] = [

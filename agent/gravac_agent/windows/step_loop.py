@@ -18,6 +18,7 @@ from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
 from gravac_agent.windows.report import StepList, build_report
 from gravac_agent.windows.totals import WindowTotals, totals_of
@@ -79,6 +80,7 @@ class StepLoop:
         self._step_rows = 0 if reporter is None else step_rows
         self._step_list = StepList(self._step_rows, group.size())
         self.clock = StepClock()
+        self.clipper = Clipper(group.size())
         self.step = 0
         self.window = WindowTotals(0, 0)
         self.plan = plan
@@ -144,6 +146,8 @@ class StepLoop:
             self.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
             self._note("nonfinite", f"Step {self.step}: {what} on {sums.nonfinite:.0f} rank(s).")
+        raw, amplification = result.mean_sq is not None, self._encoder.memory.amplification()
+        self.clipper.end_step(sums, tick.raw_mean, raw, amplification)
         for sentence in self._encoder.pop_notes():
             self._note("note", sentence)
         if self._encoder.failing.count_step(sums.failed > 0):

@@ -1,5 +1,6 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
+from tests.support.ranks.scenarios.clipping import clipped
 from tests.support.ranks.scenarios.exactness import (
     conserved,
     hashed,
@@ -47,6 +48,7 @@ __all__ = [
     "Branchy",
     "batch",
     "chosen_collectives",
+    "clipped",
     "compiled",
     "conserved",
     "controller_dies",

@@ -1,5 +1,6 @@
 """Ways to train: accumulation, unused parameters, scalers, parameter groups."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +27,19 @@ class Branchy(nn.Module):
 
 
 def styled_steps(
-    module: DistributedDataParallel, optimizer: torch.optim.Optimizer, style: str, rank: int, world: int
+    module: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    style: str,
+    rank: int,
+    world: int,
+    agent: Agent | None = None,
 ) -> float | None:
-    """30 steps in one of the styles; returns the loss scale where there is one."""
+    """30 steps in one of the styles, clipped by the agent if it is given; returns the loss scale, if there is one."""
+    clip = (
+        partial(nn.utils.clip_grad_norm_, list(module.parameters()))
+        if agent is None
+        else agent.clip_grad_norm_
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7) if style == "amp" else None
     for step in range(30):
         x, y = batch(rank, step)
@@ -41,10 +52,12 @@ def styled_steps(
             loss = nn.functional.cross_entropy(module(x), y)
         if scaler is None:
             loss.backward()
-            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            clip(0.3)
             optimizer.step()
         else:
             scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip(0.3)
             scaler.step(optimizer)
             scaler.update()
         optimizer.zero_grad(set_to_none=step % 2 == 0)
@@ -68,7 +81,7 @@ def training_styles(rank: int, world: int, folder: str, style: str, policy: str)
     styled_steps(*plain, style, rank, world)
     watched = make()
     with Agent(*watched, data_dir=folder, controller=None, policy=policy, window=5) as agent:
-        scale = styled_steps(*watched, style, rank, world)
+        scale = styled_steps(*watched, style, rank, world, agent)
         steps = agent.state.step if agent.state else 0
     return {"plain": fingerprint(plain[0]), "agent": fingerprint(watched[0]), "steps": steps, "scale": scale}
 

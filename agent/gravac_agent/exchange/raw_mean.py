@@ -1,0 +1,85 @@
+"""Signed sums of each rank's raw gradient, from which the norm of their mean follows without exchanging it.
+
+A sample of the gradient's elements, each with a random sign, is added up in a few sums (Charikar et al. 2002, Count
+sketch). The sums are linear: those of all ranks together are the sums of the total gradient, and the expected sum of
+their squares is its squared norm. The tick carries them.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import energy
+from gravac.memories import Bucket
+
+log = logging.getLogger("gravac.agent")
+
+SUMS = 16
+"""Signed sums. The squared norm of one step has a standard deviation of √(2 / SUMS)."""
+MOST_SAMPLED = 1 << 14
+"""Elements of a bucket that are sampled, evenly spread."""
+SIZE = SUMS + 1
+"""Numbers in the tick: the signed sums, then the energy of the sample."""
+
+
+@dataclass(slots=True)
+class RawMeanMeter:
+    """Adds up one rank's numbers over the buckets of a step. It never raises into the exchange."""
+
+    wanted: bool = False
+    """Whether anybody asks for the norm. Until then nothing is measured."""
+    _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS), init=False)
+    _energy: float = field(default=0.0, init=False)
+    _signs: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False)
+
+    def add(self, bucket: Bucket, gradient: Tensor) -> None:
+        """Add a bucket's raw gradient, shape ``(n,)``, before anything changes it."""
+        try:
+            every = -(-gradient.numel() // MOST_SAMPLED) | 1  # odd, so that it meets all columns of a matrix
+            sample = gradient[::every].float()
+            signs = self._signs_of(bucket.number, sample)
+            padded = torch.zeros(signs.shape, device=sample.device)
+            padded.view(-1)[: sample.numel()] = sample
+            self._sums.add_(torch.mul(padded, signs).sum(1), alpha=every**0.5)
+            self._energy += every * energy(sample)
+        except Exception:
+            log.exception("the norm of the mean gradient is not measured in this step")
+            self._energy = math.nan
+
+    def pop(self) -> list[float]:
+        """Return the ``SIZE`` numbers of the step, and begin the next one. Zeros where nothing was measured."""
+        found = [*self._sums.tolist(), self._energy]
+        self._sums.zero_()
+        self._energy = 0.0
+        return found
+
+    def _signs_of(self, number: int, sample: Tensor) -> Tensor:
+        """Return signs of shape ``(SUMS, n / SUMS)``, the same on all ranks."""
+        key = number, sample.numel()
+        if key not in self._signs:
+            draw = torch.Generator().manual_seed(number)
+            columns = -(-sample.numel() // SUMS)
+            signs = torch.randint(0, 2, (SUMS, columns), generator=draw).float().mul_(2.0).sub_(1.0)
+            self._signs[key] = signs.to(sample.device)
+        return self._signs[key]
+
+
+def mean_energies(numbers: Sequence[float], ranks: int) -> tuple[float, float] | None:
+    """Return ‖mean over ranks‖² and the mean over ranks of ‖gradient‖², of the sampled elements.
+
+    Args:
+        numbers: ``RawMeanMeter.pop`` of all ranks, added up.
+        ranks: How many there are.
+
+    Returns:
+        None where not every rank has measured, or a number is not finite.
+    """
+    *sums, whole = numbers
+    square = math.fsum(one * one for one in sums)
+    if not (math.isfinite(square) and 0.0 < whole < math.inf):
+        return None
+    return square / ranks**2, whole / ranks

@@ -1,0 +1,132 @@
+"""Clips exchanged gradients by the norm that the mean of the raw gradients has.
+
+The mean that comes out of a lossy exchange can have a much larger norm than the gradient that plain DDP would have
+clipped, from noise that the error memory takes back in later steps. Clipped by that norm, the parameters move a
+fraction of the way that dense gradients would move them. So the smaller of the two norms counts: dense gradients are
+clipped as by torch, and no gradient is cut further than torch would cut it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gravac_agent.exchange.raw_mean import mean_energies
+from gravac_agent.exchange.tick import StepSums
+
+SMOOTHING = 0.1
+"""Weight of the newest step in the averages."""
+SPIKE = 0.5
+"""A gradient is a spike where it is cut to less than this share of what is usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """What clipping did.
+
+    Attributes:
+        norm: Norm of the gradients before, as ``torch.nn.utils.clip_grad_norm_`` returns it.
+        residual_factor: What the error memories are to be multiplied by, as the rest of a spike waits there; 1 nearly
+            always.
+    """
+
+    norm: Tensor
+    residual_factor: float = 1.0
+
+
+class Clipper:
+    """Clips the gradients of one job. It is the same on all ranks, as all that it is given is.
+
+    Args:
+        ranks: Ranks that average their gradients.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._mean_sq = self._single_sq = 0.0  # smoothed, of the sampled elements
+        self._usual: float | None = None  # smoothed factor that gradients are multiplied by
+        self._dense_norm: float | None = None  # of the exchanged step; None: that of the gradients themselves
+        self._fresh = 0.0  # share of this step's gradient in what was compressed, by energy
+
+    def end_step(
+        self, sums: StepSums, numbers: Sequence[float], raw: bool, amplification: float = 1.0
+    ) -> None:
+        """Take in what an exchange measured.
+
+        Args:
+            sums: Its sums over ranks.
+            numbers: ``RawMeanMeter.pop`` of all ranks, added up.
+            raw: It sent the raw gradients, so that what came out is their mean.
+            amplification: What a gradient amounts to in what was sent, see ``Memory.amplification``.
+        """
+        self._dense_norm, self._fresh = None, 0.0
+        found = mean_energies(numbers, self._ranks)
+        if sums.nonfinite or found is None:
+            return
+        keep = 1.0 - SMOOTHING if self._single_sq > 0.0 else 0.0
+        self._mean_sq = keep * self._mean_sq + (1.0 - keep) * found[0]
+        self._single_sq = keep * self._single_sq + (1.0 - keep) * found[1]
+        if not raw and sums.gradient_sq > 0.0:
+            share = min(1.0, self._mean_sq / self._single_sq)  # a mean is no longer than what it is made of
+            self._dense_norm = amplification * math.sqrt(share * sums.gradient_sq / self._ranks)
+            self._fresh = min(1.0, sums.gradient_sq / max(sums.compensated_sq, sums.gradient_sq))
+
+    def clip(
+        self,
+        parameters: Iterable[nn.Parameter],
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+        scale: float = 1.0,
+    ) -> Clipped:
+        """Clip the gradients of the last exchange; as torch does where it sent raw gradients, or there was none since.
+
+        Args:
+            parameters: Their gradients are clipped, in place.
+            max_norm: As in ``torch.nn.utils.clip_grad_norm_``, and so the next three.
+            norm_type: For norms other than 2, torch's clipping is used.
+            error_if_nonfinite: See there.
+            foreach: See there.
+            scale: Loss scale that the gradients had in the exchange and do not have any more.
+        """
+        parameters = list(parameters)
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        norm = nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
+        dense_norm, self._dense_norm = self._dense_norm, None
+        counts, value = norm, float(norm)
+        if dense_norm is not None and float(norm_type) == 2.0 and dense_norm / scale < value < math.inf:
+            counts = torch.full_like(norm, dense_norm / scale)
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, counts, foreach)
+        if not math.isfinite(value):
+            return Clipped(norm)
+        return Clipped(norm, self._residual_factor(min(1.0, float(max_norm) / (float(counts) + 1e-6))))
+
+    @property
+    def in_use(self) -> bool:
+        """Whether gradients were ever clipped."""
+        return self._usual is not None
+
+    def state(self) -> list[float]:
+        """Return the averages, for a checkpoint; NaN: none yet."""
+        return [self._mean_sq, self._single_sq, math.nan if self._usual is None else self._usual]
+
+    def restore(self, state: Sequence[float]) -> None:
+        """Take over a checkpoint's averages."""
+        self._mean_sq, self._single_sq, usual = state
+        self._usual = None if math.isnan(usual) else usual
+
+    def _residual_factor(self, factor: float) -> float:
+        """Return what is to be done to the residual after gradients were multiplied by ``factor``.
+
+        A lossy codec sends a part of a spike. The rest would come out in later steps, whose gradients are not clipped.
+        So it is cut as the part was, as far as the residual is made of this step's gradient.
+        """
+        fresh, self._fresh = self._fresh, 0.0
+        usual = factor if self._usual is None else self._usual
+        self._usual = usual + SMOOTHING * (factor - usual)
+        if usual <= 0.0 or factor >= SPIKE * usual:
+            return 1.0
+        return 1.0 - (1.0 - factor / usual) * fresh

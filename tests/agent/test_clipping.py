@@ -1,0 +1,177 @@
+"""Clipping by the norm of the mean raw gradient: the estimate, what counts, spikes, and what is left to torch."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gravac.memories import Bucket
+from gravac_agent.exchange.raw_mean import MOST_SAMPLED, SIZE, RawMeanMeter, mean_energies
+from gravac_agent.exchange.tick import StepSums
+from gravac_agent.windows.clipping import SPIKE, Clipper
+
+RANKS = 4
+NONE = (0.0,) * SIZE
+
+
+def numbers(mean_sq: float, single_sq: float) -> list[float]:
+    """What the ranks' meters add up to for these energies."""
+    return [math.sqrt(mean_sq) * RANKS, *(0.0,) * (SIZE - 2), single_sq * RANKS]
+
+
+def sums(single_sq: float, residual_share: float = 0.0) -> StepSums:
+    whole = single_sq * RANKS
+    return StepSums(gradient_sq=whole, compensated_sq=whole / (1.0 - residual_share))
+
+
+def weights(*gradients: Tensor) -> list[nn.Parameter]:
+    found = [nn.Parameter(torch.zeros_like(one)) for one in gradients]
+    for parameter, gradient in zip(found, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    return found
+
+
+def grads(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [one.grad for one in parameters if one.grad is not None]
+
+
+GRADIENTS = torch.tensor([3.0, 0.0, 4.0]), torch.tensor([[12.0], [0.0]])
+"""Of norm 13."""
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
+def test_the_norm_of_the_mean_is_found_without_it(correlation: float) -> None:
+    """Over buckets of any size, sampled or whole; 1/4 of a rank's own energy for ranks that have nothing in common."""
+    buckets = [Bucket(0, ("a",), (MOST_SAMPLED * 3 + 5,)), Bucket(1, ("b", "c"), (7, 500))]
+    meters = [RawMeanMeter(wanted=True) for _ in range(RANKS)]
+    draw = torch.Generator().manual_seed(3)
+    found = true = single = 0.0
+    for _ in range(60):
+        for bucket in buckets:
+            n = sum(bucket.numels)
+            common = torch.randn(n, generator=draw)
+            each = [
+                math.sqrt(correlation) * common
+                + math.sqrt(1.0 - correlation) * torch.randn(n, generator=draw)
+                for _ in meters
+            ]
+            for meter, gradient in zip(meters, each, strict=True):
+                meter.add(bucket, gradient)
+            true += float(torch.stack(each).mean(0).square().sum())
+            single += float(torch.stack(each).square().sum()) / RANKS
+        total = [sum(column) for column in zip(*(meter.pop() for meter in meters), strict=True)]
+        energies = mean_energies(total, RANKS)
+        assert energies is not None
+        found += energies[0] / energies[1]
+    assert found / 60 == pytest.approx(true / single, rel=0.12)
+    assert meters[0].pop() == [0.0] * SIZE, "each step begins at zero"
+
+
+def test_a_rank_that_cannot_measure_leaves_the_norm_unknown() -> None:
+    meter = RawMeanMeter(wanted=True)
+    meter.add(Bucket(0, ("a",), (3,)), torch.tensor([1.0, math.nan, 2.0]))
+    assert mean_energies(meter.pop(), 1) is None
+    assert mean_energies(NONE, RANKS) is None
+
+
+def test_the_smaller_norm_counts() -> None:
+    """Codecs make it longer, and then the gradient must shrink as the dense one would have."""
+    for dense_norm, counts in ((2.0, 2.0), (50.0, 13.0)):
+        clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+        single_sq = dense_norm**2 * 2.0  # ranks differ: their own norm is √2 times that of the mean
+        clipper.end_step(sums(single_sq), numbers(dense_norm**2, single_sq), raw=False)
+        clipped = clipper.clip(parameters, 1.0)
+        assert float(clipped.norm) == 13.0
+        for one, before in zip(grads(parameters), GRADIENTS, strict=True):
+            torch.testing.assert_close(one, before / counts)
+
+
+def test_a_mean_is_taken_to_be_no_longer_than_the_gradients_it_is_made_of() -> None:
+    """An estimate may err upwards; then a gradient would be cut further than any dense one could be."""
+    clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+    clipper.end_step(sums(4.0), numbers(9.0, 4.0), raw=False)
+    clipper.clip(parameters, 1.0)
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / 2.0)
+
+
+def test_the_sample_gives_a_ratio_and_the_sums_the_size() -> None:
+    """The ratio is smoothed over steps; the energy is the step's own, as gradients may grow at once."""
+    clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+    clipper.end_step(sums(1.0), numbers(0.25, 1.0), raw=False)
+    clipper.end_step(sums(16.0), numbers(4.0, 16.0), raw=False)
+    clipper.clip(parameters, 1.0)
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / 2.0)
+
+
+def test_the_optimizers_gradients_are_in_units_of_the_loss_scale() -> None:
+    clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+    clipper.end_step(sums(16.0 * 1024**2), numbers(4.0, 16.0), raw=False)
+    clipper.clip(parameters, 1.0, scale=1024.0)
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / 2.0)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize("why", ["raw", "no step", "twice", "another norm", "not measured", "nonfinite"])
+def test_what_is_left_to_torch_has_its_bits(why: str, max_norm: float) -> None:
+    clipper, ours, theirs = Clipper(RANKS), weights(*GRADIENTS), weights(*GRADIENTS)
+    norm_type = math.inf if why == "another norm" else 2.0
+    if why != "no step":
+        step = sums(16.0)
+        if why == "nonfinite":
+            step.nonfinite = 1.0
+        clipper.end_step(step, NONE if why == "not measured" else numbers(4.0, 16.0), raw=why == "raw")
+    if why == "twice":
+        clipper.clip(ours, 3.0)
+        theirs = weights(*grads(ours))
+    norm = nn.utils.clip_grad_norm_(theirs, max_norm, norm_type)
+    clipped = clipper.clip(ours, max_norm, norm_type)
+    assert torch.equal(clipped.norm, norm)
+    assert clipped.residual_factor == 1.0
+    for one, other in zip(grads(ours), grads(theirs), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_non_finite_norm_changes_no_average() -> None:
+    clipper = Clipper(RANKS)
+    clipper.end_step(sums(16.0), numbers(4.0, 16.0), raw=False)
+    clipper.clip(weights(*GRADIENTS), 1.0)
+    before = clipper.state()
+    clipper.end_step(StepSums(nonfinite=1.0), numbers(math.nan, math.nan), raw=False)
+    bad = weights(torch.tensor([1.0, math.nan]))
+    assert math.isnan(float(clipper.clip(bad, 1.0).norm))
+    assert all(bool(one.isnan().all()) for one in grads(bad)), "as torch"
+    assert clipper.state() == before
+    with pytest.raises(RuntimeError, match="non-finite"):
+        clipper.clip(bad, 1.0, error_if_nonfinite=True)
+
+
+def test_the_rest_of_a_spike_is_cut_as_its_part_was() -> None:
+    """As far as the residual is made of it; a usual step leaves the residual alone."""
+
+    def after(norm: float, residual_share: float) -> float:
+        clipper = Clipper(RANKS)
+        for size in (1.0, 1.0, norm):
+            clipper.end_step(sums(size**2, residual_share), numbers(size**2, size**2), raw=False)
+            factor = clipper.clip(weights(torch.tensor([size])), 1.0).residual_factor
+        return factor
+
+    assert after(1.0, 0.5) == after(0.99 / SPIKE, 0.0) == 1.0
+    assert after(100.0, 0.0) == pytest.approx(0.01, rel=1e-3)
+    assert after(100.0, 0.5) == pytest.approx(1.0 - 0.99 / 2, rel=1e-3)
+
+
+def test_averages_survive_a_checkpoint() -> None:
+    one, two = Clipper(RANKS), Clipper(RANKS)
+    two.restore(one.state())
+    assert math.isnan(two.state()[2])
+    one.end_step(sums(1.0), numbers(0.3, 1.0), raw=False)
+    one.clip(weights(*GRADIENTS), 1.0)
+    two.restore(one.state())
+    clipped = []
+    for clipper in (one, two):
+        parameters = weights(*GRADIENTS)
+        clipper.end_step(sums(2.0), numbers(1.0, 2.0), raw=False)
+        clipper.clip(parameters, 0.1)
+        clipped.append(grads(parameters))
+    assert all(torch.equal(a, b) for a, b in zip(*clipped, strict=True))

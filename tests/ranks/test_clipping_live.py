@@ -1,0 +1,25 @@
+"""``agent.clip_grad_norm_`` on real ranks, against the same job simulated."""
+
+import pytest
+
+from tests.support.ranks.harness import RunEach
+
+pytestmark = pytest.mark.distributed
+
+
+def test_live_ranks_clip_as_simulated_ones_do(run_each: RunEach) -> None:
+    """Through several buckets, their regrouping after the first step, and a spike whose rest waits in the residual."""
+    cases = [
+        {"compressor": "qsgd:bits=2,block=64", "cf": 12.0},
+        {"compressor": "topk", "cf": 20.0},
+    ]
+    for case, (one, two) in run_each("clipped", 2, cases):
+        assert one["parameters"] == two["parameters"], case
+        assert one["norms"] == two["norms"], case
+        assert one["state"] == two["state"], case
+        for result in (one, two):
+            assert result["buckets"] > 2, case
+            assert result["norm_error"] < 1e-3, case
+            assert result["error"] < 1e-3, case
+            assert result["residual_error"] < 1e-3, case
+            assert result["left_alone"] < 24, (case, "nothing was clipped by the dense norm")

@@ -1,0 +1,118 @@
+"""Clipping through the agent, beside the same job simulated in one process."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from gravac.memories import Bucket
+from gravac_agent import Agent
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.simulate.ranks import SimulatedRanks
+from gravac_agent.windows.clipping import Clipper
+from tests.support.ranks.scenarios.model import batch, fingerprint, net, wrapped
+
+RATE = 0.1
+
+
+def clipped(
+    rank: int, world: int, folder: str, compressor: str, cf: float, max_norm: float = 0.2, steps: int = 24
+) -> dict[str, Any]:
+    """Steps with a spike in the middle, live and simulated; returns how far the two are apart."""
+    module = wrapped(buckets=4)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    plans: list[Plan] = []
+    layouts: list[list[Bucket]] = []
+    norms: list[float] = []
+    with Agent(
+        module,
+        optimizer,
+        data_dir=folder,
+        controller=None,
+        policy=f"static:cf={cf}",
+        compressor=compressor,
+        window=7,
+    ) as agent:
+        assert agent._session is not None
+        for step in range(steps):
+            plans.append(agent._session.parts.loop.plan)
+            x, y = batch(rank, step)
+            (cross_entropy(module(x), y) * _size(step, steps)).backward()
+            norms.append(float(agent.clip_grad_norm_(max_norm)))
+            layouts.append(list(agent._session.layout))
+            optimizer.step()
+            optimizer.zero_grad()
+        residual = agent._session.parts.memory.state_dict()
+        state = agent._session.parts.loop.clipper.state()
+    theirs, their_norms, their_residual, left_alone = _simulated(
+        rank, world, compressor, plans, layouts, max_norm, steps
+    )
+    mine = torch.cat([one.detach().flatten() for one in module.parameters()])
+    moved = mine - torch.cat([one.detach().flatten() for one in net().parameters()])
+    worst_residual = max(
+        float((residual[name] - their_residual[name]).abs().max() / their_residual[name].abs().max())
+        for name in their_residual
+    )
+    return {
+        "parameters": fingerprint(module),
+        "norms": norms,
+        "norm_error": max(abs(a / b - 1.0) for a, b in zip(norms, their_norms, strict=True)),
+        "error": float((mine - theirs).norm() / moved.norm()),
+        "residual_error": worst_residual,
+        "buckets": len(layouts[-1]),
+        "state": state,
+        "left_alone": left_alone,
+    }
+
+
+def _size(step: int, steps: int) -> float:
+    return 50.0 if step == steps // 2 else 1.0
+
+
+def _simulated(
+    rank: int,
+    world: int,
+    compressor: str,
+    plans: list[Plan],
+    layouts: list[list[Bucket]],
+    max_norm: float,
+    steps: int,
+) -> tuple[torch.Tensor, list[float], dict[str, torch.Tensor], int]:
+    """The same job in one process: parameters, norms, this rank's residual, steps that were clipped as by torch."""
+    model = net()
+    parameters = dict(model.named_parameters())
+    ranks = SimulatedRanks(world, compressor, elements=sum(one.numel() for one in model.parameters()))
+    clipper, norms, left_alone = Clipper(world), [], 0
+    for step, (plan, layout) in enumerate(zip(plans, layouts, strict=True)):
+        gradients = []
+        for one in range(world):
+            model.zero_grad()
+            x, y = batch(one, step)
+            (cross_entropy(model(x), y) * _size(step, steps)).backward()
+            gradients.append([_flat(parameters, bucket) for bucket in layout])
+        for encoder in ranks.encoders:
+            encoder.raw_mean.wanted = step > 0  # the agent learns of it after the first backward
+        done = ranks.exchange(layout, gradients, plan, step)
+        for bucket, flat in zip(layout, gradients[0], strict=True):
+            for name, piece in zip(bucket.names, flat.split(list(bucket.numels)), strict=True):
+                parameters[name].grad = piece.view_as(parameters[name])
+        exact = torch.cat([one.grad.flatten() for one in parameters.values() if one.grad is not None])
+        clipper.end_step(done.sums, done.raw_mean, done.mean_sq is not None)
+        out = clipper.clip(model.parameters(), max_norm)
+        norms.append(float(out.norm))
+        kept = torch.cat([one.grad.flatten() for one in parameters.values() if one.grad is not None])
+        as_torch = exact * min(1.0, max_norm / (norms[-1] + 1e-6))
+        left_alone += torch.allclose(kept, as_torch, rtol=1e-5, atol=0.0)
+        if out.residual_factor != 1.0:
+            for encoder in ranks.encoders:
+                encoder.memory.rescale(out.residual_factor)
+        with torch.no_grad():
+            for one in parameters.values():
+                one -= RATE * one.grad  # type: ignore[operator]
+    flat = torch.cat([one.detach().flatten() for one in model.parameters()])
+    return flat, norms, ranks.encoders[rank].memory.state_dict(), left_alone
+
+
+def _flat(parameters: dict[str, nn.Parameter], bucket: Bucket) -> torch.Tensor:
+    return torch.cat([parameters[name].grad.flatten() for name in bucket.names])  # type: ignore[union-attr]
