@@ -64,6 +64,8 @@ class Agent:
         agreement_seconds: How long ranks wait for each other in the agent's own collectives, in seconds. Default: 300.
         rank_rows: Ranks that a window's report lists one by one. Default: 1024.
         step_rows: Steps that a window's report lists one by one. Default: 0.
+        progress: Whether to measure how far the parameters go, next to dense gradients, on a sample of them.
+            Default: True.
         log_to_stderr: Whether rank 0 writes its log to stderr when the program configures no logging. Default: True.
         steering: Who may steer the job at a controller that rank 0 starts: ``off`` or ``owner``, the owner of
             ``data_dir``. Default: ``off``.
@@ -111,6 +113,7 @@ class Agent:
         agreement_seconds: float | None = None,
         rank_rows: int | None = None,
         step_rows: int | None = None,
+        progress: bool | None = None,
         log_to_stderr: bool | None = None,
         steering: Literal["off", "owner"] | None = None,
         token: str | None = None,
@@ -143,6 +146,7 @@ class Agent:
             agreement_seconds=agreement_seconds,
             rank_rows=rank_rows,
             step_rows=step_rows,
+            progress=progress,
             log_to_stderr=log_to_stderr,
             steering=steering,
             token=token,

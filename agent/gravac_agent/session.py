@@ -23,7 +23,6 @@ from gravac_agent.setup import usage
 from gravac_agent.setup.build import assemble
 from gravac_agent.state.rates import Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
-from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.windows.meters import TrainerInput
 
 log = logging.getLogger("gravac.agent")
@@ -98,8 +97,6 @@ class Session:
         names = {id(parameter): name for name, parameter in self.module.module.named_parameters()}
         self.rates = Rates(optimizer, scaler, names)
         self.parts = assemble(self.module, optimizer, settings, self._slot, policy, link)
-        moments = SecondMoments(optimizer, dict(self.module.module.named_parameters()))
-        self.parts.encoder.efficiency.divisor = moments.divisor
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
@@ -113,6 +110,7 @@ class Session:
             # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
             module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             usage.before_steps(self.module, optimizer, self._before_optimizer),
+            optimizer.register_step_pre_hook(self._before_own_optimizer),
             optimizer.register_step_post_hook(self._after_optimizer),
         ]
         self._run_log = RunLog(self.parts, settings)
@@ -238,6 +236,10 @@ class Session:
             log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
             usage.drop_gradients(self.module, self.optimizer)
 
+    def _before_own_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.parts.loop.progress.before_step(self.rates.loss_scale())
+
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._nonfinite = False
+        self.parts.loop.progress.after_step(evaluated=self._in_flight.is_set())
         self.parts.loop.clock.optimizer_ended()

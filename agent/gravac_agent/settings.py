@@ -182,6 +182,12 @@ class AgentSettings(BaseSettings):
         description="How many steps a window's report lists one by one, the newest of the window; 0: none. Each takes "
         "about 200 bytes of the journal. Policies do not use them.",
     )
+    progress: bool = Field(
+        True,
+        description="Measure how far the parameters go in the direction in which dense gradients would take them: a "
+        "second optimizer of the same class steps 512 sampled elements. Policies predict from it how many steps a plan "
+        "costs. False: observe less.",
+    )
     log_to_stderr: bool = Field(
         True,
         description="Where the program configures no logging, rank 0 writes its log (logger gravac.agent) to stderr: "

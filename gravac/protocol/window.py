@@ -41,9 +41,10 @@ class GainSums(Record):
     ``mean_sq``: ‖mean over ranks of g‖², over the ``mean_steps`` plainly dense steps only; ``mean_gradient_sq``:
     sum of ‖g‖² over the same steps. Both are for the gradient diversity, see ``gravac.signals.diversity``.
 
-    The rest is for predicting statistical efficiency and is measured in the surveyed steps only. u: the mean over ranks
-    that came out of the exchange, which the optimizer sees. A scaled sum has each coordinate divided by √v + eps of the
-    optimizer (Adam); where it keeps no v, ``scaled_steps`` is 0.
+    The rest is for statistical efficiency, over a sample of at most 512 elements of the parameters, the same numbers on
+    all ranks. ḡ: mean over ranks of g; u: the mean that was exchanged. moved: how far the parameters went in a block of
+    at most 25 steps; reference: how far the same optimizer would have taken them with ḡ instead of u. All are 0 where
+    the optimizer cannot be followed, or with the setting ``progress=False``.
     """
 
     steps: Count  # finite ones
@@ -57,14 +58,15 @@ class GainSums(Record):
     mean_steps: Count = 0  # plainly dense ones
     mean_sq: Energy = 0.0  # ‖mean of g‖² over those
     mean_gradient_sq: Energy = 0.0  # ‖g‖² over those
-    update_steps: Count = 0  # in which u was measured
-    update_sq: Energy = 0.0  # ‖u‖² over those
-    update_dot_gradient: _Product = 0.0  # ⟨u, g⟩ over those
-    update_gradient_sq: Energy = 0.0  # ‖g‖² over those
-    scaled_steps: Count = 0  # in which the scaled sums were measured
-    scaled_gradient_sq: Energy = 0.0  # ‖g‖² over those, scaled
-    scaled_residual_sq: Energy = 0.0  # ‖residual‖² over those, scaled
-    scaled_residual_dot_gradient: _Product = 0.0  # ⟨residual, g⟩ over those, scaled
+    progress_steps: Count = 0  # of the optimizer, in whole blocks
+    moved_sq: Energy = 0.0  # ‖moved‖², summed over blocks
+    reference_sq: Energy = 0.0  # ‖reference‖², summed over blocks
+    moved_dot_reference: _Product = 0.0  # ⟨moved, reference⟩, summed over blocks
+    raw_mean_sq: Energy = 0.0  # ‖ḡ‖²
+    exchanged_sq: Energy = 0.0  # ‖u‖²
+    exchanged_dot_raw: _Product = 0.0  # ⟨u, ḡ⟩
+    raw_dot_next: _Product = 0.0  # ⟨ḡ, ḡ of the next step⟩
+    exchanged_dot_next: _Product = 0.0  # ⟨u, ḡ of the next step⟩
 
 
 class LevelSums(Record):

@@ -34,14 +34,15 @@ def total_sums(report: WindowReport) -> GainSums:
         mean_steps=sum(s.mean_steps for s in every),
         mean_sq=math.fsum(s.mean_sq for s in every),
         mean_gradient_sq=math.fsum(s.mean_gradient_sq for s in every),
-        update_steps=sum(s.update_steps for s in every),
-        update_sq=math.fsum(s.update_sq for s in every),
-        update_dot_gradient=math.fsum(s.update_dot_gradient for s in every),
-        update_gradient_sq=math.fsum(s.update_gradient_sq for s in every),
-        scaled_steps=sum(s.scaled_steps for s in every),
-        scaled_gradient_sq=math.fsum(s.scaled_gradient_sq for s in every),
-        scaled_residual_sq=math.fsum(s.scaled_residual_sq for s in every),
-        scaled_residual_dot_gradient=math.fsum(s.scaled_residual_dot_gradient for s in every),
+        progress_steps=sum(s.progress_steps for s in every),
+        moved_sq=math.fsum(s.moved_sq for s in every),
+        reference_sq=math.fsum(s.reference_sq for s in every),
+        moved_dot_reference=math.fsum(s.moved_dot_reference for s in every),
+        raw_mean_sq=math.fsum(s.raw_mean_sq for s in every),
+        exchanged_sq=math.fsum(s.exchanged_sq for s in every),
+        exchanged_dot_raw=math.fsum(s.exchanged_dot_raw for s in every),
+        raw_dot_next=math.fsum(s.raw_dot_next for s in every),
+        exchanged_dot_next=math.fsum(s.exchanged_dot_next for s in every),
     )
 
 
@@ -75,6 +76,15 @@ def backlog(report: WindowReport) -> float | None:
     """
     sums = total_sums(report)
     return ratio(sums.residual_dot_gradient, sums.gradient_sq)
+
+
+def progress(report: WindowReport) -> float | None:
+    """Return the progress next to dense gradients: Σ ⟨moved, reference⟩ / Σ ‖reference‖², on a sample of elements.
+
+    1 is as far as dense gradients would have taken the parameters, in blocks of at most 25 steps.
+    """
+    sums = total_sums(report)
+    return ratio(sums.moved_dot_reference, sums.reference_sq)
 
 
 def residual_ratio(report: WindowReport) -> float | None:

@@ -17,6 +17,7 @@ from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
@@ -77,6 +78,7 @@ def engine(network: Network) -> Engine:
         pacer=Pacer(None),
         tick_group=group,
         tick_codec=TickCodec(0, 1),
+        sample=GradientSample(Coordinates({}, 0)),
         announcement=Announcement("setup", PLAN, None),
         seed=0,
     )

@@ -6,7 +6,6 @@ import pytest
 
 from gravac.protocol import Decision, WindowReport
 from gravac.traces import read_trace
-from gravac_agent.exchange.compensation import is_surveyed
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -75,31 +74,3 @@ def test_a_checkpoint_between_two_codecs_continues_exactly(run_each: RunEach) ->
             assert "codec 'powersgd:rank=2', which this run's policy does not choose" in result["refused"], (
                 case
             )
-
-
-@pytest.mark.parametrize("compressor", ["topk", "int4"])
-def test_reports_have_the_sums_that_efficiency_is_predicted_from(
-    run_ranks: RunRanks, tmp_path: Path, compressor: str
-) -> None:
-    """Of the three surveyed steps, over all ranks; no other step is in them."""
-    (one, *_) = run_ranks("efficiency_in_reports", 3, steps=12, compressor=compressor)
-    surveyed = [step for step in range(12) if is_surveyed(step, 12)]
-    assert surveyed == [3, 7, 11]
-    expected = [sum(column) for column in zip(*(one["found"][step] for step in surveyed), strict=True)]
-    (window,) = (
-        line.record
-        for line in read_trace(tmp_path / "efficiency" / "journal.jsonl")
-        if isinstance(line.record, WindowReport)
-    )
-    dense, level = window.levels
-    assert (dense.cf, dense.sums.update_steps, dense.sums.scaled_steps) == (1.0, 0, 0)
-    sums = level.sums
-    assert (sums.update_steps, sums.scaled_steps) == (3, 3)
-    assert [
-        sums.update_sq,
-        sums.update_dot_gradient,
-        sums.update_gradient_sq,
-        sums.scaled_gradient_sq,
-        sums.scaled_residual_sq,
-        sums.scaled_residual_dot_gradient,
-    ] == pytest.approx(expected, rel=2e-3)

@@ -6,7 +6,7 @@ steps in a window are enough, since the curve moves slowly, and counting costs a
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from gravac.kernels import SelectionHint, Sifter, Tally, energy, inner, tally
 from gravac.memories import Bucket, Memory
 from gravac.signals.spectrum import Curve, Spectrum
-from gravac_agent.exchange.efficiency_sums import EfficiencySums
 
 log = logging.getLogger("gravac.agent")
 
@@ -108,11 +107,10 @@ def _requested(value: float | None) -> float:
 
 @dataclass(slots=True)
 class Survey:
-    """What a surveyed step measures on one rank, summed over its buckets: the gain curve, and sums for efficiency."""
+    """The gain curve of one step on one rank, summed over its buckets."""
 
     wanted: bool = False
     curve: Curve | None = None
-    efficiency: EfficiencySums = field(default_factory=EfficiencySums)
 
     def add(self, histogram: Tally | None) -> None:
         """Add a bucket's histogram, which must be finite. Never raises: a missing curve must not stop the training."""

@@ -15,7 +15,6 @@ from gravac.compressors.base import kept_count
 from gravac.kernels import LEAST_CF, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
-from gravac_agent.exchange.efficiency_sums import EfficiencyMeter
 from gravac_agent.exchange.failing_buckets import FailingBuckets
 from gravac_agent.exchange.overflow import (
     Float16Means,
@@ -59,7 +58,6 @@ class Encoder:
     memory: Memory
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
-    efficiency: EfficiencyMeter = field(default_factory=EfficiencyMeter, init=False)
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
@@ -129,15 +127,7 @@ class Encoder:
         sums.failed = max(failed_before, sums.failed)
         return Uncompressed(raw) if transfer is None else Compressed(transfer)
 
-    def decode(
-        self,
-        bucket: Bucket,
-        transfer: Transfer,
-        buffer: Tensor,
-        in_place: bool,
-        survey: Survey = NO_SURVEY,
-        raw: bool = False,
-    ) -> bool:
+    def decode(self, bucket: Bucket, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
         """Write the mean into DDP's ``buffer``, and what its format cannot hold into the memory.
 
         Args:
@@ -145,22 +135,11 @@ class Encoder:
             transfer: The finished transfer.
             buffer: DDP's own, shape ``(n,)``.
             in_place: The buffer itself was all-reduced.
-            survey: Sums of the step, added to where they are wanted.
-            raw: The mean is that of the raw gradients.
 
         Returns:
             False when the mean is not finite although every rank's part was. Only float16 can overflow so; other
             formats are not checked.
         """
-        if not survey.wanted:
-            return self._decode(bucket, transfer, buffer, in_place)
-        gradient = None if in_place else self.efficiency.keep(buffer)
-        finite = self._decode(bucket, transfer, buffer, in_place)
-        raw_sq = norm_sq(buffer) if raw else math.nan
-        self.efficiency.add_update(survey.efficiency, buffer, gradient, raw_sq)
-        return finite
-
-    def _decode(self, bucket: Bucket, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
         if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
             transfer.mean_into(buffer)
             return True
@@ -219,10 +198,7 @@ class Encoder:
         transfer = draft.send(plan.cf)
         if finite:
             try:
-                residual = self._update_memory(bucket, gradient, transfer, compensated, sums)
-                if survey.wanted:
-                    share = 1.0 / self.memory.amplification()
-                    self.efficiency.add_scaled(survey.efficiency, bucket, gradient, residual, share)
+                self._update_memory(bucket, gradient, transfer, compensated, sums)
             except Exception:  # the residual stays as it was
                 log.exception("the error memory failed on bucket %d", bucket.number)
                 sums.failed = 1
@@ -312,8 +288,8 @@ class Encoder:
         transfer: Exchange,
         compensated: CompensatedGradient | None,
         sums: StepSums,
-    ) -> Tensor | None:
-        """Remove what this rank sent from its residual, while the transfer goes on. Returns the residual.
+    ) -> None:
+        """Remove what this rank sent from its residual, while the transfer goes on.
 
         ``compensated``: None when preparing failed.
         """
@@ -324,14 +300,12 @@ class Encoder:
             residual = self.memory.update(bucket, codec, payload)
             if residual is not None:
                 self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
-            return residual
+            return
         # With e = p - s: ‖e‖² = ‖p‖² - 2⟨p, s⟩ + ‖s‖², ⟨e, g⟩ = ⟨p, g⟩ - ⟨s, g⟩; s has few elements.
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
-        residual = self.memory.update(bucket, codec, payload)
-        if residual is not None:
+        if self.memory.update(bucket, codec, payload) is not None:
             self._add_residual(max(0.0, residual_sq), residual_dot, sums)
-        return residual
 
     def _add_residual(self, sq: float, dot_gradient: float, sums: StepSums) -> None:
         share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps

@@ -22,9 +22,10 @@ from gravac.collectives import AllReduce, Transfer
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.compensation import NO_SURVEY, Survey
+from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed, norm_sq
 from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import InFlight, StepRecord, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
@@ -75,6 +76,7 @@ class Engine:
         tick_group: Group of the ticks.
         tick_codec: Packs and unpacks ticks.
         announcement: What this rank announces in each tick.
+        sample: Copies a sample of each step's gradients.
         seed: Seed of all random numbers.
     """
 
@@ -88,11 +90,12 @@ class Engine:
         tick_group: dist.ProcessGroup,
         tick_codec: TickCodec,
         announcement: Announcement,
+        sample: GradientSample,
         seed: int,
     ) -> None:
         self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._tick_group, self._announcement = tick_group, announcement
+        self._tick_group, self._announcement, self._sample = tick_group, announcement, sample
         self._seed, self._rank = seed, tick_codec.rank
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._in_flight: deque[InFlight] = deque()
@@ -114,6 +117,7 @@ class Engine:
             number: The step's number, from 0.
             surveyed: Whether to measure the gain curve.
         """
+        self._sample.begin_step()
         self._step = StepRecord(plan, number, Survey(surveyed))
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
@@ -213,6 +217,7 @@ class Engine:
         assert step is not None
         begin = time.monotonic()
         try:
+            self._sample.add_raw(submitted.bucket, submitted.buffer)
             key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
             encoded = self.encoder.encode(
                 step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
@@ -238,6 +243,7 @@ class Engine:
                     announcement.fingerprint(),
                     figures,
                     self.encoder.raw_mean.pop(),
+                    self._sample.raw,
                 )
                 step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
         except Exception as error:  # a collective could not be issued: report it where DDP waits
@@ -277,10 +283,8 @@ class Engine:
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
-        survey = NO_SURVEY if step is None else step.survey
-        finite = self.encoder.decode(
-            submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place, survey, bucket.raw
-        )
+        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place)
+        self._sample.add_exchanged(submitted.bucket, submitted.buffer)
         if step is not None:
             step.finite &= finite
             if step.mean_sq is not None:
@@ -309,7 +313,7 @@ class Engine:
                 step.finite,
                 step.survey.curve,
                 step.cpu_seconds,
-                step.survey.efficiency.complete() if step.survey.wanted else None,
+                self._sample.exchanged,
             )
         )
 

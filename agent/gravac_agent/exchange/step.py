@@ -11,7 +11,6 @@ from gravac.collectives import Transfer
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.efficiency_sums import EfficiencySums
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums, Tick
 
@@ -85,5 +84,5 @@ class StepResult:
     """This rank's gain curve, where the step was surveyed and finite."""
     cpu_seconds: float
     """CPU time of the exchange thread."""
-    efficiency: EfficiencySums | None = None
-    """This rank's sums for statistical efficiency, where the step was surveyed."""
+    exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    """Sample of the exchanged mean, as that of the raw one in the tick; valid until the next step begins."""

@@ -1,7 +1,8 @@
 """The tick: one small all-reduce at the end of each step, after which all ranks know the same numbers.
 
 A float64 vector, summed over ranks: energies of this step, flags, rank 0's directive (zeros from the others), and the
-fingerprint of the plan for the *next* step, so that a disagreement is found before any rank acts on it.
+fingerprint of the plan for the *next* step, so that a disagreement is found before any rank acts on it. A sample of the
+step's raw gradients goes with them, as it needs no collective of its own then.
 """
 
 from collections.abc import Sequence
@@ -59,6 +60,8 @@ class Tick:
     """Means over ranks of the aggregator's figures."""
     raw_mean: tuple[float, ...] = _NOT_MEASURED
     """Sums over ranks of what ``RawMeanMeter`` measured."""
+    sample: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    """Mean over ranks of the sampled raw gradients."""
 
 
 class DirectiveSource(Protocol):
@@ -102,6 +105,8 @@ class TickCodec:
 
     rank: int
     world_size: int
+    sampled: int = 0
+    """Coordinates of the sample of raw gradients."""
     size: int = field(default=len(NAMES) + _WORDS + 6 + raw_mean.SIZE, init=False)
 
     def pack(
@@ -111,8 +116,9 @@ class TickCodec:
         fingerprint: tuple[int, int, int],
         figures: Sequence[float] = (),
         measured: Sequence[float] = _NOT_MEASURED,
+        sample: Tensor | None = None,
     ) -> Tensor:
-        """Return this rank's vector, float64 of shape ``(size + len(figures),)``.
+        """Return this rank's vector, float64 of shape ``(size + len(figures) + sampled,)``.
 
         Args:
             sums: This rank's sums of the step.
@@ -120,6 +126,7 @@ class TickCodec:
             fingerprint: Of the next step's plan.
             figures: The aggregator's numbers, as many on all ranks.
             measured: ``RawMeanMeter.pop``.
+            sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None where there is no sample.
         """
         if self.rank == 0:
             words: tuple[float, ...] = (
@@ -136,7 +143,8 @@ class TickCodec:
         squares = tuple(piece * piece for piece in fingerprint)
         clean = sums.flagged() if sums.nonfinite else sums
         numbers = [*clean.values(), *words, *fingerprint, *squares, *measured, *figures]
-        return torch.tensor(numbers, dtype=torch.float64)
+        head = torch.tensor(numbers, dtype=torch.float64)
+        return head if sample is None else torch.cat((head, sample))
 
     def pack_status(self, sums: StepSums, figures: int) -> Tensor:
         """Return a vector of the same size for use outside a step. No plan has its fingerprint: those have 16 bits a
@@ -148,13 +156,14 @@ class TickCodec:
             *pieces,
             *(piece * piece for piece in pieces),
             *_NOT_MEASURED,
-            *(0.0,) * figures,
+            *(0.0,) * (figures + self.sampled),
         ]
         return torch.tensor(numbers, dtype=torch.float64)
 
     def unpack(self, vector: Tensor) -> Tick:
         """Read the sum over ranks of what they packed."""
-        values = vector.tolist()
+        head, sample = vector.tensor_split((len(vector) - self.sampled,))
+        values = head.tolist()
         count = len(NAMES)
         agreed_at = count + _WORDS
         epoch, phase, minimum, candidate, epsilon, codec, window_steps = values[count:agreed_at]
@@ -172,4 +181,5 @@ class TickCodec:
             agreed,
             tuple(figure / self.world_size for figure in values[self.size :]),
             tuple(values[agreed_at + 6 : self.size]),
+            sample / self.world_size,
         )

@@ -22,6 +22,7 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.hook import HookState
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
+from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
@@ -31,8 +32,17 @@ from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.reporter import LocalReporter, Reporter
 from gravac_agent.settings import AgentSettings, spelled
-from gravac_agent.setup.describe import environment, job_name, model_shape, optimizer_spec, revision
+from gravac_agent.setup.describe import (
+    environment,
+    innermost,
+    job_name,
+    model_shape,
+    optimizer_spec,
+    revision,
+)
 from gravac_agent.setup.plan_costs import plan_costs
+from gravac_agent.setup.usage import sparse_parameters
+from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.step_loop import StepLoop
 
 
@@ -110,6 +120,7 @@ def assemble(
             "nonfinite": settings.nonfinite,
             "settle_steps": settings.settle_steps,
             "rescale": settings.rescale,
+            "progress": settings.progress,
             "link": str(builder.link),
             "parameters": model_shape(module).model_dump(),
             "gravac": __version__,
@@ -147,6 +158,11 @@ def assemble(
         start = Directive.of(rule.start().decision, codecs)
         if rank == 0:
             reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
+    sparse = set(sparse_parameters(module.module))
+    parameters = {
+        name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
+    }
+    coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
     engine = Engine(
         encoder=encoder,
@@ -154,8 +170,9 @@ def assemble(
         metered=metered,
         pacer=links.Pacer(builder.link),
         tick_group=tick_group,
-        tick_codec=TickCodec(rank, world_size),
+        tick_codec=TickCodec(rank, world_size, coordinates.size),
         announcement=announcement,
+        sample=GradientSample(coordinates),
         seed=settings.seed,
     )
     loop = StepLoop(
@@ -168,6 +185,7 @@ def assemble(
         plan=announcement.following,
         window_steps=settings.window,
         settle_steps=settings.settle_steps,
+        progress=Progress(innermost(optimizer), parameters, coordinates, encoder.note),
         reporter=reporter,
         job=job,
         incarnation=spec.incarnation,

@@ -35,7 +35,7 @@ class Rates:
     ) -> None:
         self._optimizer, self._scaler, self._names = optimizer, scaler, names
         self._rates = self._read()
-        self._scale = self._read_scale()
+        self._scale = self.loss_scale()
 
     def scale(self) -> float:
         """Return the loss scale; 1 without a scaler."""
@@ -46,7 +46,7 @@ class Rates:
 
         A rate of 0 is ignored: the last one above 0 counts.
         """
-        scale_before, self._scale = self._scale, self._read_scale()
+        scale_before, self._scale = self._scale, self.loss_scale()
         if self._scale != scale_before:
             memory.rescale(self._scale / scale_before)
         now = self._read()
@@ -78,6 +78,7 @@ class Rates:
         groups: list[dict[str, Any]] = self._optimizer.param_groups
         return [float(group.get("lr", 0.0)) for group in groups]
 
-    def _read_scale(self) -> float:
+    def loss_scale(self) -> float:
+        """Return the loss scale now; 1 without a GradScaler."""
         scale = self._scaler.get_scale() if self._scaler is not None else 1.0
         return scale if scale > 0 else 1.0

@@ -7,27 +7,28 @@ stands, and the two ways are compared over blocks of steps.
 """
 
 import inspect
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-log = logging.getLogger("gravac.agent")
+from gravac_agent.exchange.sample import Coordinates
 
-TENSORS = 16
-"""Parameters that the sample is taken from, at most."""
-PER_TENSOR = 32
-"""Coordinates of each."""
 BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
-
-_OF_PARAMETERS = ("params", "param_names")
-"""What a parameter group holds of its parameters, besides settings."""
+CLIPPED = 0.999
+"""The trainer clipped where the optimizer's gradients are shorter than this share of the exchanged ones."""
+SMOOTHING = 0.1
+"""Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
+NOT_SETTINGS = frozenset({"params", "param_names"})
+"""Entries of a parameter group that are no settings."""
+UNSCALES = ("grad_scale", "found_inf")
+"""Attributes by which a GradScaler passes the loss scale to optimizers that unscale the gradients themselves."""
 
 
 @dataclass(slots=True)
@@ -56,64 +57,76 @@ class ProgressSums:
     raw_dot_next: float = 0.0
     exchanged_dot_next: float = 0.0
 
+    def __add__(self, other: "ProgressSums") -> "ProgressSums":
+        return ProgressSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def is_finite(self) -> bool:
+        """Whether all of them are finite."""
+        return all(math.isfinite(getattr(self, each.name)) for each in fields(self))
+
     @property
     def ratio(self) -> float | None:
         """Share of the dense way that the parameters went; None where none is known."""
         return self.moved_dot_reference / self.reference_sq if self.reference_sq > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    parameter: nn.Parameter
-    places: Tensor
-    group: int
-
-    def of(self, flat: Tensor) -> Tensor:
-        return flat.detach().reshape(-1).index_select(0, self.places)
-
-
 class DenseReference:
     """Steps a sample of coordinates as the optimizer would with dense gradients. Equal on all ranks.
 
     A step: ``sample`` on each rank's raw gradients, their mean and that of what was exchanged to ``exchanged``,
-    ``before_step`` and ``after_step`` around the optimizer's own. A step of which nothing was exchanged does not count.
-    With an optimizer that no second one can be made of, or that needs a closure, nothing is ever summed.
+    ``before_step`` and ``after_step`` around the optimizer's own. It begins with the optimizer's own state (moments,
+    momentum), so that it may begin in the middle of a training, as after a checkpoint.
+
+    The coordinates of each parameter group form one flat parameter of the second optimizer, which makes its step cheap.
+    Where the parameters of a group differ, as when some have no gradient in a step, each gets a flat one of its own.
 
     Args:
-        optimizer: The optimizer. For one that does not treat each coordinate for itself, as SGD and Adam do, the sums
-            are approximate.
-        parameters: The trained parameters by name.
+        optimizer: The optimizer.
+        parameters: The module's parameters by name, without those that get sparse gradients.
         seed: Seed of the choice of coordinates, equal on all ranks.
+        coordinates: The choice, where it was made already.
     """
 
-    def __init__(self, optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], seed: int = 0) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Mapping[str, nn.Parameter],
+        seed: int = 0,
+        coordinates: Coordinates | None = None,
+    ) -> None:
+        self.coordinates = Coordinates(parameters, seed) if coordinates is None else coordinates
         self._optimizer = optimizer
+        self.exact = steps_elements_alone(optimizer)
+        """Whether it does exactly what the optimizer would; else, as for LAMB, its norms are of the sample only."""
         groups = {id(one): at for at, group in enumerate(optimizer.param_groups) for one in group["params"]}
-        chosen = _choose({name: one for name, one in parameters.items() if id(one) in groups}, seed)
-        self._pieces = {
-            name: _Piece(one := parameters[name], places.to(one.device), groups[id(one)])
-            for name, places in chosen.items()
-        }
-        self._shadows = {
-            name: nn.Parameter(piece.of(piece.parameter)) for name, piece in self._pieces.items()
-        }
-        self._reference: Optimizer | None = None
-        try:
-            self._reference = self._second_optimizer()
-        except Exception as error:
-            self._leave_out(error)
-        self._raw: dict[str, Tensor] = {}
-        self._sent: dict[str, Tensor] = {}
-        self._before: dict[str, Tensor] = {}
-        self._last: tuple[Tensor, Tensor] | None = None
-        self._moved, self._way = self._zeros(), self._zeros()
+        pieces: dict[tuple[object, ...], list[_Piece]] = {}
+        self._owned = torch.zeros(self.coordinates.size, dtype=torch.float64)
+        for name, places in self.coordinates.places.items():
+            one, slot = parameters[name], self.coordinates.slots[name]
+            if id(one) in groups:
+                piece = _Piece(one, places, slot, groups[id(one)])
+                key = (piece.group, one.dtype) if self.exact else (name,)
+                pieces.setdefault(key, []).append(piece)
+                self._owned[slot] = 1.0
+        self._flats = [_Flat(tuple(found)) for found in pieces.values()]
+        self._reference = _second(
+            optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
+        )
+        # Without the optimizer's hooks, which are about steps of the training.
+        self._step = getattr(type(self._reference).step, "__wrapped__", type(self._reference).step)
+        self._orders: dict[tuple[str, ...], Tensor] = {}
+        size = self.coordinates.size
+        self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(4, size, dtype=torch.float64)
+        self._fresh = self._began = self._has_last = self._adopted = False
+        self._share = 1.0
+        self._energies = (0.0, 0.0)
         self._block = 0
         self.sums = ProgressSums()
 
     @property
     def size(self) -> int:
         """Coordinates of the sample."""
-        return sum(piece.places.numel() for piece in self._pieces.values())
+        return self.coordinates.size
 
     def sample(self, names: Sequence[str], numels: Sequence[int], flat: Tensor) -> Tensor:
         """Return the sampled coordinates of a bucket.
@@ -123,51 +136,62 @@ class DenseReference:
             numels: Elements of each.
             flat: The bucket, shape ``(n,)``.
         """
-        found, offset = [], 0
-        for name, numel in zip(names, numels, strict=True):
-            if name in self._pieces:
-                found.append(flat.index_select(0, self._pieces[name].places + offset))
-            offset += numel
-        return torch.cat(found) if found else flat.new_empty(0)
+        return flat.index_select(0, self.coordinates.in_bucket(names, numels))
 
     def exchanged(self, names: Sequence[str], raw: Tensor, sent: Tensor) -> None:
-        """Take in a bucket's mean raw gradient over ranks and its exchanged mean, both sampled by ``sample``."""
-        sizes = [(name, self._pieces[name].places.numel()) for name in names if name in self._pieces]
-        counts = [size for _, size in sizes]
-        for (name, _), one, other in zip(sizes, raw.split(counts), sent.split(counts), strict=True):
-            self._raw[name], self._sent[name] = one.float(), other.float()
+        """Take in the mean raw gradient over ranks and the exchanged mean of some parameters, in their order.
 
-    def before_step(self) -> None:
-        """Call it right before the optimizer steps, when its gradients are final."""
-        if self._reference is None or not self._raw:
+        Args:
+            names: The parameters; those that are not in the sample do not count.
+            raw: Sampled coordinates of the mean raw gradient.
+            sent: The same of the mean that was exchanged.
+        """
+        key = tuple(names)
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = self.coordinates.order(key)
+        self._raw.index_copy_(0, order, raw.double())
+        self._sent.index_copy_(0, order, sent.double())
+        self._fresh = True
+
+    def forget_exchange(self) -> None:
+        """Forget what was exchanged and not yet stepped with."""
+        self._fresh = self._began = False
+
+    def change_plan(self) -> ProgressSums:
+        """Return the sums since the last ``pop``, and compare no gradient with the next one across this point."""
+        self._has_last = False
+        return self.pop()
+
+    @torch.no_grad()
+    def before_step(self, loss_scale: float = 1.0) -> None:
+        """Call it right before the optimizer steps, when its gradients are final.
+
+        Args:
+            loss_scale: Of a GradScaler: the factor of the exchanged gradients.
+        """
+        self._began = self._fresh and self._count()
+        if not self._began:
             return
-        self._before = {name: piece.of(piece.parameter) for name, piece in self._pieces.items()}
-        self._count()
-        share = self._share()
-        with torch.no_grad():
-            for name, shadow in self._shadows.items():
-                shadow.copy_(self._before[name])
-                raw = self._raw.get(name)
-                shadow.grad = None if raw is None else raw * share
+        if not self._adopted:
+            self._adopt()
+        raw = self._raw * self._dense_share(loss_scale)
+        for flat in self._flats:
+            flat.begin(raw)
         for mine, theirs in zip(self._reference.param_groups, self._optimizer.param_groups, strict=True):
-            mine.update({key: value for key, value in theirs.items() if key not in _OF_PARAMETERS})
+            mine.update({key: value for key, value in theirs.items() if key not in NOT_SETTINGS})
+        for name in UNSCALES:  # set by a GradScaler on optimizers that unscale the gradients themselves
+            setattr(self._reference, name, getattr(self._optimizer, name, None))
 
+    @torch.no_grad()
     def after_step(self) -> None:
         """Call it right after the optimizer stepped."""
-        if self._reference is None or not self._before or not self._raw:
+        if not self._began:
             return
-        try:
-            self._reference.step()
-        except Exception as error:
-            self._leave_out(error)
-            return
-        with torch.no_grad():
-            for name, piece in self._pieces.items():
-                self._moved[name] += piece.of(piece.parameter) - self._before[name]
-                self._way[name] += self._shadows[name].detach() - self._before[name]
-        self._raw.clear()
-        self._sent.clear()
-        self._before.clear()
+        self._fresh = self._began = False
+        self._step(self._reference)
+        for flat in self._flats:
+            flat.end()
         self._block += 1
         if self._block == BLOCK_STEPS:
             self.close_block()
@@ -175,12 +199,20 @@ class DenseReference:
     def close_block(self) -> None:
         """End the running block, such as at a change of plan or the end of a window."""
         if self._block:
-            moved, way = _joined(self._moved), _joined(self._way)
-            self.sums.steps += self._block
-            self.sums.moved_sq += float(moved @ moved)
-            self.sums.reference_sq += float(way @ way)
-            self.sums.moved_dot_reference += float(moved @ way)
-            self._moved, self._way, self._block = self._zeros(), self._zeros(), 0
+            moved, way = (
+                torch.cat([_NO_STEPS, *(getattr(flat, name) for flat in self._flats)])
+                for name in ("moved", "way")
+            )
+            block = ProgressSums(self._block, float(moved @ moved), float(way @ way), float(moved @ way))
+            if block.is_finite():
+                self.sums += block
+            else:
+                self._reference.state.clear()
+                self._adopted = False
+            self._block = 0
+            for flat in self._flats:
+                flat.moved.zero_()
+                flat.way.zero_()
 
     def pop(self) -> ProgressSums:
         """Return the sums since the last call, the running block included."""
@@ -188,72 +220,221 @@ class DenseReference:
         sums, self.sums = self.sums, ProgressSums()
         return sums
 
-    def _count(self) -> None:
-        """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one."""
-        raw, sent = _joined(self._raw), _joined(self._sent)
-        self.sums.raw_sq += float(raw @ raw)
-        self.sums.exchanged_sq += float(sent @ sent)
-        self.sums.exchanged_dot_raw += float(sent @ raw)
-        if self._last is not None and self._last[0].shape == raw.shape:
-            self.sums.raw_dot_next += float(self._last[0] @ raw)
-            self.sums.exchanged_dot_next += float(self._last[1] @ raw)
-        self._last = raw, sent
+    def _count(self) -> bool:
+        """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one.
 
-    def _share(self) -> float:
-        """Return what the trainer multiplied the gradients by, which for ``Clipper`` is what a dense one is cut to."""
-        dot = squares = 0.0
-        for name, piece in self._pieces.items():
-            gradient, sent = piece.parameter.grad, self._sent.get(name)
-            if gradient is not None and sent is not None:
-                dot += float(piece.of(gradient).float() @ sent)
-                squares += float(sent @ sent)
-        return dot / squares if squares > 0.0 else 1.0
+        Returns:
+            Whether they are finite; else the step does not count.
+        """
+        raw, sent = self._raw, self._sent
+        step = ProgressSums(
+            raw_sq=float(raw @ raw), exchanged_sq=float(sent @ sent), exchanged_dot_raw=float(sent @ raw)
+        )
+        if self._has_last:
+            step.raw_dot_next = float(self._last_raw @ raw)
+            step.exchanged_dot_next = float(self._last_sent @ raw)
+        self._has_last = step.is_finite()
+        if self._has_last:
+            self.sums += step
+            self._last_raw.copy_(raw)
+            self._last_sent.copy_(sent)
+        return self._has_last
 
-    def _second_optimizer(self) -> Optimizer:
-        groups: list[dict[str, Any]] = [
-            {key: value for key, value in group.items() if key not in _OF_PARAMETERS} | {"params": []}
-            for group in self._optimizer.param_groups
-        ]
-        for name, piece in self._pieces.items():
-            groups[piece.group]["params"].append(self._shadows[name])
-        kind: Any = type(self._optimizer)
-        known = inspect.signature(kind).parameters
-        defaults = {key: value for key, value in self._optimizer.defaults.items() if key in known}
-        second: Optimizer = kind(groups, **defaults)
-        return second
+    def _gradients(self) -> tuple[Tensor, Tensor]:
+        """Return what the optimizer is about to step with, and what was exchanged of the same coordinates."""
+        gradients, sent = torch.zeros_like(self._sent), self._sent * self._owned
+        for flat in list(self._flats):
+            missing = 0
+            for piece in flat.pieces:
+                gradient = piece.parameter.grad
+                if gradient is None:
+                    missing += 1
+                    sent[piece.slot] = 0.0
+                else:
+                    gradients[piece.slot] = piece.of(gradient)
+            if missing and missing < len(flat.pieces):
+                self._split(flat)
+        return gradients, sent
 
-    def _zeros(self) -> dict[str, Tensor]:
+    def _dense_share(self, loss_scale: float) -> float:
+        """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
+        gradients, sent = self._gradients()
+        squares, raw_sq = float(sent @ sent), float(self._raw @ self._raw)
+        if squares > 0.0:
+            self._share = float(gradients @ sent) / squares
+            keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
+            self._energies = (
+                keep * self._energies[0] + (1 - keep) * squares,
+                keep * self._energies[1] + (1 - keep) * raw_sq,
+            )
+        clipping = self._share * loss_scale
+        if clipping >= CLIPPED or self._energies[1] <= 0.0:
+            return self._share
+        return min(1.0, clipping * (self._energies[0] / self._energies[1]) ** 0.5) / loss_scale
+
+    def _adopt(self) -> None:
+        """Begin with the optimizer's own state, where it has one: in mid-training, or after a checkpoint."""
+        self._adopted = True
+        for flat in list(self._flats):
+            states = [piece.state(self._optimizer) for piece in flat.pieces]
+            scalars = [{key: value for key, value in one.items() if not _is_long(value)} for one in states]
+            alike = all(one.keys() == states[0].keys() for one in states)
+            if alike and all(one == scalars[0] for one in scalars):
+                merged = dict(scalars[0])
+                for key in states[0].keys() - merged.keys():
+                    merged[key] = torch.cat([one[key] for one in states])
+                self._set_state(flat, merged)
+            else:
+                for part, state in zip(self._split(flat), states, strict=True):
+                    self._set_state(part, state)
+
+    def _set_state(self, flat: "_Flat", state: Mapping[Any, Any]) -> None:
+        if state:
+            self._reference.state[flat.parameter] = {
+                key: value.clone() if isinstance(value, Tensor) else copy(value)
+                for key, value in state.items()
+            }
+
+    def _split(self, flat: "_Flat") -> "list[_Flat]":
+        """Replace a flat parameter of several pieces by one of each, with its part of everything."""
+        state = self._reference.state.pop(flat.parameter, {})
+        parts = [_Flat((piece,)) for piece in flat.pieces]
+        at = self._flats.index(flat)
+        self._flats[at : at + 1] = parts
+        params = self._reference.param_groups[flat.group]["params"]
+        params[:] = [one for one in params if one is not flat.parameter] + [one.parameter for one in parts]
+        start = 0
+        for part in parts:
+            span = slice(start, start := start + part.parameter.numel())
+            part.moved, part.way = flat.moved[span].clone(), flat.way[span].clone()
+            self._set_state(
+                part,
+                {key: value[span] if _is_long(value) else value for key, value in state.items()},
+            )
+        return parts
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The sampled coordinates of one parameter. ``slot``: where they are in the sample."""
+
+    parameter: nn.Parameter
+    places: Tensor
+    slot: slice
+    group: int
+    _memory: Tensor = field(init=False)
+    _pointer: int = -1
+
+    def read(self, out: Tensor) -> None:
+        """Write the parameter's values at these coordinates into ``out``."""
+        if self._pointer != self.parameter.data_ptr():
+            self._memory, self._pointer = _in_memory(self.parameter), self.parameter.data_ptr()
+        torch.index_select(self._memory, 0, self.places, out=out)
+
+    def of(self, like: Tensor) -> Tensor:
+        """Return the values at these coordinates of a tensor of the parameter's shape, such as its gradient."""
+        if like.stride() != self.parameter.stride():
+            like = torch.empty_like(self.parameter, dtype=like.dtype).copy_(like)
+        return _in_memory(like).index_select(0, self.places)
+
+    def state(self, optimizer: Optimizer) -> dict[Any, Any]:
+        """Return what the optimizer keeps of these coordinates: of tensors of the parameter's shape, these elements."""
+        shape = self.parameter.shape
         return {
-            name: torch.zeros(piece.places.numel(), device=piece.places.device)
-            for name, piece in self._pieces.items()
+            key: self.of(value) if isinstance(value, Tensor) and value.shape == shape else value
+            for key, value in optimizer.state.get(self.parameter, {}).items()
         }
 
-    def _leave_out(self, error: Exception) -> None:
-        """Go on without a reference, which must not stop the training."""
-        kind = type(self._optimizer).__name__
-        log.info("no dense reference for %s, so progress is not measured: %s", kind, error)
-        self._reference = None
+
+class _Flat:
+    """Coordinates of parameters of one group as one flat parameter, and how far they and the optimizer's own went."""
+
+    def __init__(self, pieces: tuple[_Piece, ...]) -> None:
+        self.group, self.pieces = pieces[0].group, pieces
+        size = sum(piece.places.numel() for piece in pieces)
+        self.parameter = nn.Parameter(torch.zeros(size, dtype=pieces[0].parameter.dtype))
+        self._before, self._now = torch.empty(2, size, dtype=self.parameter.dtype)
+        self._gradient = torch.empty(size, dtype=self.parameter.dtype)
+        self._slots = torch.cat([torch.arange(piece.slot.start, piece.slot.stop) for piece in pieces])
+        counts = [piece.places.numel() for piece in pieces]
+        self._outs = list(zip(pieces, self._before.split(counts), self._now.split(counts), strict=True))
+        self.moved, self.way = torch.zeros(2, size, dtype=torch.float64)
+
+    def begin(self, raw: Tensor) -> None:
+        """Put the flat parameter where the parameters stand, with the dense gradients ``raw`` of the whole sample."""
+        for piece, before, _ in self._outs:
+            piece.read(before)
+        self.parameter.copy_(self._before)
+        if self.pieces[0].parameter.grad is None:  # then none of them has one
+            self.parameter.grad = None
+        else:
+            self.parameter.grad = self._gradient.copy_(raw.index_select(0, self._slots))
+
+    def end(self) -> None:
+        """Add the ways that both went."""
+        for piece, _, now in self._outs:
+            piece.read(now)
+        self.moved += self._now - self._before
+        self.way += self.parameter - self._before
 
 
-def _joined(pieces: Mapping[str, Tensor]) -> Tensor:
-    """Return all pieces as one vector, float64."""
-    return torch.cat(list(pieces.values())).double()
+_NO_STEPS = torch.empty(0, dtype=torch.float64)
 
 
-def _choose(parameters: Mapping[str, nn.Parameter], seed: int) -> dict[str, Tensor]:
-    """Choose tensors with probability in proportion to their size, by systematic sampling, and coordinates of each."""
-    generator = torch.Generator().manual_seed(seed)
-    total = sum(one.numel() for one in parameters.values())
-    step = total / TENSORS
-    at = step * float(torch.rand((), generator=generator))
-    found: dict[str, Tensor] = {}
-    end = 0
-    for name, parameter in parameters.items():
-        end += parameter.numel()
-        hits = 0
-        while at < end:
-            hits, at = hits + 1, at + step
-        if hits:
-            count = min(parameter.numel(), hits * PER_TENSOR)
-            found[name] = torch.randperm(parameter.numel(), generator=generator)[:count].sort().values
-    return found
+def _in_memory(tensor: Tensor) -> Tensor:
+    """Return a tensor without gaps as it lies in memory, in one dimension."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+def _is_long(value: object) -> bool:
+    """Whether it holds a number for each coordinate. Numbers of steps, too, may be tensors, without dimensions."""
+    return isinstance(value, Tensor) and value.dim() == 1
+
+
+def _second(
+    optimizer: Optimizer, groups: Sequence[Mapping[str, Any]], parameters: Sequence[tuple[int, nn.Parameter]]
+) -> Optimizer:
+    """Return an optimizer of the same class for other parameters.
+
+    Args:
+        optimizer: The first one.
+        groups: Its groups, for their settings.
+        parameters: The other parameters, each with the number of its group.
+    """
+    copied: list[dict[str, Any]] = [
+        {key: value for key, value in group.items() if key not in NOT_SETTINGS} | {"params": []}
+        for group in groups
+    ]
+    for group, parameter in parameters:
+        copied[group]["params"].append(parameter)
+    kind: Any = type(optimizer)
+    known = inspect.signature(kind).parameters
+    defaults = {key: value for key, value in optimizer.defaults.items() if key in known}
+    second: Optimizer = kind(copied, **defaults)
+    return second
+
+
+@torch.no_grad()
+def steps_elements_alone(optimizer: Optimizer) -> bool:
+    """Whether the optimizer steps each element of a parameter for itself, as SGD and Adam do.
+
+    Tried out: a second one of its class must step some elements of a small matrix alone to the same values as in the
+    matrix. Those of Muon, LAMB and Adafactor move otherwise; LBFGS needs a closure.
+    """
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(4, 6, 8, generator=generator)
+    some = torch.randperm(48, generator=generator)[:20]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for group in optimizer.param_groups:
+                matrix, elements = nn.Parameter(start.clone()), nn.Parameter(start.flatten()[some])
+                both = [_second(optimizer, [group], [(0, each)]) for each in (matrix, elements)]
+                for gradient in gradients:
+                    matrix.grad, elements.grad = gradient.clone(), gradient.flatten()[some]
+                    for each in both:
+                        getattr(type(each).step, "__wrapped__", type(each).step)(each)
+                if not torch.allclose(matrix.flatten()[some], elements, rtol=1e-5, atol=1e-6):
+                    return False
+    except Exception:
+        return False
+    return True

@@ -87,7 +87,7 @@ def build_report(
 
 
 def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: int) -> LevelSums:
-    sums, efficiency = level.sums, level.efficiency
+    sums, progress = level.sums, level.progress
     return LevelSums(
         epoch=epoch,
         codec=codec,
@@ -110,14 +110,15 @@ def _level(epoch: int, codec: str | None, cf: float, level: LevelTotals, ranks: 
             mean_steps=level.mean_steps,
             mean_sq=level.mean_sq,
             mean_gradient_sq=level.mean_gradient_sq,
-            update_steps=int(efficiency.update_steps),
-            update_sq=efficiency.update_sq,
-            update_dot_gradient=efficiency.update_dot_gradient,
-            update_gradient_sq=level.update_gradient_sq,
-            scaled_steps=int(efficiency.scaled_steps),
-            scaled_gradient_sq=efficiency.scaled_gradient_sq,
-            scaled_residual_sq=efficiency.scaled_residual_sq,
-            scaled_residual_dot_gradient=efficiency.scaled_residual_dot_gradient,
+            progress_steps=progress.steps,
+            moved_sq=progress.moved_sq,
+            reference_sq=progress.reference_sq,
+            moved_dot_reference=progress.moved_dot_reference,
+            raw_mean_sq=progress.raw_sq,
+            exchanged_sq=progress.exchanged_sq,
+            exchanged_dot_raw=progress.exchanged_dot_raw,
+            raw_dot_next=progress.raw_dot_next,
+            exchanged_dot_next=progress.exchanged_dot_next,
         ),
     )
 

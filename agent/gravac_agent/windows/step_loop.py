@@ -20,8 +20,9 @@ from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
+from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.report import StepList, build_report
-from gravac_agent.windows.totals import WindowTotals, totals_of
+from gravac_agent.windows.totals import WindowTotals, level_of, totals_of
 
 log = logging.getLogger("gravac.agent")
 
@@ -44,6 +45,7 @@ class StepLoop:
         plan: Plan of the first two steps.
         window_steps: Steps of a window, where the decision in force names no other number.
         settle_steps: Steps after a change of CF whose time does not count.
+        progress: Measures the progress of the training next to a dense one.
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
@@ -64,6 +66,7 @@ class StepLoop:
         plan: Plan,
         window_steps: int,
         settle_steps: int,
+        progress: Progress,
         reporter: Reporter | None,
         job: str,
         incarnation: str,
@@ -79,7 +82,7 @@ class StepLoop:
         self._rank_rows = rank_rows
         self._step_rows = 0 if reporter is None else step_rows
         self._step_list = StepList(self._step_rows, group.size())
-        self.clock = StepClock()
+        self.clock, self.progress = StepClock(), progress
         self.clipper = Clipper(group.size())
         self.step = 0
         self.window = WindowTotals(0, 0)
@@ -167,7 +170,7 @@ class StepLoop:
         self.window.own.agent_cpu += result.cpu_seconds
         if counts:
             self.window.add_curve(result.curve)
-            self.window.add_efficiency(self.plan, sums, result.efficiency)
+            self.progress.exchanged(self.plan, tick.sample, result.exchanged, self.window)
         self.steps_at[self.plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
@@ -182,7 +185,7 @@ class StepLoop:
 
     def _advance(self, directive: Directive) -> None:
         before, self.plan = self.plan, self.following
-        if _sending(before) != _sending(self.plan):
+        if level_of(before) != level_of(self.plan):
             self._steps_at_level = 0
             self._warn_if_unstable(self.plan)
         following = next_plan(directive, self.tracker, self._measure_first)
@@ -201,6 +204,7 @@ class StepLoop:
         for aggregator in self._encoder.aggregators:
             for sentence in aggregator.notes():
                 self._note("note", sentence, logging.INFO)
+        self.progress.close_window(self.window)
         window, self.window = self.window, WindowTotals(self.window.number + 1, self.step)
         window.own.memory_bytes = self._encoder.memory.nbytes()
         window.own.samples = samples
@@ -221,7 +225,6 @@ class StepLoop:
                 assert window.last_plan is not None
                 aggregator = self._encoder.aggregator_of(window.last_plan)
                 curve = window.curve_over_ranks(vectors, own=aggregator.keeps_largest)
-                window.sum_over_ranks(vectors)
                 report = build_report(
                     window,
                     [totals_of(vector) for vector in vectors],
@@ -294,7 +297,3 @@ class StepLoop:
         """Continue where a checkpoint was saved. Call it before the first step."""
         self.plan, self.announcement.following, self.step = plan, following, step
         self.window = WindowTotals(window, step)
-
-
-def _sending(plan: Plan) -> tuple[int, int, float]:
-    return plan.directive.epoch, plan.codec, plan.cf

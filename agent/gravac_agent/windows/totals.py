@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gravac.protocol import GainCurve
 from gravac.signals.spectrum import LADDER, Curve
-from gravac_agent.exchange.efficiency_sums import SIZE, EfficiencySums
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums
 from gravac_agent.windows.meters import StepTimes
+from gravac_agent.windows.reference import ProgressSums
 
 
 @dataclass(slots=True)
@@ -42,7 +42,6 @@ class RankTotals:
 
 
 _FIELDS = len(fields(RankTotals))
-_CURVE = len(LADDER) + 1
 
 
 @dataclass(slots=True)
@@ -57,11 +56,14 @@ class LevelTotals:
     mean_steps: int = 0
     mean_sq: float = 0.0
     mean_gradient_sq: float = 0.0
-    efficiency: EfficiencySums = field(default_factory=EfficiencySums)
-    """Of this rank, until ``sum_over_ranks``."""
-    update_gradient_sq: float = 0.0
+    progress: ProgressSums = field(default_factory=ProgressSums)
     settled_seconds: list[float] = field(default_factory=list)
     settled_exposed: list[float] = field(default_factory=list)
+
+
+def level_of(plan: Plan) -> tuple[int, int, float]:
+    """Return epoch, codec and CF of a plan: steps with the same three are a level."""
+    return plan.directive.epoch, plan.codec, plan.cf
 
 
 @dataclass(slots=True)
@@ -99,7 +101,7 @@ class WindowTotals:
         own.payload_bytes += payload
         own.nonfinite += sums.nonfinite > 0
         own.failed += sums.failed > 0
-        level = self.levels.setdefault((plan.directive.epoch, plan.codec, plan.cf), LevelTotals())
+        level = self.levels.setdefault(level_of(plan), LevelTotals())
         level.steps += 1
         level.dense_bytes += dense
         level.payload_bytes += payload
@@ -115,10 +117,16 @@ class WindowTotals:
     def add_mean(self, plan: Plan, sums: StepSums, mean_sq: float | None) -> None:
         """Add ‖mean of the raw gradients‖² of the step just added; None where it is not known."""
         if mean_sq is not None and not sums.nonfinite:
-            level = self.levels[plan.directive.epoch, plan.codec, plan.cf]
+            level = self.levels[level_of(plan)]
             level.mean_steps += 1
             level.mean_sq += mean_sq
             level.mean_gradient_sq += sums.gradient_sq
+
+    def add_progress(self, plan: Plan, progress: ProgressSums) -> None:
+        """Add progress under a plan of this window."""
+        level = self.levels.get(level_of(plan))
+        if level is not None:
+            level.progress += progress
 
     def add_curve(self, curve: Curve | None) -> None:
         """Add this rank's gain curve of a finite step; None where the step was not surveyed."""
@@ -126,28 +134,10 @@ class WindowTotals:
             self.curve = curve if self.curve is None else self.curve + curve
             self.curve_steps += 1
 
-    def add_efficiency(self, plan: Plan, sums: StepSums, efficiency: EfficiencySums | None) -> None:
-        """Add this rank's sums for efficiency of a finite step; None where the step was not surveyed."""
-        if efficiency is not None:
-            level = self.levels[plan.directive.epoch, plan.codec, plan.cf]
-            level.efficiency += efficiency
-            level.update_gradient_sq += sums.gradient_sq if efficiency.update_steps else 0.0
-
     def vector(self) -> Tensor:
-        """Return what all ranks gather: this rank's totals, the sums of its gain curve (zeros when it has none), and
-        for each level its sums for efficiency. Ranks send the same levels, so the vectors have one size."""
-        curve = torch.zeros(_CURVE, dtype=torch.float64) if self.curve is None else self.curve.sums()
-        levels = [value for level in self.levels.values() for value in level.efficiency.values()]
-        own = torch.tensor(self.own.values(), dtype=torch.float64)
-        return torch.cat((own, curve, torch.tensor(levels, dtype=torch.float64)))
-
-    def sum_over_ranks(self, vectors: Sequence[Tensor]) -> None:
-        """Replace each level's sums for efficiency by those over all ranks. ``vectors``: every rank's ``vector``."""
-        rows = [vector[_FIELDS + _CURVE :].view(-1, SIZE).tolist() for vector in vectors]
-        for number, level in enumerate(self.levels.values()):
-            level.efficiency = EfficiencySums.over_ranks([rank[number] for rank in rows])
-            if not level.efficiency.update_steps:
-                level.update_gradient_sq = 0.0
+        """Return this rank's totals and the sums of its gain curve, zeros when it has none, for all ranks to gather."""
+        curve = torch.zeros(len(LADDER) + 1, dtype=torch.float64) if self.curve is None else self.curve.sums()
+        return torch.cat((torch.tensor(self.own.values(), dtype=torch.float64), curve))
 
     def curve_over_ranks(self, vectors: Sequence[Tensor], own: bool) -> GainCurve | None:
         """Return the gain curve of all ranks; None when no step was surveyed.
@@ -158,7 +148,7 @@ class WindowTotals:
         """
         if self.curve is None:
             return None
-        total = torch.stack([vector[_FIELDS : _FIELDS + _CURVE] for vector in vectors]).sum(0)
+        total = torch.stack([vector[_FIELDS:] for vector in vectors]).sum(0)
         gains = self.curve.summed(total).gains()
         # Rounded down, so that no reported gain is above the real one.
         rounded = tuple(None if gain is None else math.floor(gain * 1e6) / 1e6 for gain in gains)

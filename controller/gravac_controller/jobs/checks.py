@@ -106,7 +106,7 @@ def _faults(report: WindowReport, spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield f"levels.{number}.settled_steps", f"{level.settled_steps} of {level.steps} steps"
         if level.sums.steps > level.steps * spec.world_size:
             yield f"levels.{number}.sums.steps", f"{level.sums.steps} of {level.steps} steps"
-        for name in ("mean_steps", "update_steps", "scaled_steps"):
+        for name in ("mean_steps", "progress_steps"):
             if (counted := getattr(level.sums, name)) > level.steps:
                 yield f"levels.{number}.sums.{name}", f"{counted} of {level.steps} steps"
     seen: set[int] = set()

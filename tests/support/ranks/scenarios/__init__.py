@@ -23,7 +23,7 @@ from tests.support.ranks.scenarios.members import (
 )
 from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
-from tests.support.ranks.scenarios.plans import efficiency_in_reports, plans_in_turn, resumed_between_plans
+from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.service import (
     controller_dies,
     controller_missing,
@@ -55,7 +55,6 @@ __all__ = [
     "controller_missing",
     "disagreement",
     "each_of",
-    "efficiency_in_reports",
     "every_codec",
     "failing_codec",
     "fails_alone",

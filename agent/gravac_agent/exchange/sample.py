@@ -1,0 +1,153 @@
+"""A sample of coordinates whose raw gradients are averaged over ranks: chosen once, and copied out of each bucket.
+
+The sample is a vector that holds the coordinates of one parameter after another, always in the same order. DDP may
+group its buckets anew after the first step; since parameters are found by name, only the order of copying changes.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gravac.memories import Bucket
+
+log = logging.getLogger("gravac.agent")
+
+TENSORS = 16
+"""Parameters that the sample is taken from, at most."""
+PER_TENSOR = 32
+"""Coordinates of each, on average."""
+_SHUFFLED = 1 << 20
+"""Elements of a parameter that are shuffled to choose from. In a larger one, numbers are drawn, hardly any twice."""
+
+
+class Coordinates:
+    """Chooses the sample: parameters with a probability in proportion to their size, and random coordinates of each.
+
+    Parameters whose gradients are no flat pieces of a bucket are left out: frozen, complex, or not dense in memory.
+
+    Args:
+        parameters: The module's parameters by name, without those that get sparse gradients.
+        seed: Seed of the choice. Ranks with the same parameters and the same seed choose the same.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], seed: int) -> None:
+        self.places = _choose({name: one for name, one in parameters.items() if _is_flat(one)}, seed)
+        """Chosen elements of each parameter, in the order of its memory."""
+        self.slots: dict[str, slice] = {}
+        """Where each parameter's coordinates are in the sample."""
+        self.size = 0
+        for name, places in self.places.items():
+            self.slots[name] = slice(self.size, self.size + places.numel())
+            self.size += places.numel()
+        self.names = tuple(self.places)
+
+    def order(self, names: Sequence[str]) -> Tensor:
+        """Return where in the sample the coordinates of these parameters are, one parameter after another."""
+        slots = [self.slots[name] for name in names if name in self.slots]
+        return torch.cat([_NONE, *(torch.arange(slot.start, slot.stop) for slot in slots)])
+
+    def in_bucket(self, names: Sequence[str], numels: Sequence[int]) -> Tensor:
+        """Return which elements of a bucket's flat gradient are in the sample, in the bucket's order of parameters.
+
+        Args:
+            names: Parameters of the bucket, in order.
+            numels: Elements of each.
+        """
+        found, offset = [_NONE], 0
+        for name, numel in zip(names, numels, strict=True):
+            if name in self.places:
+                found.append(self.places[name] + offset)
+            offset += numel
+        return torch.cat(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    names: tuple[str, ...]
+    elements: Tensor
+    order: Tensor
+
+
+class GradientSample:
+    """The sample of the running step on this rank. The exchange thread fills it, and nothing here raises.
+
+    Args:
+        coordinates: Which coordinates.
+    """
+
+    def __init__(self, coordinates: Coordinates) -> None:
+        self.coordinates = coordinates
+        self.raw = torch.zeros(coordinates.size, dtype=torch.float64)
+        """This rank's gradients. Zero where there is none; NaN where copying failed."""
+        self.exchanged = torch.zeros(coordinates.size, dtype=torch.float64)
+        """The mean over ranks that was exchanged."""
+        self._layouts: dict[int, _Layout] = {}
+
+    def begin_step(self) -> None:
+        """Forget the last step."""
+        self.raw.zero_()
+        self.exchanged.zero_()
+
+    def add_raw(self, bucket: Bucket, gradient: Tensor) -> None:
+        """Copy from a bucket's raw gradient, shape ``(n,)``. A sparse one is left out."""
+        self._add(self.raw, bucket, gradient)
+
+    def add_exchanged(self, bucket: Bucket, mean: Tensor) -> None:
+        """Copy from the mean that was exchanged, shape ``(n,)``. A sparse one is left out."""
+        self._add(self.exchanged, bucket, mean)
+
+    def _add(self, into: Tensor, bucket: Bucket, flat: Tensor) -> None:
+        if not self.coordinates.size or flat.is_sparse:
+            return
+        try:
+            layout = self._layouts.get(bucket.number)
+            if layout is None or layout.names != bucket.names:
+                layout = self._layouts[bucket.number] = _Layout(
+                    bucket.names,
+                    self.coordinates.in_bucket(bucket.names, bucket.numels),
+                    self.coordinates.order(bucket.names),
+                )
+            if layout.elements.numel():
+                into.index_copy_(0, layout.order, flat.index_select(0, layout.elements).double())
+        except Exception:
+            log.exception("bucket %d is not sampled; the training goes on", bucket.number)
+            into.fill_(math.nan)
+
+
+_NONE = torch.empty(0, dtype=torch.int64)
+
+
+def _is_flat(parameter: Tensor) -> bool:
+    """Whether DDP puts the gradient into a bucket as it lies in memory: one number for each element."""
+    dense = parameter.is_contiguous() or any(
+        parameter.dim() == dim and parameter.is_contiguous(memory_format=form)
+        for dim, form in ((4, torch.channels_last), (5, torch.channels_last_3d))
+    )
+    return parameter.requires_grad and parameter.is_floating_point() and parameter.dim() > 0 and dense
+
+
+def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    step = (
+        sum(one.numel() for one in parameters.values()) / TENSORS
+    )  # systematic sampling, a hit every so often
+    at = step * float(torch.rand((), generator=generator))
+    found: dict[str, Tensor] = {}
+    end = 0
+    for name, parameter in parameters.items():
+        numel = parameter.numel()
+        end += numel
+        hits = 0
+        while at < end:
+            hits, at = hits + 1, at + step
+        if hits:
+            count = min(numel, hits * PER_TENSOR)
+            if numel <= _SHUFFLED:
+                found[name] = torch.randperm(numel, generator=generator)[:count].sort().values
+            else:
+                found[name] = torch.randint(numel, (count,), generator=generator).unique()
+    return found

@@ -1,0 +1,111 @@
+"""The progress of the training next to a dense reference, counted by level of each window. Nothing here raises."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.sample import Coordinates
+from gravac_agent.windows.reference import DenseReference
+from gravac_agent.windows.totals import WindowTotals, level_of
+
+log = logging.getLogger("gravac.agent")
+
+
+class Progress:
+    """Calls the dense reference around each step of the optimizer, and hands its sums to the window.
+
+    All methods run on the training thread. A failure turns it off; the training does not notice.
+
+    Args:
+        optimizer: The training's optimizer, without wrappers.
+        parameters: The module's parameters by name.
+        coordinates: The sample, which the ticks exchange.
+        note: Puts a sentence into log and journal.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        parameters: Mapping[str, nn.Parameter],
+        coordinates: Coordinates,
+        note: Callable[[str], None],
+    ) -> None:
+        self._note = note
+        self._reference: DenseReference | None = None
+        self._plan: Plan | None = None
+        if not coordinates.size:
+            return
+        try:
+            self._reference = DenseReference(optimizer, parameters, coordinates=coordinates)
+        except Exception as error:
+            log.debug("no dense reference", exc_info=True)
+            self._turn_off(f"a second {type(optimizer).__name__} cannot be made ({type(error).__name__})")
+            return
+        if not self._reference.exact:
+            self._turn_off(f"{type(optimizer).__name__} does not step each element of a parameter for itself")
+
+    @property
+    def on(self) -> bool:
+        """Whether it is measured."""
+        return self._reference is not None
+
+    def exchanged(self, plan: Plan, raw: Tensor, sent: Tensor, window: WindowTotals) -> None:
+        """Take in a finite step's exchange.
+
+        Args:
+            plan: The step's plan.
+            raw: The sample of the mean raw gradient.
+            sent: The sample of the mean that was exchanged.
+            window: The running window.
+        """
+        reference = self._reference
+        if reference is None:
+            return
+        try:
+            if self._plan is not None and level_of(self._plan) != level_of(plan):
+                window.add_progress(self._plan, reference.change_plan())
+            self._plan = plan
+            reference.exchanged(reference.coordinates.names, raw, sent)
+        except Exception:
+            self._fail()
+
+    def before_step(self, loss_scale: float) -> None:
+        """Call it right before the optimizer steps. ``loss_scale``: of a GradScaler, else 1."""
+        if self._reference is not None:
+            try:
+                self._reference.before_step(loss_scale)
+            except Exception:
+                self._fail()
+
+    def after_step(self, evaluated: bool) -> None:
+        """Call it right after the optimizer stepped. ``evaluated``: it computed the gradients itself, by a closure."""
+        if self._reference is None:
+            return
+        if evaluated:
+            self._turn_off("the optimizer is stepped with a closure")
+            return
+        try:
+            self._reference.after_step()
+        except Exception:
+            self._fail()
+
+    def close_window(self, window: WindowTotals) -> None:
+        """Hand the sums over at the end of a window."""
+        if self._reference is None or self._plan is None:
+            return
+        try:
+            self._reference.forget_exchange()
+            window.add_progress(self._plan, self._reference.pop())
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        log.debug("the dense reference failed", exc_info=True)
+        self._turn_off("the optimizer cannot be followed any more")
+
+    def _turn_off(self, why: str) -> None:
+        self._reference = None
+        self._note(f"The progress next to dense training is not measured: {why}.")
