@@ -245,13 +245,13 @@ class _Loop:
             for cf, kept in zip(plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self._tracker.update(cf, kept, whole, plan.codec)
             self.window.add_curve(sent.curve)
-            self.window.add_efficiency(plan, sums, sent.efficiency)
         self._advance()
 
     def _advance(self) -> None:
         before, self._plan = self._plan, self._following
         if _sending(before) != _sending(self._plan):
             self._at_level = 0
+            self.window.add_progress(before, self._learner.reference.change_plan())
         self._following = next_plan(self._reporter.directive, self._tracker, self._measure_first)
         self._tracker.forget_except(self._plan.gains | self._following.gains)
 
@@ -262,12 +262,10 @@ class _Loop:
         window.own.samples = window.own.steps * self._learner.recipe.global_batch / setting.ranks
         window.own.memory_bytes = self._encoder.memory.nbytes()
         assert window.last_plan is not None
+        window.add_progress(window.last_plan, self._learner.reference.pop())
         curve = window.curve_over_ranks(
             [window.vector()], own=self._encoder.aggregator_of(window.last_plan).keeps_largest
         )
-        for level in window.levels.values():
-            if not level.efficiency.update_steps:
-                level.update_gradient_sq = 0.0
         report = build_report(
             window,
             [window.own, *(replace(window.own) for _ in range(1, setting.ranks))],

@@ -11,7 +11,6 @@ from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.simulate.ranks import Exchanged, SimulatedRanks, buckets_in, buckets_of
 from gravac_agent.state.rates import Rates
-from gravac_agent.state.second_moments import SecondMoments
 from gravac_agent.tasks import Batch, Recipe, Score, evaluate, loss_of
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.reference import DenseReference
@@ -67,7 +66,6 @@ class Learner:
         self._heldout = recipe.data.heldout()
         named = dict(self.model.named_parameters())
         self.reference = DenseReference(self.optimizer, named, seed)
-        ranks.measure_in_units_of(SecondMoments(self.optimizer, named).divisor)
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [
             (Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders if rescale

@@ -1,6 +1,5 @@
 """The ranks of a simulated job: each has its own encoder and error memory, and they exchange in this process."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,6 @@ from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
 from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.efficiency_sums import Divisor, EfficiencySums
 from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums
@@ -33,7 +31,6 @@ class Exchanged:
         sent_bytes: Put on its link by each rank.
         dense_bytes: What plain DDP would have handed over on each rank.
         curve: Gain curve of all ranks; None where the step was not surveyed.
-        efficiency: Sums for efficiency of all ranks; None where the step was not surveyed.
         mean_sq: ‖mean of the raw gradients‖²; None where residuals or a codec took part.
         raw_mean: What the ranks' ``RawMeanMeter`` measured, summed over ranks.
     """
@@ -43,7 +40,6 @@ class Exchanged:
     sent_bytes: int
     dense_bytes: int
     curve: Curve | None
-    efficiency: EfficiencySums | None
     mean_sq: float | None
     raw_mean: tuple[float, ...] = ()
 
@@ -103,11 +99,6 @@ class SimulatedRanks:
                 Encoder(compressor, build(compressor), kept, {codec: build(codec) for codec in others})
             )
 
-    def measure_in_units_of(self, divisor: Divisor) -> None:
-        """Measure gradients and residuals in surveyed steps divided by √v + eps, as the optimizer divides them."""
-        for encoder in self.encoders:
-            encoder.efficiency.divisor = divisor
-
     def exchange(
         self,
         buckets: Sequence[Bucket],
@@ -140,7 +131,6 @@ class SimulatedRanks:
             for encoder in self.encoders:
                 encoder.commit()
         curves = [one.survey.curve for one in found]
-        efficiency = [one.survey.efficiency.complete().values() for one in found]
         numbers = [encoder.raw_mean.pop() for encoder in self.encoders]
         return Exchanged(
             sums,
@@ -148,7 +138,6 @@ class SimulatedRanks:
             first.sent_bytes,
             first.dense_bytes,
             _sum_of(curves),
-            EfficiencySums.over_ranks(efficiency) if surveyed else None,
             first.mean_sq,
             tuple(sum(column) for column in zip(*numbers, strict=True)),
         )
@@ -182,17 +171,13 @@ class SimulatedRanks:
                 done.payload_bytes += transfer.payload_bytes
                 done.sent_bytes += transfer.sent_bytes
                 done.mean_sq = None
-                # Every rank would decode the same; only a survey compares it with the rank's own gradient.
-                if rank == 0 or surveyed:
-                    encoder.decode(bucket, transfer, gradient, in_place=False, survey=done.survey)
+                if rank == 0:  # every rank would decode the same
+                    encoder.decode(bucket, transfer, gradient, in_place=False)
                 continue
             done.payload_bytes += gradient.nbytes
             done.sent_bytes += ring_bytes(gradient.nbytes, self.size)
             gradient.div_(self.size)
             communicator.sum(gradient)
-            if surveyed:
-                raw_sq = norm_sq(gradient) if encoded.raw else math.nan
-                encoder.efficiency.add_update(done.survey.efficiency, gradient, None, raw_sq)
             if done.mean_sq is not None:
                 done.mean_sq = done.mean_sq + norm_sq(gradient) if encoded.raw else None
         return done

@@ -80,7 +80,7 @@ def _together(
         if step % every == 0 or step == steps:
             since = step - (curve[-1][0] if curve else 0)
             curve.append(_point(step, learner.evaluate(), losses / since))
-            progress = asdict(learner.reference.pop())
+            progress = asdict(learner.reference.pop(running=step == steps))
             del progress["steps"]
             signals.append({name: _short(value) for name, value in (sums | progress).items()})
             losses, sums = 0.0, dict.fromkeys(NAMES, 0.0)

@@ -39,7 +39,7 @@ class Rates:
 
     def scale(self) -> float:
         """Return the loss scale; 1 without a scaler."""
-        return self._read_scale()
+        return self.loss_scale()
 
     def follow(self, memory: Memory) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.

@@ -214,9 +214,14 @@ class DenseReference:
                 flat.moved.zero_()
                 flat.way.zero_()
 
-    def pop(self) -> ProgressSums:
-        """Return the sums since the last call, the running block included."""
-        self.close_block()
+    def pop(self, *, running: bool = True) -> ProgressSums:
+        """Return the sums since the last call.
+
+        Args:
+            running: End the running block and include it.
+        """
+        if running:
+            self.close_block()
         sums, self.sums = self.sums, ProgressSums()
         return sums
 
