@@ -1,10 +1,12 @@
 """Where to clip exchanged gradients: learning of simulated ranks under several recipes.
 
 ``python -m benchmarks.clipping TASK PLAN MAX_NORM STEPS RECIPE [--spike]`` prints the held-out loss. Recipes:
-``agent``, as ``Agent.clip_grad_norm_``; ``no-spikes``, the same without its rule for spikes; ``torch``, by the norm of what was
-exchanged; ``true``, by the norm of the mean raw gradient; ``back``, as torch, with what was cut put back into the
-error memory; ``surplus``, the same for what a dense gradient would have kept; ``dgc``, each rank's own, before the
-memory.
+
+- ``agent``: as ``Agent.clip_grad_norm_``; ``no-spikes``: the same without its rule for spikes;
+- ``torch``: by the norm of what was exchanged; ``true``: by the norm of the mean raw gradient;
+- ``back``: as torch, with what was cut put back into the error memory; ``surplus``: the same for what a dense gradient
+  would have kept;
+- ``dgc``: each rank's own gradient, before the memory.
 """
 
 import argparse

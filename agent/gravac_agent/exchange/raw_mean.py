@@ -34,18 +34,17 @@ class RawMeanMeter:
     """Whether anybody asks for the norm. Until then nothing is measured."""
     _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS), init=False)
     _energy: float = field(default=0.0, init=False)
-    _signs: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False)
+    _tables: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def add(self, bucket: Bucket, gradient: Tensor) -> None:
         """Add a bucket's raw gradient, shape ``(n,)``, before anything changes it."""
         try:
             every = -(-gradient.numel() // MOST_SAMPLED) | 1  # odd, so that it meets all columns of a matrix
-            sample = gradient[::every].float()
-            signs = self._signs_of(bucket.number, sample)
-            padded = torch.zeros(signs.shape, device=sample.device)
-            padded.view(-1)[: sample.numel()] = sample
-            self._sums.add_(torch.mul(padded, signs).sum(1), alpha=every**0.5)
-            self._energy += every * energy(sample)
+            sample = gradient[::every]
+            signs, table = self._tables_of(bucket.number, sample)
+            flat = table.view(-1)[: sample.numel()].copy_(sample)
+            self._energy += every * energy(flat)
+            self._sums.add_(table.mul_(signs).sum(1), alpha=every**0.5)
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")
             self._energy = math.nan
@@ -57,15 +56,15 @@ class RawMeanMeter:
         self._energy = 0.0
         return found
 
-    def _signs_of(self, number: int, sample: Tensor) -> Tensor:
-        """Return signs of shape ``(SUMS, n / SUMS)``, the same on all ranks."""
+    def _tables_of(self, number: int, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """Return signs, the same on all ranks, and work space that ends in zeros; of shape ``(SUMS, n / SUMS)``."""
         key = number, sample.numel()
-        if key not in self._signs:
+        if key not in self._tables:
             draw = torch.Generator().manual_seed(number)
-            columns = -(-sample.numel() // SUMS)
-            signs = torch.randint(0, 2, (SUMS, columns), generator=draw).float().mul_(2.0).sub_(1.0)
-            self._signs[key] = signs.to(sample.device)
-        return self._signs[key]
+            signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw).float()
+            signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
+            self._tables[key] = signs, torch.zeros_like(signs)
+        return self._tables[key]
 
 
 def mean_energies(numbers: Sequence[float], ranks: int) -> tuple[float, float] | None:

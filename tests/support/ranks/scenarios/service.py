@@ -21,14 +21,15 @@ from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapp
 
 
 def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: str = "own") -> dict[str, Any]:
-    """20 steps in one go against 10, a checkpoint on disk (weights_only), and 10 more in new objects."""
+    """20 clipped steps in one go against 10, a checkpoint on disk (weights_only), and 10 more in new objects."""
 
     def make() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
         module = wrapped(buckets=8)
         return module, torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
 
-    def decay(optimizer: torch.optim.Optimizer) -> Any:
+    def decay(agent: Agent, optimizer: torch.optim.Optimizer) -> Any:
         def lower(step: int) -> None:
+            agent.clip_grad_norm_(0.1)
             optimizer.param_groups[0]["lr"] = 0.05 * 0.9**step
 
         return lower
@@ -41,13 +42,13 @@ def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: s
         "window": 5,
     }
     module, optimizer = make()
-    with Agent(module, optimizer, job="whole", **options):
-        train(module, optimizer, rank, range(20), decay(optimizer))
+    with Agent(module, optimizer, job="whole", **options) as agent:
+        train(module, optimizer, rank, range(20), decay(agent, optimizer))
     whole = fingerprint(module)
     module, optimizer = make()
     path = f"{folder}/state{rank}.pt"
     with Agent(module, optimizer, job="first", **options) as agent:
-        train(module, optimizer, rank, range(10), decay(optimizer))
+        train(module, optimizer, rank, range(10), decay(agent, optimizer))
         torch.save(
             {"agent": agent.state_dict(), "model": module.state_dict(), "optimizer": optimizer.state_dict()},
             path,
@@ -59,7 +60,7 @@ def resumed(rank: int, world: int, folder: str, compressor: str, loaded_ranks: s
         agent.load_state_dict(state["agent"])
         module.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        train(module, optimizer, rank, range(10, 20), decay(optimizer))
+        train(module, optimizer, rank, range(10, 20), decay(agent, optimizer))
     return {"whole": whole, "resumed": fingerprint(module)}
 
 
