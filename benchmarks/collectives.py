@@ -1,10 +1,11 @@
 """What each way for payloads to meet costs, and how far training comes with it in as many steps.
 
-    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 4 benchmarks/collectives.py [--codec topk] [--cf 10 50 200] [--json]
+    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 4 benchmarks/collectives.py [--codec topk] [--cf 10 50 200]
+        [--json]
 
 An MLP (64-128-128-10) learns scikit-learn's digits, a batch of 16 a rank, SGD with momentum 0.9 after aggregation,
-Top-k or a quantizer such as nearest with error feedback, the whole model one bucket. *area*: held-out loss, the mean over the run (what training lost
-on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along what counts as sent, as the gate
+Top-k or a quantizer such as nearest with error feedback, the whole model one bucket. *area*: held-out loss, the mean
+over the run (what training lost on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along what counts as sent, as the gate
 sees it. *link*: bytes a rank puts on its link a step. *CPU*: of exchanging a bucket of 3.5 M elements, best of some,
 without selecting and waiting. Needs scikit-learn: pip install 'gravac[digits]'.
 """
