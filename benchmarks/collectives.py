@@ -5,9 +5,9 @@
 
 An MLP (64-128-128-10) learns scikit-learn's digits, a batch of 16 a rank, SGD with momentum 0.9 after aggregation,
 Top-k or a quantizer such as nearest with error feedback, the whole model one bucket. *area*: held-out loss, the mean
-over the run (what training lost on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along what counts as sent, as the gate
-sees it. *link*: bytes a rank puts on its link a step. *CPU*: of exchanging a bucket of 3.5 M elements, best of some,
-without selecting and waiting. Needs scikit-learn: pip install 'gravac[digits]'.
+over the run (what training lost on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along
+what counts as sent, as the gate sees it. *link*: bytes a rank puts on its link a step. *CPU*: of exchanging a bucket of
+3.5 M elements, best of some, without selecting and waiting. Needs scikit-learn: pip install 'gravac[digits]'.
 """
 
 import argparse
