@@ -1,12 +1,13 @@
 """What each way for payloads to meet costs, and how far training comes with it in as many steps.
 
-    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 4 benchmarks/collectives.py [--cf 10 50 200] [--json]
+    OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 4 benchmarks/collectives.py [--codec topk] [--cf 10 50 200]
+        [--json]
 
 An MLP (64-128-128-10) learns scikit-learn's digits, a batch of 16 a rank, SGD with momentum 0.9 after aggregation,
-Top-k with error feedback, the whole model one bucket. *area*: held-out loss, the mean over the run (what training lost
-on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along what counts as sent, as the gate
-sees it. *link*: bytes a rank puts on its link a step. *CPU*: of exchanging a bucket of 3.5 M elements, best of some,
-without selecting and waiting. Needs scikit-learn: pip install 'gravac[digits]'.
+Top-k or a quantizer such as nearest with error feedback, the whole model one bucket. *area*: held-out loss, the mean
+over the run (what training lost on its way); *last*: at its end; both are means over seeds. *gain*: energy of p along
+what counts as sent, as the gate sees it. *link*: bytes a rank puts on its link a step. *CPU*: of exchanging a bucket of
+3.5 M elements, best of some, without selecting and waiting. Needs scikit-learn: pip install 'gravac[digits]'.
 """
 
 import argparse
@@ -21,11 +22,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gravac.aggregators import Aggregator, build
-from gravac.collectives import ProcessGroupCommunicator
+from gravac.collectives import CompressedAllReduce, ProcessGroupCommunicator
 from gravac.compressors import Key
+from gravac.compressors import build as build_codec
 from gravac.memories import Bucket, ResidualMemory
 
 WAYS = ("gather", "reduce-scatter", "shared", "shared:leader=largest")
+QUANTIZED_WAYS = ("gather", "compressed-all-reduce")
 LARGE = 3_500_000
 
 
@@ -108,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--codec", default="topk")
     parser.add_argument("--cf", type=float, nargs="+", default=[10.0, 50.0, 200.0])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
@@ -117,15 +121,16 @@ def main() -> None:
     dist.init_process_group("gloo")
     assert dist.group.WORLD is not None
     group = ProcessGroupCommunicator(dist.group.WORLD)
+    ways = QUANTIZED_WAYS if CompressedAllReduce.fits(build_codec(chosen.codec)) else WAYS
     results = []
     for cf in [1.0, *chosen.cf]:
-        for way in WAYS if cf > 1 else ("gather",):
+        for way in ways if cf > 1 else ("gather",):
             runs = [
-                train(build("topk", group, way), cf, seed, chosen.steps, chosen.rate)
+                train(build(chosen.codec, group, way), cf, seed, chosen.steps, chosen.rate)
                 for seed in range(chosen.seeds)
             ]
             area, last, gain, link = (sum(each) / len(each) for each in zip(*runs, strict=True))
-            cpu = handling(build("topk", group, way), cf) if cf > 1 else 0.0
+            cpu = handling(build(chosen.codec, group, way), cf) if cf > 1 else 0.0
             results.append(
                 Result(
                     collective=way if cf > 1 else "dense",

@@ -240,8 +240,10 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
 
 
 def _moved(collective: type[Collective]) -> tuple[Cost, ...]:
-    """Bytes of Top-k, which every collective can take."""
+    """Bytes of Top-k, or of a quantizer where the collective needs one."""
     codec, member = build_compressor("topk"), collective(ALONE)
+    if not collective.fits(codec):
+        codec = build_compressor("nearest")
     loads = [Workload(codec, numel, cf, torch.float32, RANKS) for numel in SIZES for cf in CFS]
     return tuple(
         _cost(

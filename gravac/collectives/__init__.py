@@ -22,6 +22,7 @@ from gravac.collectives.communicator import (
     Work,
     communicator,
 )
+from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.collectives.cost import Network, ring_bytes
 from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
@@ -36,6 +37,7 @@ __all__ = [
     "Collective",
     "CollectiveChooser",
     "Communicator",
+    "CompressedAllReduce",
     "Done",
     "Exchange",
     "Gather",

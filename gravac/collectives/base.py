@@ -84,6 +84,8 @@ class Collective(ABC):
 
     name: ClassVar[str]
     source: ClassVar[str]
+    needs: ClassVar[str] = "a codec"
+    """What it needs, completing "collective=… needs …"; see ``fits``."""
     whole: ClassVar[bool] = True
     """Whether a rank counts as having sent all that its codec chose."""
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from gravac.collectives.all_reduce import AllReduce
 from gravac.collectives.base import Collective, Workload
 from gravac.collectives.communicator import ALONE, Communicator
+from gravac.collectives.compressed_all_reduce import CompressedAllReduce
 from gravac.collectives.cost import Network
 from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
@@ -16,7 +17,7 @@ from gravac.compressors import Compressor
 from gravac.registry import Registry, split
 
 COLLECTIVES: Registry[Collective] = Registry(
-    "collective", (Gather, AllReduce, ReduceScatter, SharedSupport), base=Collective
+    "collective", (Gather, AllReduce, CompressedAllReduce, ReduceScatter, SharedSupport), base=Collective
 )
 """In order of preference: of equally quick ones the cost model takes the first. Plugins cannot add any."""
 AUTO = "auto"
@@ -76,8 +77,8 @@ def check(text: str, codec: Compressor) -> None:
         return
     able = ", ".join(other for other, kind in COLLECTIVES.items() if kind.fits(codec))
     raise ValueError(
-        f"collective={text!r} needs a selector that sends a fixed number of elements, such as topk, which "
-        f"compressor={codec.name!r} is not: choose {able} or auto"
+        f"collective={text!r} needs {COLLECTIVES[name].needs}, which compressor={codec.name!r} is not: choose {able} "
+        "or auto"
     )
 
 

@@ -131,6 +131,7 @@ class ReduceScatter(Collective):
         "Li and Hoefler 2022, Ok-Topk; Renggli et al. 2019, SparCML. The owner's memory as in DoubleSqueeze, "
         "Tang et al. 2019"
     )
+    needs = "a selector that sends a fixed number of elements, such as topk"
     whole = False
 
     def exchange(

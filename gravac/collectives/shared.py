@@ -49,6 +49,7 @@ class SharedSupport(Collective):
         "Chen et al. 2020, ScaleCom, cyclic local Top-k (leader=turns); Tyagi and Swany 2023, AR-Topk, STAR and "
         "VAR (leader=largest)"
     )
+    needs = "a selector that sends a fixed number of elements, such as topk"
     whole = False
 
     def __init__(self, group: dist.ProcessGroup | Communicator, *, leader: Leader = "turns") -> None:

@@ -239,6 +239,42 @@ class Compressor(ABC):
         )
         return self.rebuild(tuple(parts), numel, cf, key)
 
+    def block_of(self, cf: float) -> int | None:
+        """Returns the elements of a block, at whose multiples ``divide`` may cut; None: payloads cannot be divided.
+
+        Codecs of fixed size that code each block by itself have one. It may depend on the CF, not on the tensor.
+        """
+        return None
+
+    def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
+        """Divides a payload into payloads of consecutive elements, which decode to what the whole one decodes to.
+
+        This implementation is for codecs whose parts hold what belongs to an element in the elements' order.
+
+        Args:
+            payload: A payload of this codec.
+            size: Elements of each, a multiple of ``block_of``; the last may have fewer.
+            dtype: The dtype that values have on the wire.
+
+        Raises:
+            ValueError: Payloads of this codec cannot be divided.
+        """
+        if self.block_of(payload.cf) is None:
+            raise ValueError(
+                f"payloads of {self.name} cannot be divided: its elements are not coded by blocks"
+            )
+        pieces, first = [], [0] * len(payload.parts)
+        for begin in range(0, payload.numel, size):
+            count = min(size, payload.numel - begin)
+            layout = self.layout(count, payload.cf, dtype)
+            assert layout is not None
+            last = [at + spec.numel for at, spec in zip(first, layout, strict=True)]
+            cut = zip(payload.parts, first, last, strict=True)
+            parts = tuple(part[low:high] for part, low, high in cut)
+            pieces.append(Payload(parts, None, count, payload.cf, payload.key))
+            first = last
+        return pieces
+
     def fitted(self, shapes: Sequence[tuple[int, ...]]) -> "Compressor":
         """Returns this codec for a flat tensor made of tensors of these shapes, in order. Flat codecs return self."""
         return self

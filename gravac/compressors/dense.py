@@ -68,6 +68,9 @@ class BF16(Quantizer):
     def decode(self, payload: Payload) -> Tensor:
         return payload.values.float()
 
+    def block_of(self, cf: float) -> int:
+        return 1
+
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1 - self.relative_error**2, absolute=numel * self.smallest_error**2)
 

@@ -10,6 +10,7 @@ from gravac.kernels.nearest import (
     MOST_BLOCK,
     dequantize_nearest,
     dither,
+    divide_nearest,
     nearest_sizes,
     quantize_nearest,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "dequantize_nearest",
     "distinct",
     "dither",
+    "divide_nearest",
     "energy",
     "global_positions",
     "inner",

@@ -180,6 +180,27 @@ def dequantize_nearest(spacings: Tensor, packed: Tensor, numel: int, block: int,
     return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
 
 
+def divide_nearest(
+    spacings: Tensor, packed: Tensor, numel: int, block: int, levels: int, size: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Divides what ``quantize_nearest`` made of a tensor into what it would make of pieces of it.
+
+    Args:
+        spacings: As returned.
+        packed: As returned.
+        numel: Elements of the tensor.
+        block: As given.
+        levels: As given.
+        size: Elements of each piece, a multiple of ``block``; the last may have fewer.
+    """
+    base = _grid(levels).base
+    codes = unpack_digits(packed, numel, base).split(size)
+    return [
+        (part, pack_digits(piece, base))
+        for part, piece in zip(spacings.split(-(-size // block)), codes, strict=True)
+    ]
+
+
 def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
     """Returns how many spacings and how many 32-bit words ``quantize_nearest`` makes of ``numel`` elements."""
     return math.ceil(numel / _block(block, numel)), word_count(numel, _grid(levels).base)

@@ -97,6 +97,8 @@ def test_numbers() -> None:
     assert {name: (cost.payload_bytes, cost.link_bytes) for name, cost in costs.items()} == {
         "gather": (474, 7 * 474),  # with 8 bytes of header
         "all-reduce": (4000, 2 * 7 * 4000 // RANKS),
+        # Shards of 128 elements, and nearest of 7 levels: 8 + 2 * 2 + 12 * 4 bytes to each owner, and from each.
+        "compressed-all-reduce": (9 * 60, 14 * 60),
         # 13 elements of 125, with packed places: 8 + 52 + 9 bytes to each owner, and from each.
         "reduce-scatter": (9 * 69, 14 * 69),
         "shared": (474, 74 * 7 // 8 + 2 * 7 * 400 // RANKS),

@@ -95,7 +95,7 @@ def test_the_choice_is_the_quickest_with_the_handicap(
         ("topk+bf16", 6_500_000, 4, 100.0, 1.25e9, "gather"),
         ("dgc", 6_500_000, 64, 10.0, 125e6, "all-reduce"),  # sizes vary: only a gather would do else
         ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
-        ("qsgd", 6_500_000, 16, 4.0, 125e6, "all-reduce"),
+        ("qsgd", 6_500_000, 16, 4.0, 125e6, "compressed-all-reduce"),
     ],
 )
 def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, chosen: str) -> None:
@@ -135,7 +135,8 @@ def test_two_ranks_gather_and_so_does_an_unknown_network() -> None:
         (
             "topk",
             "ring",
-            "collective='ring' is unknown; choose one of all-reduce, auto, gather, reduce-scatter, shared",
+            "collective='ring' is unknown; choose one of all-reduce, auto, compressed-all-reduce, gather, "
+            "reduce-scatter, shared",
         ),
         ("topk", "auto:fast=1", "collective='auto:fast=1' is unknown"),
         ("topk", "shared:leader=me", "shared: leader='me' must be one of turns, largest"),

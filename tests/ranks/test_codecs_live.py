@@ -12,7 +12,7 @@ pytestmark = pytest.mark.distributed
 
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter")),
-    *("topk+int8 by reduce-scatter", "qsgd by all-reduce"),
+    *("topk+int8 by reduce-scatter", "qsgd by all-reduce", "nearest:levels=7 by compressed-all-reduce"),
 ]
 MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), *WAYS]
 LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2, "qsgd by all-reduce": 0.99}

@@ -8,7 +8,14 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
-from gravac.kernels import GRIDS, MOST_BLOCK, dequantize_nearest, nearest_sizes, quantize_nearest
+from gravac.kernels import (
+    GRIDS,
+    MOST_BLOCK,
+    dequantize_nearest,
+    divide_nearest,
+    nearest_sizes,
+    quantize_nearest,
+)
 
 
 class Nearest(Quantizer):
@@ -59,6 +66,20 @@ class Nearest(Quantizer):
         spacings, packed = payload.parts
         levels = self.level_count(payload.cf)
         return dequantize_nearest(spacings, packed, payload.numel, self.block, levels)
+
+    def block_of(self, cf: float) -> int:
+        return self.block
+
+    def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
+        spacings, packed = payload.parts
+        pieces = divide_nearest(
+            spacings, packed, payload.numel, self.block, self.level_count(payload.cf), size
+        )
+        counts = (min(size, payload.numel - begin) for begin in range(0, payload.numel, size))
+        return [
+            Payload(parts, None, count, payload.cf, payload.key)
+            for parts, count in zip(pieces, counts, strict=True)
+        ]
 
     def bound(self, numel: int, cf: float) -> Bound:
         """With the least-squares spacing, ``⟨l, x⟩² / ‖l‖²`` of the energy is kept, and at least ``Σ l²x² / ‖l‖² >=

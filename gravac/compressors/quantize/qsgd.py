@@ -72,6 +72,10 @@ class QSGD(Quantizer):
             return kernels.dequantize(scales, packed, payload.numel, self.block, bits)
         return self.scaled(payload, unpack(payload.parts[1], payload.numel, bits).float() - _steps(bits))
 
+    def block_of(self, cf: float) -> int | None:
+        # Eight codes are whole bytes, whatever their width.
+        return math.lcm(self.block, 8) if self.traits.fixed_size else None
+
     def quantize(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
         """Returns the norm of each block, and each element's level in [-s, s] as int16 of shape ``(n,)``."""
         rows = blocked(x, self.block)

@@ -1,5 +1,6 @@
 """Two bits: every element becomes its sign times one of two magnitudes of its block."""
 
+import math
 from dataclasses import replace
 
 import torch
@@ -56,6 +57,9 @@ class TwoBit(Quantizer):
         )
         sizes = torch.where(codes >= 2, high, low)
         return torch.where(codes % 2 == 1, sizes, -sizes)
+
+    def block_of(self, cf: float) -> int:
+        return math.lcm(self.block, 4)  # four codes are a byte
 
     def bound(self, numel: int, cf: float) -> Bound:
         """Two scaled signs; see ``ScaledSign``. Rounding the means costs less than a hundredth of what is kept."""
