@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gravac.policies.auto.space import SIZES
+from gravac.policies.auto.space import DEFAULT_COMPRESSOR, SIZES, plans
 from gravac.policies.base import Plan
 from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes
@@ -59,39 +59,40 @@ class Advice:
     sentence: str
 
 
-def advise(
-    plans: Sequence[Plan], compressor: str, steps: Steps, kind: str, bound: float, margin: float = WORTH
-) -> Advice:
+def usual_plans(compressor: str = DEFAULT_COMPRESSOR) -> tuple[Plan, ...]:
+    """Return the plans that the auto policy chooses from by default, and the strengths of a job's compressor."""
+    found = (
+        Plan(codec or each, cf) for each in (DEFAULT_COMPRESSOR, compressor) for codec, cf in plans((), each)
+    )
+    return tuple(dict.fromkeys(plan for plan in found if plan.cf > 1.0))
+
+
+def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margin: float = WORTH) -> Advice:
     """Choose among plans as the auto policy would if every step took what is predicted.
 
     Args:
-        plans: Dense among them.
-        compressor: What plans without a codec send with.
+        options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
         steps: Predicts the steps.
         kind: Of the optimizer: sgd, adam, sign, other.
         bound: Largest loss of η that is accepted, 0 to 1; 1: any.
         margin: What a plan must promise more than dense, relative.
     """
-    base = steps(compressor, 1.0)
-    options = [Option("dense", 1.0, base, 1.0, 1.0, True)]
-    for plan in plans:
-        codec = compressor if plan.codec is None else plan.codec
-        expected = efficiency.expected(codec, plan.cf, kind)
-        if plan.cf == 1.0 or expected is None:
+    base = steps("dense", 1.0)
+    found = [Option("dense", 1.0, base, 1.0, 1.0, True)]
+    for codec, cf in options:
+        expected = None if codec is None else efficiency.expected(codec, cf, kind)
+        if codec is None or expected is None:
             continue
         try:
-            step = steps(codec, plan.cf)
+            step = steps(codec, cf)
         except UnknownSizes:
             continue
-        keeps = expected.likely >= 1.0 - bound and (bound < 1.0 or expected.likely > efficiency.alone(kind))
-        options.append(
-            Option(
-                codec, plan.cf, step, expected.likely, base.seconds / step.seconds * expected.likely, keeps
-            )
-        )
-    best = max((option for option in options if option.keeps), key=lambda option: option.speedup)
-    chosen = best if best.speedup > 1.0 + margin else options[0]
-    return Advice(tuple(options), chosen, _sentence(options, best, chosen, bound, margin))
+        likely = expected.likely
+        keeps = likely >= 1.0 - bound and (bound < 1.0 or likely > efficiency.alone(kind))
+        found.append(Option(codec, cf, step, likely, base.seconds / step.seconds * likely, keeps))
+    best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
+    chosen = best if best.speedup > 1.0 + margin else found[0]
+    return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin))
 
 
 def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: float, margin: float) -> str:

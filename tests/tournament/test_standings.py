@@ -1,36 +1,12 @@
 """Rows of a tournament: read, compared with dense and alone of the same seed, and put in order."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gravac.tournament import RowError, Spread, read_rows, standings
-
-
-def row(
-    plan: str, losses: list[float], seed: int = 1, payload: float = 4000.0, **more: Any
-) -> dict[str, Any]:
-    steps = 10 * len(losses)
-    return {
-        "task": "lm",
-        "plan": plan,
-        "ranks": 4,
-        "seed": seed,
-        "steps": steps,
-        "optimizer": "sgd",
-        "elements": 1000,
-        "payload_bytes": payload,
-        "curve": [[10 * (at + 1), loss, 0.5, loss] for at, loss in enumerate(losses)],
-        "signals": [],
-    } | more
-
-
-def written(folder: Path, *rows: dict[str, Any], end: str = "") -> Path:
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in rows) + end)
-    return path
+from tests.support.tournament import row, written
 
 
 def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> None:

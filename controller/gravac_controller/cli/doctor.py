@@ -1,6 +1,7 @@
 """``gravac doctor``: say whether to compress on a network, with what, and what it is worth."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,7 @@ def _of_sizes(
         raise _without(error) from None
     latency, bits, measured = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
-    answer = _answer(
-        lambda codec, cf: job.step(codec, cf, between), (), "topk+bf16", kind, bound, margin=None
-    )
+    answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, margin=0.0)
     return answer | {
         "trace": None,
         "elements": elements,
@@ -182,16 +181,12 @@ def _of_trace(
         count = ranks or was.ranks
         spec = recording.spec
         found = kind or ("other" if spec.optimizer is None else spec.optimizer.kind)
-        answer = _answer(
-            lambda codec, cf: (
-                predictor.predict(Scenario(network=network, ranks=count, compressor=codec), cf).step
-            ),
-            (),
-            spec.compressor,
-            found,
-            bound,
-            margin=predictor.error,
-        )
+
+        def steps(codec: str, cf: float) -> Any:
+            chosen = spec.compressor if cf == 1.0 else codec
+            return predictor.predict(Scenario(network=network, ranks=count, compressor=chosen), cf).step
+
+        answer = _answer(steps, spec.compressor, found, bound, margin=predictor.error)
     except (TraceError, ValueError) as error:
         raise Unusable(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
@@ -212,19 +207,12 @@ def _of_trace(
 
 
 def _answer(
-    steps: Any, listed: tuple[str, ...], compressor: str, kind: str, bound: float, margin: float | None
+    steps: Callable[[str, float], Any], compressor: str | None, kind: str, bound: float, margin: float
 ) -> dict[str, Any]:
-    from gravac.policies.auto.space import plans
-    from gravac.whatif.advice import WORTH, advise
+    from gravac.whatif.advice import WORTH, advise, usual_plans
 
-    advice = advise(
-        plans(listed, compressor),
-        compressor,
-        steps,
-        kind,
-        bound,
-        WORTH if margin is None else max(WORTH, margin),
-    )
+    usual = usual_plans() if compressor is None else usual_plans(compressor)
+    advice = advise(usual, steps, kind, bound, max(WORTH, margin))
     return {
         "compress": advice.chosen.cf > 1.0,
         "sentence": advice.sentence,

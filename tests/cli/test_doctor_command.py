@@ -1,0 +1,127 @@
+"""``gravac doctor``: compresses where it pays, and says so where it does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gravac.policies.base import Plan
+from gravac.signals import efficiency
+from gravac.whatif.advice import advise, usual_plans
+from gravac.whatif.timemodel import StepTime
+from gravac_controller.cli import main
+from tests.support.whatif import trace
+
+JOB = ("--ranks", "4", "--elements", "3.5e6", "--compute", "0.25")
+
+
+def asked(*words: object) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["doctor", *map(str, words), "--json"])
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+def test_a_slow_link_is_worth_compressing_for_and_a_fast_one_is_not() -> None:
+    slow = asked(*JOB, "--link", "100mbit", "--optimizer", "sgd")
+    assert slow["compress"]
+    assert slow["sentence"].startswith(f"Compress with {slow['chosen']}: a dense step takes ")
+    dense, *others = slow["rows"]
+    assert (dense["plan"], dense["speedup"]) == ("dense", 1.0)
+    assert dense["step_seconds"] == pytest.approx(0.25 + 1.5 * 14e6 / (12.5e6 * 0.956), rel=0.1)
+    best = next(row for row in others if row["plan"] == slow["chosen"])
+    assert best["speedup"] == max(row["speedup"] for row in slow["rows"] if row["keeps_bound"])
+    for row in others:
+        likely = efficiency.expected(row["codec"], row["cf"], "sgd")
+        assert likely is not None
+        assert row["efficiency"] == likely.likely
+        assert row["speedup"] == pytest.approx(dense["step_seconds"] / row["step_seconds"] * likely.likely)
+        assert row["keeps_bound"] == (likely.likely >= 0.98)
+    fast = asked(*JOB, "--link", "100gbit", "--optimizer", "sgd")
+    assert not fast["compress"]
+    assert fast["chosen"] == "dense"
+    assert fast["sentence"].startswith("Do not compress: a dense step takes ")
+
+
+def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
+    bounded, free = (asked(*JOB, "--link", "100mbit", "--optimizer", "sgd", "--bound", b) for b in (0.02, 1))
+    chosen = {row["plan"]: row for row in free["rows"]}
+    assert chosen[free["chosen"]]["speedup"] > chosen[bounded["chosen"]]["speedup"]
+    assert f"{free['chosen']} is predicted to be" in bounded["sentence"]
+    adam = asked(*JOB, "--link", "100mbit", "--optimizer", "adamw", "--bound", 1)
+    assert chosen[free["chosen"]]["cf"] > {row["plan"]: row["cf"] for row in adam["rows"]}[adam["chosen"]]
+
+
+def test_a_trace_tells_steps_ranks_and_network(tmp_path: Path) -> None:
+    """A link of the user's changes the answer of the same trace."""
+    path = trace(tmp_path / "journal.jsonl", noise=0.02)
+    found, slow, fast = asked(path), asked(path, "--link", "5mbit"), asked(path, "--link", "100gbit")
+    assert found["ranks"] == slow["ranks"] == 4
+    assert found["trace"] == str(path)
+    assert slow["rows"][0]["step_seconds"] > 5 * found["rows"][0]["step_seconds"]
+    assert (slow["compress"], fast["compress"]) == (True, False)
+    assert {"topk", "nearest:levels=7"} <= {row["codec"] for row in slow["rows"]}
+    assert any("does not name the optimizer" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "give a TRACE, or the size of the model"),
+        (("--elements", "1e6"), "give a TRACE, or the size of the model"),
+        (
+            ("tests/traces/mlp-loopback.jsonl.gz", "--elements", "1e6"),
+            "--elements is for a job without a trace",
+        ),
+        (("pyproject.toml",), "pyproject.toml"),
+        ((*JOB, "--link", "fast"), "'fast' is not a bandwidth"),
+        ((*JOB, "--elements", "many"), "'many' is not a number of elements"),
+    ],
+)
+def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    done = CliRunner().invoke(main, ["doctor", *words])
+    assert done.exit_code == 2, done.output
+    assert says in " ".join(done.output.split())
+
+
+@pytest.mark.distributed
+def test_without_a_link_this_machine_is_measured() -> None:
+    result = asked("--ranks", "2", "--elements", "1e6", "--compute", "0.5")
+    assert result["network_measured"]
+    assert 1e7 < result["bits_per_second"] < 1e13
+    assert 0 < result["latency_seconds"] < 0.1
+
+
+def step(seconds: float) -> StepTime:
+    return StepTime(compute=seconds, compress=0.0, exposed=0.0, decompress=0.0)
+
+
+def test_a_gain_within_the_margin_is_not_worth_it() -> None:
+    """And a codec of unknown efficiency is never advised, however fast."""
+    plans = (Plan("bf16", 2.0), Plan("threshold", 1000.0))
+
+    def steps(codec: str, cf: float) -> StepTime:
+        return step({"dense": 1.0, "bf16": 0.97, "threshold": 0.1}[codec])
+
+    near = advise(plans, steps, "sgd", 0.02, margin=0.05)
+    assert near.chosen.label == "dense"
+    assert "bf16, is predicted to gain 3 %, too little to count" in near.sentence
+    assert [option.label for option in near.options] == ["dense", "bf16"]
+    assert advise(plans, steps, "sgd", 0.02, margin=0.02).chosen.label == "bf16"
+
+
+def test_the_plans_are_those_of_auto_and_of_the_jobs_compressor() -> None:
+    usual = usual_plans("dgc")
+    assert {Plan("dgc", 100.0), Plan("nearest:levels=7", 10.1), Plan("topk+bf16", 100.0)} <= set(usual)
+    assert set(usual_plans()) < set(usual)
+    assert all(plan.codec and plan.cf > 1 for plan in usual)
+
+
+def test_the_table_marks_the_plan_that_is_advised() -> None:
+    done = CliRunner().invoke(main, ["doctor", *JOB, "--link", "100mbit", "--optimizer", "sgd"])
+    assert done.exit_code == 0, done.output
+    (marked,) = [line for line in done.output.splitlines() if " * " in line]
+    assert marked.split()[-1] == "yes"
+    assert "links of 100 Mbit/s" in done.output

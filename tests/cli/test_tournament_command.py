@@ -1,0 +1,140 @@
+"""``gravac bench tournament``: runs, resumes, summarizes and draws."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gravac.tournament import read_rows
+from gravac_controller.bench.tournament import PRESETS, Tournament
+from gravac_controller.cli import main
+from gravac_controller.cli.bench.tournament import predicted
+from tests.support.figures import texts
+from tests.support.tournament import row, written
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["bench", "tournament", *map(str, words)])
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    found: list[dict[str, Any]] = []
+    for seed, scale in ((1, 1.0), (2, 1.1)):
+        found += [
+            row("dense", [scale * loss for loss in (4, 3, 2, 1.5, 1)], seed),
+            row("alone", [scale * loss for loss in (5, 5, 4, 4, 3)], seed, 0.0),
+            row("topk@10", [scale * loss for loss in (4, 3.5, 3, 2, 1)], seed, 400.0),
+            row("topk@100/residual", [scale * loss for loss in (5, 4, 4, 3, 2)], seed, 40.0),
+        ]
+    return written(tmp_path, *found)
+
+
+@pytest.mark.long
+def test_a_tournament_runs_and_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "rows.jsonl"
+    small = (
+        "--tasks",
+        "logistic:images=digits",
+        "--steps",
+        4,
+        "--ranks",
+        2,
+        "--out",
+        out,
+        "--plans",
+        "topk@10",
+    )
+    first = run(*small, "--json")
+    assert first.exit_code == 0, first.output
+    assert "3 of 3 runs to do" in first.stderr
+    assert [one["plan"] for one in json.loads(first.stdout)["rows"]] == ["dense", "topk@10", "alone"]
+    kept = out.read_text()
+    again = run(*small, "--plans", "qsgd@8")
+    assert again.exit_code == 0, again.output
+    assert "1 of 4 runs to do" in again.stderr
+    assert out.read_text().startswith(kept)
+    assert {one.plan for one in read_rows([out])} == {"dense", "alone", "topk@10", "qsgd@8"}
+    refused = run(*small, "--plans", "topkk@10")
+    assert refused.exit_code == 2
+    assert "did you mean" in refused.output
+    assert "Traceback" not in refused.output
+
+
+def test_the_summary_compares_with_dense_and_alone(rows: Path) -> None:
+    done = run("--summary", rows)
+    assert done.exit_code == 0, done.output
+    lines = {line.split()[0]: line for line in done.output.splitlines() if line.strip()}
+    assert "lm (sgd), 4 simulated ranks, 50 steps, 2 seeds:" in done.output
+    assert "100%" in lines["topk@10"]
+    assert "+100.0%" in lines["topk@100/residual"]
+    assert "50%" in lines["topk@100/residual"]
+    assert "1.0500 (1.0000 – 1.1000)" in lines["dense"]
+    assert "To target" not in done.output
+
+
+def test_times_to_target_follow_from_the_link(rows: Path) -> None:
+    """By hand for dense on a slow link; a measured step time replaces the prediction."""
+    timed = ("--summary", rows, "--link", "1mbit", "--compute", "0.01")
+    result = json.loads(run(*timed, "--step-seconds", "topk@10", "0.02", "--json").stdout)
+    found = {one["plan"]: one for one in result["rows"]}
+    assert found["dense"]["step_seconds"] == pytest.approx(0.01 + 1.5 * 4000 / (125_000 * 0.956), rel=0.1)
+    assert found["topk@10"]["step_seconds"] == 0.02
+    assert found["alone"]["step_seconds"] == 0.01
+    assert found["dense"]["seconds"]["median"] == pytest.approx(47.5 * found["dense"]["step_seconds"])
+    assert found["topk@10"]["seconds"]["median"] == pytest.approx(0.02 * 47.5)
+    assert found["topk@10"]["speedup"]["median"] == pytest.approx(found["dense"]["step_seconds"] / 0.02)
+    assert found["topk@100/residual"]["reached"] == 0
+    assert "not reached" in run(*timed).output
+    runs = {one.plan: one for one in read_rows([rows])}
+    strong = predicted(runs["topk@100/residual"], 1e6, 0.01)
+    assert 0.01 < strong < predicted(runs["topk@10"], 1e6, 0.01) < found["dense"]["step_seconds"]
+
+
+def test_the_plots_show_every_plan(rows: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = run("--summary", rows, "--plot", tmp_path / "plots")
+    assert done.exit_code == 0, done.output
+    drawn = sorted((tmp_path / "plots").iterdir())
+    assert [path.name for path in drawn] == ["loss-lm-4-ranks-50-steps.svg", "retained.svg"]
+    shown = " ".join(texts(ElementTree.parse(drawn[0]).getroot()))
+    for plan in ("dense", "alone", "topk@10", "topk@100/residual", "Held-out loss"):
+        assert plan in shown
+    assert "Retained value" in " ".join(texts(ElementTree.parse(drawn[1]).getroot()))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--link", "1gbit"), "--link needs the computation of a step"),
+        (("--step-seconds", "dense", "0.1"), "add --summary FILE"),
+        (("--summary", "pyproject.toml"), "pyproject.toml, line 1: is no row"),
+    ],
+)
+def test_errors_say_what_to_give(words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    assert says in " ".join(done.output.split())
+
+
+def test_a_time_that_is_missing_is_named(rows: Path) -> None:
+    done = run("--summary", rows, "--step-seconds", "dense", "0.1")
+    assert done.exit_code == 2
+    assert "names no time of plan 'alone'" in " ".join(done.output.split())
+
+
+def test_presets_are_plans_that_exist() -> None:
+    from gravac_agent.simulate.plans import parse
+
+    asked = Tournament(
+        tasks=(), plans=("frontier", "topk@10", "rivals"), ranks=(), seeds=(), steps=1, out=Path(), workers=1
+    )
+    every = asked.every_plan()
+    assert len(every) == len(set(every))
+    assert set(every) == {"topk@10", *PRESETS["frontier"], *PRESETS["rivals"]}
+    for plan in every:
+        assert parse(plan).cf > 1.0
