@@ -170,7 +170,7 @@ def _candidates(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="Evidence", title_justify="left")
     rows, compressor = found.began.decision.candidates, found.job.spec.compressor
     by_efficiency = any(one.efficiency is not None for one in rows)
-    table.add_column("Plan")
+    table.add_column("Plan", no_wrap=True)
     for name in ("Gain", "η", "Samples/s", "Useful/s" if by_efficiency else "T_comp", "Window"):
         table.add_column(name, justify="right")
     table.add_column("Verdict")
