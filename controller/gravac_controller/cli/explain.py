@@ -140,12 +140,12 @@ def _print(found: Explanation) -> None:
 
     decision = found.began.decision
     codec, cf = _before(found)
-    before = "" if codec is None or cf is None else f"{format_plan(codec, cf)} → "
+    now = plan(decision, found.job.spec.compressor)
+    was = now if codec is None or cf is None else format_plan(codec, cf)
+    before = "" if was == now else f"{was} → "
     holds = "in force" if decision.epoch == found.job.decision.epoch else "over"
     when = "at the start" if decision.window < 0 else f"after window {decision.window}"
-    say(
-        f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{plan(decision, found.job.spec.compressor)}"
-    )
+    say(f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{now}")
     say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}")
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
