@@ -10,6 +10,7 @@ from torch import Tensor
 from gravac.protocol import GainSums, WindowReport
 from gravac.signals import figures
 from gravac.signals.diversity import split
+from gravac.signals.efficiency import CERTAIN
 from tools.harness.cluster import level_sums, window_report
 
 NO_STEPS = {name: 0 for name in GainSums.model_fields if name.endswith("steps")}
@@ -48,7 +49,7 @@ def test_speeds_and_sizes() -> None:
     assert figures.steps(TWO) == 20
     assert figures.step_seconds(TWO) == 0.25
     assert figures.samples_per_second(TWO) == 128.0
-    assert figures.useful_samples_per_second(TWO) == 128.0 * 0.45
+    assert figures.compression_throughput(TWO) == 128.0 * 0.45
     assert figures.wire_cf(TWO) == 12.5
 
 
@@ -59,10 +60,48 @@ def test_speeds_and_sizes() -> None:
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
     for value in (figures.gain, figures.gain_minimum, figures.gain_candidate, figures.backlog,
-                  figures.residual_ratio, figures.samples_per_second, figures.useful_samples_per_second,
+                  figures.residual_ratio, figures.samples_per_second, figures.compression_throughput,
                   figures.wire_cf):  # fmt: skip
         assert value(empty) is None
     assert figures.step_seconds(empty) == 0.0
+
+
+def test_the_efficiency_of_a_window_is_the_mean_over_its_steps() -> None:
+    """30 steps of Top-k at η = 0.7, 60 of a finer codec at 0.98 and 10 dense ones: each by its own codec."""
+    seen = sums(gradient_sq=1.0)
+    one, two, dense = (
+        level_sums(0, cf, steps, 5, 0.1, 0.05) for cf, steps in ((10.0, 30), (10.1, 60), (1.0, 10))
+    )
+    levels = (
+        one.model_copy(update={"sums": seen}),
+        two.model_copy(update={"sums": seen, "codec": "nearest:levels=7"}),
+        dense,
+    )
+    window = window_report(levels=levels, seconds=5.0, samples=640)
+    found = figures.efficiency(window, "adam", "topk+bf16")
+    assert found is not None
+    assert found.likely == pytest.approx(0.3 * 0.7 + 0.6 * 0.98 + 0.1)
+    assert found.low == pytest.approx(0.3 * 0.6 + 0.6 * 0.96 + 0.1)
+    assert found.high == pytest.approx(0.3 * 0.8 + 0.6 * 0.995 + 0.1)
+    assert figures.useful_samples_per_second(window, "adam", "topk+bf16") == pytest.approx(
+        128.0 * found.likely
+    )
+
+
+def test_efficiency_is_unknown_without_a_gradient_and_1_when_dense() -> None:
+    blind = report(sums())
+    assert figures.efficiency(blind, "sgd", "topk") is None
+    assert figures.useful_samples_per_second(blind, "sgd", "topk") is None
+    level = level_sums(0, 1.0, 10, 5, 0.1, 0.05)
+    assert figures.efficiency(window_report(levels=(level,)), "adam", "topk") == CERTAIN
+
+
+def test_the_codec_is_that_of_the_last_step() -> None:
+    """Both levels sent this CF; the later decision named another codec."""
+    early, late = (level_sums(epoch, 10.0, 10, 5, 0.1, 0.05) for epoch in (1, 2))
+    window = window_report(levels=(late.model_copy(update={"codec": "nearest:levels=7"}), early), cf=10.0)
+    assert figures.codec(window, "topk") == "nearest:levels=7"
+    assert figures.codec(window_report(levels=(early,), cf=10.0), "topk") == "topk"
 
 
 def test_what_overflows_is_none_not_infinite() -> None:

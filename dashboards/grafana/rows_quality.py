@@ -10,7 +10,7 @@ RISK = Row(
     panels=[
         stat(
             "Risk",
-            f"This measures information withheld from the gradient, not accuracy. {risk.RULE}",
+            f"This is an estimate from gradients, not a measurement of accuracy. {risk.RULE}",
             f"{of_job('gravac_risk_level')} == 1",
             legend="{{level}}",
             width=6,

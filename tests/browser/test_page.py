@@ -10,7 +10,7 @@ from tools.harness.sinks import Http
 
 pytestmark = pytest.mark.browser
 
-CHARTS = ("cf", "gain", "backlog", "steps", "loss")
+CHARTS = ("cf", "efficiency", "gain", "useful", "backlog", "steps", "loss")
 
 
 def picture(tab: Tab, chart: str) -> str:
@@ -80,12 +80,18 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     recorded.play()
     shows(tab, "#risk-word", "no risk")
     recorded.until("hold")
+    shows(tab, "#risk-word", "high")
+    assert "The statistical efficiency is 0.3" in tab.text("#risk-because"), "Top-k 40x, as under Adam"
+    assert "Low from a statistical efficiency of η = 0.97" in tab.text("#risk-rule")
+    fine = {"codec": "nearest:levels=7", "cf": 10.1}
+    levels = tuple(level.model_copy(update=fine) for level in recorded.report().levels)
+    recorded.play(1, levels=levels, cf=10.1)
     shows(tab, "#risk-word", "low")
-    assert "The backlog is" in tab.text("#risk-because")
-    assert "small CNN, MLP and GRU; SGD with momentum" in tab.text("#risk-rule")
+    assert tab.text("#cf-words") == "by nearest:levels=7"
+    tab.shows("#chart-cf .legend", "nearest:levels=7 · 10.1×")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
-    recorded.play(1, nonfinite_steps=1)
+    recorded.play(1, levels=levels, cf=10.1, nonfinite_steps=1)
     shows(tab, "#risk-word", "raised")
     assert tab.page.evaluate(shape) != low, "color is not the only sign"
     recorded.play(1, levels=())
@@ -113,8 +119,8 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     tab.until(lambda: rows.count() == 6, "one row for each decision that changed something")
     tab.page.locator("#log-all").check()
     tab.until(lambda: rows.count() == 9, "a row for each decision")
-    assert tab.text("#candidates [aria-current] th") == "40×"
-    assert tab.text("#candidates .verdict-too_strong .verdict") == "too little gain"
+    assert tab.text("#candidates [aria-current] th") == "topk · 40×"
+    assert tab.text("#candidates .verdict-too_strong .verdict") == "too strong"
 
 
 def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_page: OpenPage) -> None:
@@ -122,7 +128,7 @@ def test_says_when_the_gate_sends_less_than_wanted(controller: Controller, open_
     recorded.play_until(lambda decision: decision.cf_candidate == 160, "CF 160")
     tab = open_page(controller.url)
     tab.wait(READY)
-    assert tab.text("#cf-next") == "next: 160×"
+    assert tab.text("#cf-next") == "next: topk · 160×"
     recorded.play(levels=())  # nothing to judge by: the decision stays while the ranks send the minimum
     tab.wait("!document.querySelector('#gate').hidden")
     assert "Chosen 160×, sent 10×" in tab.text("#gate")

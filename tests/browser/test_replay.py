@@ -91,7 +91,7 @@ def test_the_slider_and_the_address(ui: TraceServer, open_page: OpenPage) -> Non
     again = open_trace(open_page, f"{ui.url}/#at=45&window=3")
     assert again.text("#scrub-text").startswith("Window 45 ")
     assert "non-finite" in again.text("#events")
-    again.shows("#card-title", "Decision: 20× → 40×")
+    again.shows("#card-title", "Decision: topk · 20× → topk · 40×")
 
 
 def test_playing(ui: TraceServer, open_page: OpenPage) -> None:

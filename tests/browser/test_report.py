@@ -128,7 +128,7 @@ def test_keys_zoom_and_the_address(traces: list[Path], report: Report, open_page
     tab.wait("location.hash.includes('from=')")
     assert tab.page.locator("#zoom-reset").is_visible()
     again = shown(open_page, f"{report(traces[0])}#window=3&x=time")
-    again.shows("#card-title", "Decision: 20× → 40×")
+    again.shows("#card-title", "Decision: topk · 20× → topk · 40×")
     assert again.page.locator("#axis-time").get_attribute("aria-pressed") == "true"
     again.page.keyboard.press("p")  # there is nothing to pause
 
@@ -139,7 +139,7 @@ def test_several_jobs(traces: list[Path], report: Report, open_page: OpenPage) -
     assert rows.count() == 2
     assert "+" not in rows.nth(0).inner_text(), "the first is what the others are compared with"
     assert "−50 %" in rows.nth(1).inner_text(), "half as many steps"
-    for chart in ("cf", "gain", "steps"):
+    for chart in ("cf", "efficiency", "gain", "steps"):
         legend = tab.text(f"#chart-compare-{chart} .legend")
         assert "first" in legend
         assert "second" in legend

@@ -43,25 +43,27 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
 
 def test_explaining_an_epoch_of_a_trace() -> None:
     output = run("explain", "2", TRACE)
-    assert "job, epoch 2 (over): CF 10 → 20" in output
+    assert "job, epoch 2 (over): topk · 10x → topk · 20x" in output
     assert "after window 2, rule climb, phase explore" in output
     assert (
         "CF 10 keeps 0.60 of the gradient (≥ ε 0.30) and gives 175 useful samples/s against 58.2 dense"
         in output
     )
     assert "Each step sends CF 20 if its gain is at least 0.3, else CF 10" in output
-    assert re.search(r"10 +0\.6 +291 +175 +2 +enough gain", output)
+    assert re.search(r"topk · 10x +0\.6 +– +291 +175 +2 +good enough", output)
     assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
 
 
 def test_explaining_what_is_in_force() -> None:
     output = run("explain", TRACE)
-    assert "epoch 3 (in force): CF 20 → 10" in output
+    assert "epoch 3 (in force): topk · 20x → topk · 10x" in output
     assert "Confirmed after 5 later windows, last after window 7: Holding CF 10" in output
     facts = json.loads(run("explain", TRACE, "--json"))
     assert (facts["epoch"], facts["in_force"], facts["cf_before"], facts["windows"]) == (3, True, 20.0, 4)
     assert facts["decision"]["rule"] == "saturated"
+    assert (facts["codec_before"], facts["codec"]) == ("topk", "topk")
+    assert facts["efficiency"] == pytest.approx(0.7), "an old trace: no optimizer, so as under Adam"
     assert facts["step_seconds"] == pytest.approx(0.22)
 
 

@@ -37,7 +37,7 @@ def test_one_line_a_job_with_its_reason(controller: Controller) -> None:
     code, output = run(controller.url + "/")
     assert code == 0
     first, second = (
-        next(line for line in output.splitlines() if line.startswith(n)) for n in ("first", "second")
+        next(line for line in output.splitlines() if line.startswith(f"{n} ")) for n in ("first", "second")
     )
     assert "running" in first
     assert "dense" in second
@@ -47,6 +47,8 @@ def test_one_line_a_job_with_its_reason(controller: Controller) -> None:
     jobs = json.loads(output)["jobs"]
     assert [job["job"] for job in jobs] == ["first", "second"]
     assert jobs[1]["steps"] == 50
+    assert (jobs[1]["efficiency"], jobs[0]["efficiency"]) == (1.0, None)
+    assert jobs[1]["useful_samples_per_second"] == jobs[1]["samples_per_second"] > 0
     assert jobs[1]["reason"].startswith("Dense baseline")
 
 

@@ -79,14 +79,14 @@ def test_a_sweep_is_a_table_and_a_plot(recorded: Path, tmp_path: Path) -> None:
     lines = markers(svg)
     assert len(lines) == 6  # three numbers of ranks, dense and best
     assert all(len(line) == 3 for line in lines)
-    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best CF"} <= texts(svg)
+    assert {"100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "4 ranks, best plan"} <= texts(svg)
 
 
 def test_one_scenario_is_drawn_by_cf(recorded: Path, tmp_path: Path) -> None:
     plot = tmp_path / "one.svg"
     code, _ = run(recorded, *KNOWN, "--plot", plot)
     assert code == 0
-    assert len(parts(ElementTree.parse(plot).getroot(), "FillBetween")) == 2  # each with its interval
+    assert len(parts(ElementTree.parse(plot).getroot(), "FillBetween")) == 3  # each with its interval
 
 
 def test_a_plot_needs_an_extra(recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +100,7 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
     (alike,) = asked(recorded, *KNOWN, "--compressor", "topk+bf16")["scenarios"]
     (other,) = asked(recorded, *KNOWN, "--compressor", "randomk")["scenarios"]
     assert alike["best_cf"] is not None
+    assert {row["compression_throughput"] for row in other["factors"] if row["cf"] > 1} == {None}
     assert {row["gain"] for row in other["factors"] if row["cf"] > 1} == {None}
     assert other["path"] is None
     assert "whose gain is unknown" in other["path_unknown"]
@@ -107,6 +108,37 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
     by_cf = {row["cf"]: row["payload_bytes"] for row in alike["factors"]}
     (same,) = asked(recorded, *KNOWN)["scenarios"]
     assert all(by_cf[row["cf"]] < row["payload_bytes"] for row in same["factors"] if row["cf"] > 1)
+
+
+def test_codecs_are_compared_as_plans(recorded: Path, tmp_path: Path) -> None:
+    """Under Adam seven levels at 10x learn as well as dense; Top-k 10x does not, at the same number of bytes."""
+    options = (*KNOWN, "--bandwidth", "30M", "--cf", "10,100", "--codecs", "nearest:levels=7/topk+bf16@100")
+    (scenario,) = asked(recorded, *options)["scenarios"]
+    plans = {(row["codec"], row["cf"]) for row in scenario["factors"]}
+    assert plans == {("topk", 1), ("topk", 10), ("topk", 100), ("nearest:levels=7", 10.1), ("topk+bf16", 100)}
+    best = max(scenario["factors"], key=lambda row: row["useful_samples_per_second"] or 0)
+    assert (
+        (scenario["best_codec"], scenario["best_cf"])
+        == (best["codec"], best["cf"])
+        == ("nearest:levels=7", 10.1)
+    )
+    for row in scenario["factors"]:
+        useful = row["samples_per_second"] * row["efficiency"]
+        assert row["useful_samples_per_second"] == pytest.approx(useful)
+        assert row["efficiency_low"] <= row["efficiency"] <= row["efficiency_high"]
+    code, output = run(recorded, *options, "--plot", tmp_path / "codecs.svg")
+    assert code == 0
+    assert "nearest:levels=7 · 10.1x *" in output
+    assert "nearest:levels=7, useful" in texts(ElementTree.parse(tmp_path / "codecs.svg").getroot())
+
+
+def test_the_plan_space_of_a_policy_is_compared(recorded: Path) -> None:
+    (scenario,) = asked(recorded, *KNOWN, "--policy", "auto:plans=nearest:levels=7/topk+bf16@50")["scenarios"]
+    plans = [(row["codec"], row["cf"]) for row in scenario["factors"]]
+    assert plans == [("topk", 1), ("nearest:levels=7", 10.1), ("topk+bf16", 50)]
+    assert {(one["codec"], one["cf"]) for one in scenario["path"]["stretches"]} >= {
+        ("nearest:levels=7", 10.1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -122,6 +154,8 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
         (("--policy", "static:cf=0"), "cf"),
         (("--policy", "best"), "policy='best' is unknown"),
         (("--compressor", "zip"), "'zip' is unknown"),
+        (("--codecs", "zip"), "'zip' is unknown"),
+        (("--codecs", "topk@much"), "must be a codec with a CF above 1"),
         (("--compressor", "powersgd:rank=2"), "shapes of the parameters"),
         (("--recorded-on", "200Mbit,slow"), "'slow' is not a latency"),
         (("--plot", "sweep.png"), "does not end in .svg"),

@@ -12,7 +12,7 @@ from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import DecisionView, WindowView
 from tests.support.direct import run
 from tests.support.in_process import InProcess, register
-from tools.harness.builders import Trainer
+from tools.harness.builders import Trainer, spec
 
 LEVELS, GAINS, CANDIDATES = 16, 16, 24
 TOLERANCE = 1.5
@@ -50,7 +50,7 @@ def test_counted_bytes_match_allocated_ones(
     tracemalloc.start()
     for number in range(60):
         report = WindowReport.model_validate_json(reports[number])
-        recent.add_window(WindowView.of(1.0, report, 2))
+        recent.add_window(WindowView.of(1.0, report, spec("job")))
         recent.add_decision(DecisionView.of(1.0, Decision.model_validate_json(decisions[number]), None))
     gc.collect()
     allocated, _ = tracemalloc.get_traced_memory()

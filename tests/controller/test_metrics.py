@@ -45,6 +45,9 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         decision = WindowAnswer.model_validate_json(answer).decision
     last = reports[-1]
     seen = scrape(app)
+    learned = figures.efficiency(last, "other", "topk")
+    assert learned is not None
+    assert learned.low < learned.likely < 1.0
     single: dict[str, float | None] = {
         "gravac_world_size": 2,
         "gravac_compression_factor": last.cf,
@@ -64,7 +67,11 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
         "gravac_step_seconds": figures.step_seconds(last),
         "gravac_training_seconds_total": sum(one.seconds for one in reports),
         "gravac_samples_per_second": figures.samples_per_second(last),
-        "gravac_useful_samples_per_second": figures.useful_samples_per_second(last),
+        "gravac_statistical_efficiency_ratio": learned.likely,
+        "gravac_statistical_efficiency_low_ratio": learned.low,
+        "gravac_statistical_efficiency_high_ratio": learned.high,
+        "gravac_useful_samples_per_second": figures.useful_samples_per_second(last, "other", "topk"),
+        "gravac_compression_throughput_samples_per_second": figures.compression_throughput(last),
         "gravac_loss": last.loss,
         "gravac_baseline_step_seconds": 0.5,
         "gravac_baseline_exposed_seconds": 0.4,
@@ -88,8 +95,9 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_job_state"] == {("running",): 1, ("stale",): 0, ("ended",): 0}
     assert seen["gravac_jobs"] == seen["gravac_job_state"]
     assert {phase for (phase,), on in seen["gravac_job_phase"].items() if on} == {last.phase}
-    judged = risk.judge(last, decision.epsilon).level
+    judged = risk.judge(last, decision.epsilon, "other", "topk").level
     assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
+    assert seen["gravac_codec_info"] == {("topk",): 1}
     assert seen["gravac_decision_info"] == {(decision.rule,): 1}
     assert {kind: count for (kind,), count in seen["gravac_events_total"].items() if count} == {
         "registered": 1
@@ -98,11 +106,11 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_own_work_seconds"] == pytest.approx(own)
     assert "gravac_emulated_link_bytes_per_second" not in seen
     assert seen["gravac_rank_step_seconds"] == pytest.approx({("0",): 9.75 / 50, ("1",): 10.75 / 50})
-    gains = {(f"{one.cf:g}",): one.gain for one in decision.candidates if one.gain is not None}
+    gains = {("topk", f"{one.cf:g}"): one.gain for one in decision.candidates if one.gain is not None}
     assert gains
     assert seen["gravac_candidate_gain_ratio"] == pytest.approx(gains)
     useful = {
-        (f"{one.cf:g}",): one.useful_samples_per_second
+        ("topk", f"{one.cf:g}"): one.useful_samples_per_second
         for one in decision.candidates
         if one.useful_samples_per_second is not None
     }

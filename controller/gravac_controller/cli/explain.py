@@ -140,12 +140,12 @@ def _print(found: Explanation) -> None:
 
     decision = found.began.decision
     codec, cf = _before(found)
-    before = "" if codec is None or cf is None else f"{format_plan(codec, cf)} → "
+    now = plan(decision, found.job.spec.compressor)
+    was = now if codec is None or cf is None else format_plan(codec, cf)
+    before = "" if was == now else f"{was} → "
     holds = "in force" if decision.epoch == found.job.decision.epoch else "over"
     when = "at the start" if decision.window < 0 else f"after window {decision.window}"
-    say(
-        f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{plan(decision, found.job.spec.compressor)}"
-    )
+    say(f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{now}")
     say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}")
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
@@ -170,7 +170,7 @@ def _candidates(found: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="Evidence", title_justify="left")
     rows, compressor = found.began.decision.candidates, found.job.spec.compressor
     by_efficiency = any(one.efficiency is not None for one in rows)
-    table.add_column("Plan")
+    table.add_column("Plan", no_wrap=True)
     for name in ("Gain", "η", "Samples/s", "Useful/s" if by_efficiency else "T_comp", "Window"):
         table.add_column(name, justify="right")
     table.add_column("Verdict")

@@ -11,7 +11,7 @@ from rich.table import Table
 from gravac.traces import TraceError
 from gravac.wording import format_plan, printable
 from gravac_controller.cli.source import Source, SourceError, source_options, sources, token_of
-from gravac_controller.cli.wording import number, spread
+from gravac_controller.cli.wording import number
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
@@ -21,7 +21,7 @@ from gravac_controller.views.models import JobView
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def status(source: str | None, data_dir: Path, token_file: Path | None, as_json: bool) -> None:
-    """Show jobs, one line each, with the reason of the current decision.
+    """Show jobs, one line each, and below them the reasons of the current decisions.
 
     SOURCE is the address of a controller or a trace file. By default: all controllers that serve the journals in
     ./gravac-runs, else the one at port 8756, else the newest journals. Open the address in a browser for the live page.
@@ -48,6 +48,8 @@ def status(source: str | None, data_dir: Path, token_file: Path | None, as_json:
             console.print(f"At {where}:")
         if jobs:
             console.print(_table(jobs))
+        for job in jobs:
+            console.print(f"{job.job}: {printable(job.decision.reason)}", soft_wrap=not console.is_terminal)
         for name, why in unreadable.items():
             console.print(f"{name} is not served: {printable(why)}")
 
@@ -65,7 +67,6 @@ def _table(jobs: list[JobView]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("Job", "State", "Ranks", "Step", "Plan", "Phase", "η", "Useful/s"):
         table.add_column(name, no_wrap=True)
-    table.add_column("Reason")
     for job in jobs:
         table.add_row(
             job.job,
@@ -75,18 +76,16 @@ def _table(jobs: list[JobView]) -> Table:
             format_plan(job.codec, job.cf),
             job.phase,
             *_learning(job),
-            printable(job.decision.reason),
         )
     return table
 
 
 def _learning(job: JobView) -> tuple[str, str]:
-    """Statistical efficiency with its range, and useful throughput, of the last window."""
+    """Statistical efficiency and useful throughput of the last window."""
     view = job.latest
     if view is None:
         return "–", "–"
-    learned = spread(view.efficiency, view.efficiency_low, view.efficiency_high)
-    return learned, number(view.useful_samples_per_second)
+    return number(view.efficiency), number(view.useful_samples_per_second)
 
 
 def _facts(job: JobView) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def read_routes(services: Services) -> APIRouter:
         phase: OfPhase = None,
         with_ranks: WithRanks = True,
     ) -> Response:
-        """As reported, with derived figures: gain, backlog, T_sys, T_comp, wire CF.
+        """As reported, with derived figures: gain, backlog, efficiency, T_sys, useful throughput, T_comp, wire CF.
 
         With a filter a page may be short, or even empty, and still have a `next`.
         """
@@ -124,7 +124,7 @@ def read_routes(services: Services) -> APIRouter:
         summary="What is known about each CF",
     )
     async def candidates(request: Request, job: JobName) -> Response:
-        """The ladder at the decision in force: gain, T_sys, T_comp and a verdict for each rung."""
+        """The plans at the decision in force: gain, efficiency, T_sys, what the policy maximizes, and a verdict for each."""
         return tagged(request, job_views.candidates(store.get(job).live))
 
     @router.get(

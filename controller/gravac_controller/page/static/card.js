@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el, Facts, setHidden, setText } from "./dom.js";
-import { cf, clock, count, digits, fine, known, seconds, times } from "./format.js";
+import { cf, clock, count, digits, fine, known, NONE, plan, planChange, ratio, seconds, times } from "./format.js";
 import { PHASE, RULE, nameOf } from "./words.js";
 
 export class Card {
@@ -48,8 +48,7 @@ function button(text, title, onClick) {
 
 function titleOf(view, window) {
   if (view === null) return `Window ${count(window)}`;
-  const change = view.before === null || view.before === view.cf ? cf(view.cf) : `${cf(view.before)} → ${cf(view.cf)}`;
-  return `${view.changed ? "Decision" : "No change"}: ${change}`;
+  return `${view.changed ? "Decision" : "No change"}: ${planChange(view)}`;
 }
 
 function metaOf(view, row, window) {
@@ -67,18 +66,23 @@ function evidence(view, row, base) {
   const against = (value) => (view === null || value === null ? "" : value >= view.epsilon ? `≥ ε ${digits(view.epsilon)}` : `below ε ${digits(view.epsilon)}`);
   const faults = unknown ? 0 : row.nonfinite + row.failed;
   return [
-    ["sent", "Sent", unknown ? null : cf(row.cf), unknown ? "" : nameOf(PHASE, row.phase).toLowerCase()],
+    ["sent", "Sent", unknown ? null : plan(row.codec, row.cf), unknown ? "" : nameOf(PHASE, row.phase).toLowerCase()],
+    ["useful", "Useful throughput", unknown || !known(row.useful) ? null : digits(row.useful), `samples/s: T_sys ${unknown ? NONE : digits(row.speed)} × η`],
+    ["efficiency", "Efficiency η", unknown || !known(row.efficiency) ? null : ratio(row.efficiency), unknown ? "" : efficiencyRange(row)],
     ["gain", "Gain", unknown ? null : digits(row.gain), unknown ? "" : against(row.gain)],
     ["candidate", "Candidate's gain", unknown || row.gainCandidate === null ? null : digits(row.gainCandidate), unknown ? "" : against(row.gainCandidate)],
     ["backlog", "Backlog τ", unknown ? null : digits(row.backlog), unknown ? "" : `residual ratio ${digits(row.residual)}`],
     ["step", "Step", unknown ? null : seconds(row.seconds / (row.last - row.first + 1)), known(base) ? `dense: ${seconds(base)}` : ""],
-    ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !known(row.useful) ? "" : `T_comp ${digits(row.useful)} samples/s`],
+    ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !known(row.compression) ? "" : `T_comp ${digits(row.compression)} samples/s`],
     ["wire", "On the wire", unknown ? null : times(row.wire), ""],
     ["loss", "Loss", unknown || row.loss === null ? null : fine(row.loss), ""],
     ["faults", "Faults", faults > 0 ? count(faults) : null, faults > 0 ? `${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : ""],
     ["limits", "Limits", view === null ? null : `ε ${digits(view.epsilon)}`, view === null ? "" : `minimum ${cf(view.minimum)}, candidate ${cf(view.cf)}`],
   ];
 }
+
+/** The range in which a statistical efficiency lies. */
+const efficiencyRange = ({ efficiencyLow: low, efficiencyHigh: high }) => (!known(low) || low === high ? "" : `${ratio(low)} to ${ratio(high)}`);
 
 /** index: entry under the cursor; null: nothing is pointed at. */
 export function showReadout(state, index) {
@@ -92,5 +96,5 @@ export function showReadout(state, index) {
   const faults = row.nonfinite + row.failed > 0 ? ` · ${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : "";
   const then = decided ? ` · then: ${decided.reason}` : "";
   setText($("readout"), `Window ${count(row.window)} · step ${count(row.last)} · ${clock(row.time, now())} · `
-    + `${cf(row.cf)} · ${nameOf(PHASE, row.phase).toLowerCase()} · epoch ${count(row.epoch)}${faults}${then}`);
+    + `${plan(row.codec, row.cf)} · ${nameOf(PHASE, row.phase).toLowerCase()} · epoch ${count(row.epoch)}${faults}${then}`);
 }

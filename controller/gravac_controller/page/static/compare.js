@@ -2,17 +2,19 @@
 
 import { Charts } from "./charts.js";
 import { $, el, setHidden } from "./dom.js";
-import { bytes, cf, count, digits, duration, fine, known, percent, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
+import { bytes, cf, count, digits, duration, fine, known, percent, ratio, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
 import { SPECS } from "./specs.js";
 
 const COLORS = ["--blue", "--orange", "--green", "--purple", "--red", "--ink"], DASHES = [undefined, [7, 5], [2, 4]];
 const FIGURES = [
   ["Loss, last logged", "loss", fine], ["Step, median of windows", "step_seconds_median", seconds],
-  ["Useful samples per second", "useful_samples_per_second", digits], ["Sent", "payload_bytes", bytes],
+  ["Efficiency η", "efficiency", ratio], ["Useful samples per second", "useful_samples_per_second", digits],
+  ["T_comp", "compression_throughput", digits], ["Sent", "payload_bytes", bytes],
   ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in windows", "seconds", duration],
 ];
 const LINES = [
   { id: "cf", title: "Compression factor", of: (row) => row.cf, format: cf, axis: cf, stepped: true },
+  { id: "efficiency", title: "Statistical efficiency", of: (row) => row.efficiency, format: ratio, axis: tick },
   { id: "gain", title: "Gain", of: (row) => row.gain, format: digits, axis: tickPercent },
   { id: "steps", title: "Step time", of: (row) => row.seconds / (row.last - row.first + 1), format: seconds, axis: tickSeconds },
   { id: "loss", title: "Loss", of: (row) => row.loss, format: fine, axis: tick },

@@ -28,7 +28,7 @@ export class Curve {
     const item = (mark, text) => el("li", {}, el("span", { class: `swatch ${mark}`, "aria-hidden": "true" }), text);
     this.would = el("li", {}, el("span", { class: "swatch line blue", "aria-hidden": "true" }), "predicted gain", this.value);
     box.append(el("ul", { class: "legend" }, this.would, item("dotted red", "ε"), item("ring blue", "in force"),
-      item("disc orange", "measured"), item("cross red", "too little gain")), this.plot, this.note);
+      item("disc orange", "measured"), item("cross red", "too strong")), this.plot, this.note);
     this.u = null;
     this.seen = null;
     new ResizeObserver(() => this.resize()).observe(this.plot);
@@ -95,14 +95,14 @@ export class Curve {
   }
 
   draw(u) {
-    const { candidates, cf: wanted, epsilon } = this.decision;
+    const { candidates, codec, cf: wanted, epsilon } = this.decision;
     level(u, epsilon, "--red");
     dots(u, candidates.filter((row) => known(row.gain)).map((row) => ({
-      x: row.cf, y: row.gain, kind: row.cf === wanted ? "chosen" : row.verdict === "too_strong" ? "cross" : "disc",
+      x: row.cf, y: row.gain, kind: row.cf === wanted && row.codec === codec ? "chosen" : row.verdict === "too_strong" ? "cross" : "disc",
     })));
-    const measured = candidates.find((row) => row.cf === wanted)?.gain ?? null;
+    const measured = candidates.find((row) => row.cf === wanted && (row.codec === codec || wanted === 1))?.gain ?? null;
     const at = measured ?? this.gains[Math.round(20 * Math.log10(wanted))] ?? null;
-    if (measured === null && at !== null) dots(u, [{ x: wanted, y: at, kind: "chosen" }]);
+    if (measured === null && at !== null && this.surveyed?.curve.own) dots(u, [{ x: wanted, y: at, kind: "chosen" }]);
   }
 }
 

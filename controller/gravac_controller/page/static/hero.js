@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el, Facts, setHidden, setText } from "./dom.js";
-import { bytes, cf, clock, count, digits, fine, known, large, NONE, percent, seconds, times } from "./format.js";
+import { bytes, cf, clock, count, digits, fine, known, large, NONE, percent, plan, ratio, seconds, times } from "./format.js";
 import { PHASE, PHASE_LONG, nameOf } from "./words.js";
 
 const tiles = new Facts($("tiles"));
@@ -13,10 +13,10 @@ export function showHero(state) {
   setText($("hero-title"), over ? "Last compression factor" : "Compression factor");
   setText($("cf"), cf(job.cf));
   $("cf").classList.toggle("word", job.cf === 1);
-  setText($("cf-words"), job.cf === 1 ? "the whole gradient is sent" : `1 in ${digits(job.cf).replace(/\.?0+$/, "")} is sent`);
-  const next = report !== null && decision.epoch !== report.epoch && decision.cf_candidate !== job.cf && !over;
-  setHidden($("cf-next"), !next);
-  setText($("cf-next"), `next: ${cf(decision.cf_candidate)}`);
+  setText($("cf-words"), job.cf === 1 ? "the whole gradient is sent" : `by ${job.codec}`);
+  const wanted = plan(decision.codec ?? job.spec.compressor, decision.cf_candidate);
+  setHidden($("cf-next"), report === null || decision.epoch === report.epoch || wanted === plan(job.codec, job.cf) || over);
+  setText($("cf-next"), `next: ${wanted}`);
   $("phase").dataset.phase = job.phase;
   setText($("phase"), nameOf(PHASE, job.phase));
   setText($("epoch"), `${nameOf(PHASE_LONG, job.phase)} · epoch ${count(job.epoch)}`);
@@ -57,7 +57,10 @@ function tilesOf({ job }) {
   const faster = known(base) && step > 0 ? base / step : null;
   const against = faster === null ? "" : job.phase === "warmup" ? "measuring the baseline"
     : faster >= 1 ? `${times(faster)} as fast as dense` : `${percent(step / base - 1)} slower than dense`;
+  const useful = known(view.useful_samples_per_second) ? `samples/s: T_sys ${digits(view.samples_per_second)} × η` : "needs η";
   return [
+    ["useful", "Useful throughput", digits(view.useful_samples_per_second), useful],
+    ["efficiency", "Efficiency η", ratio(view.efficiency), efficiencyNote(view), EFFICIENCY_HELP],
     ["gain", "Gain", digits(view.gain), `share of the gradient's energy that was sent; ε ${digits(job.decision.epsilon)}`],
     ["backlog", "Backlog τ", digits(view.backlog), "steps of progress that wait in the error memory"],
     ["step", "Step time", seconds(step), against],
@@ -65,6 +68,14 @@ function tilesOf({ job }) {
     boundTile(job),
     ["loss", "Loss", known(view.report.loss) ? fine(view.report.loss) : null, "as the trainer logged it"],
   ];
+}
+
+const EFFICIENCY_HELP = "Statistical efficiency: the steps that dense training needs divided by the steps that this training needs "
+  + "to the same loss. Estimated from the codec, the compression factor, the optimizer and the backlog.";
+
+function efficiencyNote({ efficiency, efficiency_low: low, efficiency_high: high }) {
+  if (!known(efficiency)) return "this window does not show it";
+  return low === high ? "dense steps are 1" : `${ratio(low)} to ${ratio(high)}; dense is 1`;
 }
 
 const perStep = (report) => report.payload_bytes / (report.last_step - report.first_step + 1);

@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el } from "./dom.js";
-import { cf, clock, count } from "./format.js";
+import { clock, count, planChange } from "./format.js";
 import { RULE, nameOf } from "./words.js";
 
 const MOST_ROWS = 300;
@@ -68,9 +68,8 @@ function decisionRow(view, state) {
   const step = view.window < 0 ? "start" : row ? count(row.last) : "–";
   const open = el("button", { type: "button", class: "link", title: "Show this window on the charts" },
     view.window < 0 ? "start" : count(view.window));
-  const change = view.before === null || view.before === view.cf ? cf(view.cf) : `${cf(view.before)} → ${cf(view.cf)}`;
   return el("tr", { "data-window": String(view.window), class: view.changed ? null : "unchanged" },
     el("td", {}, clock(view.time, now())), el("td", { class: "num" }, step), el("td", { class: "num" }, open),
-    el("td", { class: "num" }, count(view.epoch)), el("td", { class: "change" }, change),
+    el("td", { class: "num" }, count(view.epoch)), el("td", { class: "change" }, planChange(view)),
     el("td", {}, nameOf(RULE, view.rule)), el("td", { class: "why" }, view.reason));
 }

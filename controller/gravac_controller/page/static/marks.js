@@ -56,7 +56,7 @@ export function level(u, value, color) {
   });
 }
 
-/** Points [{x, y, kind}]: `chosen` a ring around a disc, `cross` too little gain, `disc` the rest. */
+/** Points [{x, y, kind}]: `chosen` a ring around a disc, `cross` too strong, `disc` the rest. */
 export function dots(u, points) {
   within(u, (ctx, ratio) => {
     for (const { x, y, kind } of points) {

@@ -5,9 +5,10 @@ export const PHASES = ["compute", "data_wait", "compress", "communicate", "decom
 /** [name in files, field of a row] of what can be taken away, in order; the phases follow, as `…_seconds` a step. */
 export const COLUMNS = [
   ["window", "window"], ["first_step", "first"], ["last_step", "last"], ["time", "time"], ["seconds", "seconds"],
-  ["epoch", "epoch"], ["phase", "phase"], ["cf", "cf"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
+  ["epoch", "epoch"], ["phase", "phase"], ["codec", "codec"], ["cf", "cf"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
   ["backlog", "backlog"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
-  ["useful_samples_per_second", "useful"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
+  ["efficiency", "efficiency"], ["efficiency_low", "efficiencyLow"], ["efficiency_high", "efficiencyHigh"],
+  ["useful_samples_per_second", "useful"], ["compression_throughput", "compression"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
 ];
 
 /** What the page remembers of a WindowView (the rest of it is forgotten). */
@@ -18,6 +19,8 @@ export function rowOf(view) {
   return {
     window: report.window, time: view.time, first: report.first_step, last: report.last_step,
     seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,
+    codec: report.cf === 1 ? null : view.codec, efficiency: view.efficiency, efficiencyLow: view.efficiency_low,
+    efficiencyHigh: view.efficiency_high, compression: view.compression_throughput,
     gain: view.gain, speed: view.samples_per_second, useful: view.useful_samples_per_second, curve: report.curve ?? null,
     gainCandidate: report.phase === "explore" ? view.gain_candidate : null,
     backlog: view.backlog, residual: view.residual_ratio, wire: view.wire_cf, loss: report.loss,
@@ -40,16 +43,20 @@ export function rowsOf({ columns, curves, dense }) {
 
 /** Decisions of a trace as the controller's REST answers give them. */
 export function viewsOf({ decisions, candidates }) {
-  const known = candidates.map(([cf, gain, speed, useful, window, verdict]) => (
-    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict }));
-  return decisions.map(([time, changed, before, window, epoch, phase, minimum, candidate, epsilon, rule, reason, seen]) => ({
-    time, changed, cf_before: before,
-    decision: { window, epoch, phase, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
+  const known = candidates.map(([cf, gain, speed, useful, window, verdict, codec, efficiency]) => (
+    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict, codec, efficiency }));
+  return decisions.map(([time, changed, before, codecBefore, window, epoch, phase, codec, minimum, candidate, epsilon, rule, reason, seen]) => ({
+    time, changed, cf_before: before, codec_before: codecBefore,
+    decision: { window, epoch, phase, codec, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
   }));
 }
 
-const NAMES = ["step", "time", "cf", "chosen", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
+const NAMES = ["step", "time", "codec", "cf", "chosenCodec", "chosen", "efficiency", "efficiencyLow", "efficiencyHigh",
+  "speed", "useful", "compression", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
   "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
+
+/** Columns that are fields of a row. */
+const ROW_NAMES = ["codec", "cf", "efficiency", "efficiencyLow", "efficiencyHigh", "speed", "useful", "compression"];
 
 /** Columns of equal length, one entry a window. Steps and times never go back, as uPlot needs. */
 export class Columns {
@@ -67,8 +74,11 @@ export class Columns {
     return this.step.length;
   }
 
-  /** Append a row; `decision` is the one it ran under (or null), `baseline` the dense step in seconds (or null). */
-  push(row, decision, baseline) {
+  /**
+   * Append a row; `decision` is the one it ran under (or null), `baseline` the dense step in seconds (or null),
+   * `compressor` the job's.
+   */
+  push(row, decision, baseline, compressor) {
     const last = this.length - 1;
     if (last < 0) {
       this.startStep = row.first;
@@ -77,7 +87,8 @@ export class Columns {
     // A trainer that resumes from an older checkpoint counts the same steps twice; the axis waits for it.
     this.step.push(last < 0 ? row.last : Math.max(row.last, this.step[last] + 1e-3));
     this.time.push(last < 0 ? row.time : Math.max(row.time, this.time[last] + 1e-3));
-    this.cf.push(row.cf);
+    for (const name of ROW_NAMES) this[name].push(row[name]);
+    this.chosenCodec.push(decision ? decision.codec ?? compressor : null);
     this.chosen.push(decision ? decision.cf_candidate : null);
     this.epsilon.push(decision ? decision.epsilon : null);
     this.gain.push(row.gain);

@@ -44,12 +44,15 @@ export function writeRoute(view) {
   if (hash !== location.hash) history.replaceState(null, "", `${location.pathname}${hash}`);
 }
 
+/** A field of a CSV: settings of a codec may have commas. */
+const quoted = (value) => (/[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : value);
+
 /** The windows the charts show, one line each; phases in seconds per step. */
 function csv(state, { axis, range }) {
   const x = state.columns[axis];
   const rows = state.rows.filter((row, at) => range === null || (x[at] >= range[0] && x[at] <= range[1]));
   const head = [...COLUMNS.map(([name]) => name), ...PHASES.map((name) => `${name}_seconds`)];
-  const lines = rows.map((row) => [...COLUMNS.map(([, field]) => row[field] ?? ""), ...row.phases].join(","));
+  const lines = rows.map((row) => [...COLUMNS.map(([, field]) => quoted(row[field] ?? "")), ...row.phases].join(","));
   return [head.join(","), ...lines, ""].join("\r\n");
 }
 

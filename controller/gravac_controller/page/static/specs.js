@@ -1,6 +1,6 @@
 // What each chart shows: its series by column of rows.Columns, their look, and how a value is written.
 
-import { cf, digits, fine, seconds, tick, tickPercent, tickSeconds } from "./format.js";
+import { cf, digits, fine, plan, ratio, seconds, tick, tickPercent, tickSeconds } from "./format.js";
 
 const STACK = [
   ["Compute", "--phase-compute", null], ["Data wait", "--phase-wait", "dots"], ["Compress", "--phase-compress", "up"],
@@ -29,13 +29,29 @@ const cfRange = (u, low, high) => [0.85, Math.max(10, high ?? 10) * 1.25];
 const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5, 1e6] : [1, 2, 5, 10, 20, 50])
   .filter((value) => value <= high);
 
+/** Codec and CF of an entry, and as text. */
+const planOf = (codec, value) => (columns, at) => (columns[value][at] === null ? null : [columns[codec][at], columns[value][at]]);
+const planText = ([codec, value]) => plan(codec, value);
+
+/** From somewhat below the least efficiency, at most 0.9, up to 1. */
+const efficiencyRange = (u, low) => [Math.max(0, Math.min(0.9, (low ?? 1) - 0.03)), 1.01];
+
 export const SPECS = [
   {
     id: "cf", title: "Compression factor", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
     note: "What the policy chose, and what the ranks sent. ▼ marks a decision that changed something.",
     series: [
-      line("Chosen", "chosen", "--orange", cf, { dash: DASH, stepped: true }),
-      line("Sent", "cf", "--blue", cf, { stepped: true, area: true, width: 2.5 }),
+      line("Chosen", "chosen", "--orange", planText, { dash: DASH, stepped: true, value: planOf("chosenCodec", "chosen") }),
+      line("Sent", "cf", "--blue", planText, { stepped: true, area: true, width: 2.5, value: planOf("codec", "cf") }),
+    ],
+  },
+  {
+    id: "efficiency", title: "Statistical efficiency", range: efficiencyRange, axis: tick,
+    note: "η: steps that dense training needs per step of this one, estimated.",
+    series: [
+      line("η", "efficiency", "--blue", ratio, { width: 2.5 }),
+      line("lowest", "efficiencyLow", "--muted", ratio, { dash: DOT, width: 1.5 }),
+      line("highest", "efficiencyHigh", "--muted", ratio, { dash: DASH, width: 1.5 }),
     ],
   },
   {
@@ -45,6 +61,15 @@ export const SPECS = [
       line("Sent", "gain", "--blue", digits),
       line("Candidate", "gainCandidate", "--orange", digits, { dash: DASH, optional: "hasCandidate" }),
       line("ε", "epsilon", "--red", digits, { dash: DOT, stepped: true, width: 1.5 }),
+    ],
+  },
+  {
+    id: "useful", title: "Samples per second", range: fromZero, axis: tick,
+    note: "T_sys, of all ranks. Useful: T_sys × η. T_comp: T_sys × gain.",
+    series: [
+      line("T_sys", "speed", "--green", digits, { dash: DASH }),
+      line("Useful", "useful", "--blue", digits, { width: 2.5 }),
+      line("T_comp", "compression", "--orange", digits, { dash: DOT, width: 1.5 }),
     ],
   },
   {

@@ -76,13 +76,13 @@ export class State {
   addDecision(view) {
     const { window, epoch } = view.decision;
     const key = `${window}/${epoch}`;  // a resumed trainer may get a second decision for the same window
-    if (!this.decisions.has(key)) this.decisions.set(key, slim(view));
+    if (!this.decisions.has(key)) this.decisions.set(key, slim(view, this.job.spec.compressor));
     this.byEpoch.set(epoch, view.decision);
     this.version += 1;
   }
 
   push(row) {
-    this.columns.push(row, this.byEpoch.get(row.epoch) ?? null, this.job.baseline_step_seconds);
+    this.columns.push(row, this.byEpoch.get(row.epoch) ?? null, this.job.baseline_step_seconds, this.job.spec.compressor);
     this.version += 1;
   }
 
@@ -114,7 +114,8 @@ export class State {
   /** The decision in force, with its time where that is known. */
   get inForce() {
     const { decision } = this.job;
-    return this.decisions.get(`${decision.window}/${decision.epoch}`) ?? slim({ time: null, changed: false, cf_before: null, decision });
+    return this.decisions.get(`${decision.window}/${decision.epoch}`)
+      ?? slim({ time: null, changed: false, cf_before: null, codec_before: null, decision }, this.job.spec.compressor);
   }
 
   /** The newest row up to place `at` that carries a gain curve, or null. */
@@ -136,8 +137,9 @@ export class State {
   }
 }
 
-const slim = ({ time, changed, cf_before, decision }) => ({
-  time, changed, before: cf_before, window: decision.window, epoch: decision.epoch, phase: decision.phase,
+/** A decision view with the codec of every plan: where it has none, the job's compressor. */
+const slim = ({ time, changed, cf_before, codec_before: codecBefore, decision }, compressor) => ({
+  time, changed, before: cf_before, codecBefore: codecBefore ?? compressor, codec: decision.codec ?? compressor, window: decision.window, epoch: decision.epoch, phase: decision.phase,
   cf: decision.cf_candidate, minimum: decision.cf_minimum, rule: decision.rule, reason: decision.reason,
-  epsilon: decision.epsilon, candidates: decision.candidates,
+  epsilon: decision.epsilon, candidates: decision.candidates.map((row) => ({ ...row, codec: row.codec ?? compressor })),
 });

@@ -4,7 +4,7 @@
 
 import { HttpError, order, orderState } from "./api.js";
 import { $, setHidden, setText } from "./dom.js";
-import { cf, count, known } from "./format.js";
+import { cf, count, known, plan } from "./format.js";
 import { PHASE, nameOf } from "./words.js";
 
 const ACTOR = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$/;  // as gravac.protocol has it
@@ -107,13 +107,13 @@ const WHAT = {
 };
 
 function question(action, wanted, job) {
-  return `${WHAT[action](wanted)} for “${job.job}”? Now: ${cf(job.cf)}, ${nameOf(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
+  return `${WHAT[action](wanted)} for “${job.job}”? Now: ${plan(job.codec, job.cf)}, ${nameOf(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
     + "All ranks switch after the next window. The order is journaled with your name.";
 }
 
 function inForce({ override, override_waiting: waiting }) {
-  const phrase = ({ action, cf: pinned, actor, note }) =>
-    `${actor}: ${action === "pin" ? `pin ${cf(pinned)}` : action}${note ? ` (“${note}”)` : ""}`;
+  const phrase = ({ action, cf: pinned, codec, actor, note }) =>
+    `${actor}: ${action === "pin" ? `pin ${plan(codec, pinned)}` : action}${note ? ` (“${note}”)` : ""}`;
   const now = known(override) ? `In force: ${phrase(override)}.` : "The policy decides.";
   return known(waiting) ? `${now} Waiting for the next window: ${phrase(waiting)}.` : now;
 }

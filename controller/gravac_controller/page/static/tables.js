@@ -1,7 +1,7 @@
 // The candidates the policy knows, and the ranks of the last window.
 
 import { $, bar, el, setText } from "./dom.js";
-import { bytes, cf, count, digits, known, seconds } from "./format.js";
+import { bytes, count, digits, known, plan, ratio, seconds } from "./format.js";
 import { VERDICT, nameOf } from "./words.js";
 
 const MOST_RANKS = 64;
@@ -16,15 +16,18 @@ function fill(table, key, build) {
   table.replaceChildren(...build());
 }
 
-/** The ladder as a decision (slim) knew it. */
-export function showCandidates({ candidates, cf: wanted, epsilon }) {
-  fill($("candidates"), JSON.stringify([candidates, wanted, epsilon]), () => {
+/** The plans as a decision (slim) knew them. */
+export function showCandidates({ candidates, codec, cf, epsilon }) {
+  fill($("candidates"), JSON.stringify([candidates, codec, cf, epsilon]), () => {
+    const wanted = plan(codec, cf), byEfficiency = candidates.some((row) => known(row.efficiency));
     const best = Math.max(0, ...candidates.map((row) => row.useful_samples_per_second ?? 0));
-    const body = candidates.map((row) => candidateRow(row, best, row.cf === wanted));
-    if (!body.length) body.push(el("tr", {}, el("td", { colspan: 6, class: "muted" }, "This policy measures no candidates.")));
+    const body = candidates.map((row) => candidateRow(row, best, plan(row.codec, row.cf) === wanted));
+    if (!body.length) body.push(el("tr", {}, el("td", { colspan: 7, class: "muted" }, "This policy measures no candidates.")));
     return [
-      head([["CF"], ["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"],
-        ["T_comp", true, "useful samples per second = T_sys × gain"], ["Verdict"], ["Window", true, "last window that measured it"]]),
+      head([["Plan"], ["Gain", true, `must be at least ε ${digits(epsilon)}`], ["η", true, "statistical efficiency, predicted"],
+        ["T_sys", true, "samples per second"],
+        byEfficiency ? ["Useful", true, "useful throughput in samples per second = T_sys × η"] : ["T_comp", true, "samples per second = T_sys × gain"],
+        ["Verdict"], ["Window", true, "last window that measured it"]]),
       el("tbody", {}, ...body),
     ];
   });
@@ -34,7 +37,7 @@ function candidateRow(row, best, wanted) {
   const useful = row.useful_samples_per_second;
   const state = row.verdict === "chosen" ? "chosen" : wanted ? "trying" : row.verdict;
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
-    el("th", { scope: "row" }, cf(row.cf)), num(digits(row.gain)), num(digits(row.samples_per_second)),
+    el("th", { scope: "row" }, plan(row.codec, row.cf)), num(digits(row.gain)), num(ratio(row.efficiency)), num(digits(row.samples_per_second)),
     el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null, el("span", {}, digits(useful))),
     el("td", { class: "verdict" }, nameOf(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
 }

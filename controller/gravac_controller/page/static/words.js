@@ -18,7 +18,7 @@ export const RULE = {
 };
 
 export const VERDICT = {
-  untried: "not tried yet", trying: "being measured", passed: "enough gain", too_strong: "too little gain",
+  untried: "not tried yet", trying: "being measured", passed: "good enough", too_strong: "too strong",
   chosen: "chosen",
 };
 
