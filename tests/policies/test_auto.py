@@ -38,14 +38,14 @@ def test_the_reason_of_a_trial_has_its_evidence() -> None:
     job.windows(10)
     tried = next(each for each in job.decisions if each.rule == "explore")
     assert tried.reason == (
-        "Dense steps take 1.38 s, 1.08 s of it waiting for the network; nearest:levels=7 sends 10.1 times less than "
+        "Dense steps take 1.37 s, 1.07 s of it waiting for the network; nearest:levels=7 sends 10.1 times less than "
         "dense and is expected to keep 98 % of the progress per step: trying it, predicted 3.07 times the useful "
         "throughput."
     )
     rows = {Plan(row.codec, row.cf): row for row in job.last.candidates}
     assert rows[SEVEN].verdict == "chosen"
     assert rows[SEVEN].efficiency == 0.98
-    assert rows[DENSE].samples_per_second == pytest.approx(64 / 1.38, rel=0.01)
+    assert rows[DENSE].samples_per_second == pytest.approx(64 / 1.374, rel=0.01)
     assert rows[Plan(None, 100.0)].verdict == "too_strong"
 
 
@@ -107,10 +107,13 @@ def test_a_link_that_slows_down_and_recovers_gets_a_new_plan_within_three_window
     assert settled != DENSE
     job.change(megabits=1000.0)
     job.windows(2)
-    assert job.plan == DENSE, job.last.reason
+    assert job.plan not in (DENSE, settled), job.last.reason
+    begin = len(job.sent)
     job.windows(1)
-    assert job.sent[-1] == DENSE
+    assert job.sent[-1] != settled, "in force in the third window"
+    assert job.plan == DENSE
     assert held(job) == DENSE
+    assert job.sent[begin:].count(DENSE) > 400
 
 
 def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -> None:
@@ -247,7 +250,7 @@ def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None
 
 def test_the_time_model_finds_waiting_and_overlap_from_two_plans() -> None:
     """Waiting for slower ranks is not charged to bytes, and what hides behind backward is found."""
-    for world in (World(waiting=0.1, noise=0.0), World(hidden=0.3, noise=0.0, megabits=30.0)):
+    for world in (World(waiting=0.1, noise=0.0), World(hidden=0.1, noise=0.0, megabits=30.0)):
         job = Job(dataclasses.replace(world, probe=None, ranks=2))
         job.windows(10)
         state = AutoState.model_validate_json(job.fold.policy_state)

@@ -1,0 +1,35 @@
+"""What the plans of a policy cost in a job, by the cost model."""
+
+import pytest
+
+from gravac.collectives import Network
+from gravac.policies import AutoPolicy, Plan
+from gravac_agent.setup.plan_costs import plan_costs
+
+NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)
+
+
+def test_every_plan_has_its_bytes_and_seconds() -> None:
+    plans = AutoPolicy().plans("topk+bf16")
+    found = {
+        Plan(each.codec, each.cf): each
+        for each in plan_costs(plans, "topk+bf16", 1_000_000, 4, NETWORK, "auto")
+    }
+    assert tuple(found) == plans
+    dense, seven = found[Plan(None, 1.0)], found[Plan("nearest:levels=7", 10.1)]
+    assert dense.payload_bytes == 4_000_000
+    assert dense.link_bytes == pytest.approx(1.5 * 4_000_000), "a ring all-reduce: 2 (n-1)/n"
+    assert seven.payload_bytes == pytest.approx(4_000_000 / 10.1, rel=0.02)
+    assert seven.link_bytes == pytest.approx(3 * seven.payload_bytes, rel=0.02), "a gather among 4 ranks"
+    assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
+
+
+def test_without_a_measured_network_there_are_no_seconds() -> None:
+    found = plan_costs((Plan(None, 1.0), Plan(None, 10.0)), "topk", 1000, 2, None, "gather")
+    assert [each.seconds for each in found] == [None, None]
+
+
+def test_rounds_are_estimated_and_what_cannot_be_built_is_left_out() -> None:
+    plans = (Plan(None, 20.0), Plan("nonsense", 10.0))
+    found = plan_costs(plans, "powersgd", 1_000_000, 2, NETWORK, "auto")
+    assert [(each.codec, each.payload_bytes) for each in found] == [(None, 200_000)]

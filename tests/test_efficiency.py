@@ -1,0 +1,59 @@
+"""Statistical efficiency: what is expected of a codec at a CF, and how a window corrects it."""
+
+import math
+
+import pytest
+
+from gravac.protocol import GainSums
+from gravac.signals import efficiency
+from gravac.signals.efficiency_table import ROWS
+from tools.harness.cluster import level_sums
+
+
+def sums(backlog: float) -> GainSums:
+    found = level_sums(0, 10.0, 10, 5, 1.0, 0.1).sums
+    return found.model_copy(update={"residual_dot_gradient": backlog * found.gradient_sq})
+
+
+def test_the_table_is_met_and_interpolated_between_its_rows() -> None:
+    for row in ROWS:
+        found = efficiency.expected(row.codec, row.cf, row.kind)
+        assert found is not None
+        assert (found.likely, found.low, found.high) == pytest.approx((row.likely, row.low, row.high))
+        assert row.low <= row.likely <= row.high
+    between = efficiency.expected("topk", math.sqrt(10 * 25), "sgd")
+    assert between is not None
+    assert between.likely == pytest.approx((0.88 + 0.80) / 2), "halfway in log CF"
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "sign", "other"])
+@pytest.mark.parametrize("codec", ["topk+bf16", "nearest:levels=7", "bf16"])
+def test_a_stronger_plan_is_never_expected_to_lose_less(codec: str, kind: str) -> None:
+    found = [efficiency.expected(codec, 1.1**power, kind) for power in range(120)]
+    values = [each.likely for each in found if each is not None]
+    assert len(values) == 120
+    assert values == sorted(values, reverse=True)
+    assert values[0] == 1.0
+    assert all(0.0 < each.low <= each.likely <= each.high <= 1.0 for each in found if each is not None)
+
+
+def test_unknown_codecs_are_not_guessed_and_dense_is_certain() -> None:
+    assert efficiency.expected("sign", 32.0, "sgd") is None
+    assert efficiency.expected("sign", 1.0, "sgd") == efficiency.CERTAIN
+    assert efficiency.measured(sums(0.1), "topk", 1.0, "adam") == efficiency.CERTAIN
+
+
+def test_a_backlog_lowers_the_measured_efficiency() -> None:
+    low, high = (efficiency.measured(sums(backlog), "topk", 10.0, "sgd") for backlog in (0.4, 0.05))
+    assert low is not None
+    assert high is not None
+    assert low.likely < high.likely <= 0.93, "within what simulations showed"
+    far = efficiency.measured(sums(5.0), "nearest:levels=7", 10.1, "adam")
+    assert far is not None
+    assert far.likely < 0.5, "far outside anything simulated the window counts"
+    assert efficiency.measured(sums(0.1).model_copy(update={"gradient_sq": 0.0}), "topk", 10.0, "sgd") is None
+
+
+def test_the_logarithm_is_right() -> None:
+    for value in (1.0, 1.3, 2.0, 7.5, 1e3, 1e9):
+        assert efficiency.log(value) == pytest.approx(math.log(value), rel=1e-12, abs=1e-15)
