@@ -112,14 +112,12 @@ class DenseReference:
         self._reference = _second(
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
         )
-        # Without the optimizer's hooks, which are about steps of the training.
-        self._step = getattr(type(self._reference).step, "__wrapped__", type(self._reference).step)
         self._orders: dict[tuple[str, ...], Tensor] = {}
         size = self.coordinates.size
         self._raw, self._sent, self._last_raw, self._last_sent = torch.zeros(4, size, dtype=torch.float64)
         self._fresh = self._began = self._has_last = self._adopted = False
         self._share = 1.0
-        self._energies = (0.0, 0.0)
+        self._squares = self._energies = (0.0, 0.0)
         self._block = 0
         self.sums = ProgressSums()
 
@@ -189,7 +187,7 @@ class DenseReference:
         if not self._began:
             return
         self._fresh = self._began = False
-        self._step(self._reference)
+        _step(self._reference)
         for flat in self._flats:
             flat.end()
         self._block += 1
@@ -231,19 +229,22 @@ class DenseReference:
         Returns:
             Whether they are finite; else the step does not count.
         """
-        raw, sent = self._raw, self._sent
-        step = ProgressSums(
-            raw_sq=float(raw @ raw), exchanged_sq=float(sent @ sent), exchanged_dot_raw=float(sent @ raw)
-        )
+        raw, sent, sums = self._raw, self._sent, self.sums
+        raw_sq, exchanged_sq = float(raw @ raw), float(sent @ sent)
+        if not (math.isfinite(raw_sq) and math.isfinite(exchanged_sq)):
+            self._has_last = False
+            return False
+        self._squares = exchanged_sq, raw_sq
+        sums.raw_sq += raw_sq
+        sums.exchanged_sq += exchanged_sq
+        sums.exchanged_dot_raw += float(sent @ raw)
         if self._has_last:
-            step.raw_dot_next = float(self._last_raw @ raw)
-            step.exchanged_dot_next = float(self._last_sent @ raw)
-        self._has_last = step.is_finite()
-        if self._has_last:
-            self.sums += step
-            self._last_raw.copy_(raw)
-            self._last_sent.copy_(sent)
-        return self._has_last
+            sums.raw_dot_next += float(self._last_raw @ raw)
+            sums.exchanged_dot_next += float(self._last_sent @ raw)
+        self._last_raw.copy_(raw)
+        self._last_sent.copy_(sent)
+        self._has_last = True
+        return True
 
     def _gradients(self) -> tuple[Tensor, Tensor]:
         """Return what the optimizer is about to step with, and what was exchanged of the same coordinates."""
@@ -264,18 +265,16 @@ class DenseReference:
     def _dense_share(self, loss_scale: float) -> float:
         """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
         gradients, sent = self._gradients()
-        squares, raw_sq = float(sent @ sent), float(self._raw @ self._raw)
+        squares = float(sent @ sent)
         if squares > 0.0:
             self._share = float(gradients @ sent) / squares
             keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
-            self._energies = (
-                keep * self._energies[0] + (1 - keep) * squares,
-                keep * self._energies[1] + (1 - keep) * raw_sq,
-            )
+            before, now = self._energies, self._squares
+            self._energies = (keep * before[0] + (1 - keep) * now[0], keep * before[1] + (1 - keep) * now[1])
         clipping = self._share * loss_scale
         if clipping >= CLIPPED or self._energies[1] <= 0.0:
             return self._share
-        return min(1.0, clipping * (self._energies[0] / self._energies[1]) ** 0.5) / loss_scale
+        return min(1.0, clipping * math.sqrt(self._energies[0] / self._energies[1])) / loss_scale
 
     def _adopt(self) -> None:
         """Begin with the optimizer's own state, where it has one: in mid-training, or after a checkpoint."""
@@ -419,6 +418,11 @@ def _second(
     return second
 
 
+def _step(optimizer: Optimizer) -> None:
+    """Step without the hooks of all optimizers, which are about steps of the training."""
+    getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)(optimizer)
+
+
 @torch.no_grad()
 def steps_elements_alone(optimizer: Optimizer) -> bool:
     """Whether the optimizer steps each element of a parameter for itself, as SGD and Adam do.
@@ -437,7 +441,7 @@ def steps_elements_alone(optimizer: Optimizer) -> bool:
                 for gradient in gradients:
                     matrix.grad, elements.grad = gradient.clone(), gradient.flatten()[some]
                     for each in both:
-                        getattr(type(each).step, "__wrapped__", type(each).step)(each)
+                        _step(each)
                 if not torch.allclose(matrix.flatten()[some], elements, rtol=1e-5, atol=1e-6):
                     return False
     except Exception:

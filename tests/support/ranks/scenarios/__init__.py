@@ -24,6 +24,7 @@ from tests.support.ranks.scenarios.members import (
 from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
+from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
     controller_dies,
     controller_missing,
@@ -75,6 +76,9 @@ __all__ = [
     "overflow_under_amp",
     "peer_dies",
     "plans_in_turn",
+    "progress",
+    "progress_as_simulated",
+    "progress_off",
     "resumed",
     "resumed_between_plans",
     "resumed_under_another_policy",
