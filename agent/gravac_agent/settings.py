@@ -94,7 +94,8 @@ class AgentSettings(BaseSettings):
         "auto",
         description="Collective that exchanges a codec's payloads. auto: the fastest by the cost model; with more than "
         "2 ranks the agent measures the network at the start. gather, reduce-scatter, shared, shared:leader=largest, "
-        "all-reduce, compressed-all-reduce: that one. Linear codecs are always all-reduced, and aggregators bring their own.",
+        "all-reduce, compressed-all-reduce: that one. Linear codecs are always all-reduced, and aggregators bring "
+        "their own.",
     )
     policy: Annotated[str, AfterValidator(_known_policy)] = Field(
         "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."

@@ -11,12 +11,21 @@ from functools import cache, lru_cache
 from gravac.protocol import GainSums
 from gravac.signals.efficiency_table import ALIASES, ALONE, ROWS, Row, TableKind
 
+PER_LATE: dict[TableKind, float] = {"sgd": 4.2, "adam": 2.3}
+"""Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
+come late at no cost. Fitted to simulations (docs/efficiency.md)."""
+PER_LOST: dict[TableKind, float] = {"sgd": 0.12, "adam": 0.64}
+"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
+LEAST_STEPS = 20
+"""Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss."""
+UNCERTAIN = 0.08
+"""How far from the best estimate the credible range goes, where progress was measured."""
 PER_BACKLOG = 0.65
-"""Share of a step that is lost for each step of backlog τ, from runs of SGD with momentum: η = 1 / (1 + 0.65 τ)."""
+"""Steps lost for each step of backlog, where nothing else was measured: η = 1 / (1 + 0.65 τ) under SGD."""
 PER_BACKLOG_OTHERS = 2.0
 """The same for optimizers that divide by √v or take signs, which a late gradient misleads more."""
 TELLING = frozenset({"sgd"})
-"""Kinds of optimizer for which ``measured`` says more than ``expected``."""
+"""Kinds of optimizer for which ``measured`` says more than ``expected`` where no dense reference was measured."""
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01
@@ -62,8 +71,11 @@ def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
 def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
-    The backlog τ = Σ ⟨residual, gradient⟩ / Σ ‖gradient‖² places η within the range of the simulations, and below it
-    where the window is far worse than anything simulated.
+    With a dense reference (``gravac_agent.windows.reference``) it is 1 / (1 + a τ ρ + b ln 1/P), averaged with what
+    simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
+    Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
+    Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
+    than anything simulated.
 
     Args:
         sums: Of the window's steps under the plan.
@@ -79,6 +91,10 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
     if sums.steps == 0 or not sums.gradient_sq > 0.0:
         return None
     table = expected(codec, cf, kind)
+    if sums.progress_steps >= LEAST_STEPS and sums.reference_sq > 0.0 and sums.raw_mean_sq > 0.0:
+        found = _of_progress(sums, _table(kind))
+        likely = found if table is None else (found + table.likely) / 2.0
+        return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
     lost = PER_BACKLOG if _table(kind) == "sgd" else PER_BACKLOG_OTHERS
     backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
     shown = 1.0 / (1.0 + lost * backlog)
@@ -88,6 +104,13 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
         return _between(table.likely - max(0.0, table.low - CREDIBLE - shown), table.low, table.high)
     likely = min(table.high, max(table.low, shown)) - max(0.0, table.low - CREDIBLE - shown)
     return _between(likely, table.low, table.high)
+
+
+def _of_progress(sums: GainSums, kind: TableKind) -> float:
+    backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
+    progress = min(1.0, max(LOWEST, sums.moved_dot_reference / sums.reference_sq))
+    confirmed = min(1.0, max(0.0, sums.raw_dot_next / sums.raw_mean_sq))
+    return 1.0 / (1.0 + PER_LATE[kind] * backlog * confirmed + PER_LOST[kind] * log(1.0 / progress))
 
 
 def alone(kind: str) -> float:

@@ -17,7 +17,7 @@ ROWS = ROOT / "benchmarks" / "tournament"
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
 KINDS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
 LEAST = 0.01
-HEAD = '''"""Statistical efficiency of plans as measured in simulations: data only, made by ``tools/pages/efficiency.py``.
+HEAD = '''"""Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
 Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: {runs} runs of
 {tasks} tasks with {ranks} simulated ranks and error feedback (``benchmarks/tournament``).
