@@ -98,8 +98,8 @@ class CompressedAllReduce(Collective):
     grow without end.
 
     The mean is rounded once more than in a gather. That error goes into the owner's error memory, n times, so that it
-    keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. (An owner whose own compression
-    failed in this step cannot take it; then that rounding is lost.) Shards are whole blocks, so
+    keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. (If an owner's own compression
+    failed in this step, its memory is not updated and that error is lost.) Shards are whole blocks, so
     buckets with few blocks per rank gain less.
     """
 
@@ -140,9 +140,8 @@ class CompressedAllReduce(Collective):
             shards.write(message, coded, payload, _mean_key(key, rank))
             # Together the ranks sent the rounded mean. This rank takes over what the rounding left out: n times, as it
             # is a part of the mean.
-            if x is not None:  # else this rank's compression failed, and its memory is not updated
-                compressor.remove(coded, mean)
-                sent[shards.begin(rank) :][:count].sub_(mean, alpha=ranks)
+            compressor.remove(coded, mean)
+            sent[shards.begin(rank) :][:count].sub_(mean, alpha=ranks)
         everyone = messages  # its bytes have been sent
         work = self.communicator.gather(everyone.view(-1), message)
         return _InFlight(
