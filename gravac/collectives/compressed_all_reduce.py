@@ -14,6 +14,8 @@ from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields,
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 
+_STRONGEST = 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
@@ -91,10 +93,13 @@ class CompressedAllReduce(Collective):
     compresses the mean with the same codec, and sends it to all.
 
     About 2 payloads pass a link, however many ranks there are: 2 (n-1)/n of one, against n - 1 in a gather. For
-    quantizers that code blocks of elements by themselves, such as ``nearest``, ``dither``, ``qsgd`` and ``bf16``.
+    quantizers that code blocks of elements by themselves, such as ``nearest``, ``bf16``, ``int8``, ``qsgd:bits=4`` and
+    ``dither:levels=7``. Not for ``qsgd`` of 2 bits and ``dither`` of 3 levels: rounded twice, their residuals would
+    grow without end.
 
     The mean is rounded once more than in a gather. That error goes into the owner's error memory, n times, so that it
-    keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. Shards are whole blocks, so
+    keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. (If an owner's own compression
+    failed in this step, its memory is not updated and that error is lost.) Shards are whole blocks, so
     buckets with few blocks per rank gain less.
     """
 
@@ -103,7 +108,9 @@ class CompressedAllReduce(Collective):
         "Tang et al. 2021, 1-bit Adam, §5, compressed allreduce. The owner's memory as in DoubleSqueeze, Tang et al. "
         "2019"
     )
-    needs = "a quantizer of fixed size that codes blocks of elements by themselves, such as nearest"
+    needs = (
+        "a quantizer that codes blocks by themselves and errs by less than half at any CF, such as nearest"
+    )
 
     def exchange(
         self,
@@ -152,7 +159,8 @@ class CompressedAllReduce(Collective):
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
-        return compressor.block_of(1.0) is not None
+        # At every CF: a codec without a number of levels of its own takes fewest at the strongest.
+        return all(compressor.block_of(cf) is not None for cf in (1.0, _STRONGEST))
 
     def payload_bytes(self, workload: Workload) -> int:
         return (workload.ranks + 1) * _shards(workload).message_bytes

@@ -242,7 +242,9 @@ class Compressor(ABC):
     def block_of(self, cf: float) -> int | None:
         """Returns the elements of a block, at whose multiples ``divide`` may cut; None: payloads cannot be divided.
 
-        Codecs of fixed size that code each block by itself have one. It may depend on the CF, not on the tensor.
+        Codecs of fixed size that code each block by itself have one, unless their error is about half of ``‖x‖²`` or
+        more: a compressed all-reduce rounds twice, and residuals would grow without end. It may depend on the CF, not
+        on the tensor.
         """
         return None
 

@@ -95,7 +95,8 @@ def test_the_choice_is_the_quickest_with_the_handicap(
         ("topk+bf16", 6_500_000, 4, 100.0, 1.25e9, "gather"),
         ("dgc", 6_500_000, 64, 10.0, 125e6, "all-reduce"),  # sizes vary: only a gather would do else
         ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
-        ("qsgd", 6_500_000, 16, 4.0, 125e6, "compressed-all-reduce"),
+        ("qsgd", 6_500_000, 16, 4.0, 125e6, "all-reduce"),
+        ("qsgd:bits=8", 6_500_000, 16, 4.0, 125e6, "compressed-all-reduce"),
     ],
 )
 def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, chosen: str) -> None:

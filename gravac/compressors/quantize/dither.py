@@ -39,6 +39,9 @@ class Dither(Nearest):
         parts = dither(x, self.block, self.level_count(cf), self.spread, key.own_seed())
         return Payload(parts, None, x.numel(), cf, key)
 
+    def block_of(self, cf: float) -> int | None:
+        return self.block if self.level_count(cf) > 3 else None  # of 3 levels, the error is too large
+
     def bound(self, numel: int, cf: float) -> Bound:
         """A spacing d is at most 1.01/s of the block's largest magnitude. An element's expected squared error is at
         most ``|x| d``, or ``x²`` where it is clipped; and ``Σ|x| <= √B ‖x‖`` in a block.

@@ -73,8 +73,9 @@ class QSGD(Quantizer):
         return self.scaled(payload, unpack(payload.parts[1], payload.numel, bits).float() - _steps(bits))
 
     def block_of(self, cf: float) -> int | None:
+        exact = self.norm == "linf" and self.width(cf) > 2  # else the error is too large
         # Eight codes are whole bytes, whatever their width.
-        return math.lcm(self.block, 8) if self.traits.fixed_size else None
+        return math.lcm(self.block, 8) if exact and self.traits.fixed_size else None
 
     def quantize(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
         """Returns the norm of each block, and each element's level in [-s, s] as int16 of shape ``(n,)``."""
