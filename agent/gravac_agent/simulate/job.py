@@ -35,6 +35,8 @@ from gravac_agent.windows.totals import WindowTotals
 SETTLE_STEPS = 3
 """Steps after a change of what is sent whose time does not count, as by the agent's default."""
 INCARNATION = "simulated"
+POINTS_A_LINE = 4
+"""Points of the curve for each line of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ class SimulatedJob:
         return self.result
 
     def train(self) -> Iterator[str]:
-        """Do the same, and yield a line of progress each time the held-out loss was measured."""
+        """Do the same, and yield lines of progress."""
         setting = self.setting
         reporter = LocalReporter(self._spec, self.data_dir)
         tracker = GainTracker(self._policy.smoothing(setting.ranks), self._policy.gain_denominator())
@@ -213,10 +215,11 @@ class _Loop:
                 self.curve.append(
                     [step + 1, round(self._job.seconds, 6), round(score.loss, 5), round(score.accuracy, 5)]
                 )
-                yield (
-                    f"step {step + 1} of {setting.steps}, {self._job.seconds:.1f} simulated seconds: held-out loss "
-                    f"{score.loss:.4f}"
-                )
+                if len(self.curve) % POINTS_A_LINE == 0 or step + 1 == setting.steps:
+                    yield (
+                        f"step {step + 1} of {setting.steps}, {self._job.seconds:.1f} simulated seconds: held-out loss "
+                        f"{score.loss:.4f}"
+                    )
         if self.window.own.steps:
             self._close(setting.steps)
 

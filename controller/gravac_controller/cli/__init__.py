@@ -19,7 +19,7 @@ COMMANDS = {
     "replay": "Repeat the decisions of a trace, or try another policy on it.",
     "whatif": "Predict step times and decisions on another network.",
     "simulate": "Try a policy on a task without a cluster.",
-    "doctor": "Say whether to compress on a network, with what, and what it is worth.",
+    "doctor": "Say whether to compress on a network, and with what.",
     "ui": "Show a trace on the live page, at any window.",
     "report": "Write traces as one HTML file, or as a figure.",
     "export": "Export a trace to CSV, Parquet, TensorBoard or Prometheus.",
