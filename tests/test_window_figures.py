@@ -68,7 +68,7 @@ def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
 
 def test_the_efficiency_of_a_window_is_the_mean_over_its_steps() -> None:
     """30 steps of Top-k at η = 0.7, 60 of a finer codec at 0.98 and 10 dense ones: each by its own codec."""
-    seen = sums(gradient_sq=1.0)
+    seen = sums(gradient_sq=1.0, residual_sq=1.0)
     one, two, dense = (
         level_sums(0, cf, steps, 5, 0.1, 0.05) for cf, steps in ((10.0, 30), (10.1, 60), (1.0, 10))
     )
@@ -92,6 +92,8 @@ def test_efficiency_is_unknown_without_a_gradient_and_1_when_dense() -> None:
     blind = report(sums())
     assert figures.efficiency(blind, "sgd", "topk") is None
     assert figures.useful_samples_per_second(blind, "sgd", "topk") is None
+    forgotten = report(sums(gradient_sq=1.0, compensated_sq=1.0, sent_sq=0.7))
+    assert figures.efficiency(forgotten, "sgd", "topk") is None, "no residual: there is no error memory"
     level = level_sums(0, 1.0, 10, 5, 0.1, 0.05)
     assert figures.efficiency(window_report(levels=(level,)), "adam", "topk") == CERTAIN
 

@@ -5,9 +5,12 @@ The sums in a report run over ranks and steps, so each figure is a ratio of sums
 
 import math
 
-from gravac.protocol import GainSums, RankRow, WindowReport
+from gravac.protocol import GainSums, LevelSums, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
 from gravac.signals.efficiency import CERTAIN, Efficiency, measured
+
+LOSSLESS = frozenset({"bf16", "fp16"})
+"""Codecs that need no error memory to keep their efficiency."""
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
@@ -142,12 +145,11 @@ def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency |
         compressor: the job's, which a level without a codec was sent with.
 
     Returns:
-        None where no level shows a gradient.
+        None where no level shows it: there was no gradient, or no error memory, without which the backlog says nothing.
     """
     known: list[tuple[int, Efficiency]] = []
     for level in report.levels:
-        dense = level.cf == 1.0
-        found = CERTAIN if dense else measured(level.sums, level.codec or compressor, level.cf, kind)
+        found = level_efficiency(level, kind, compressor)
         if found is not None and level.steps > 0:
             known.append((level.steps, found))
     if len(known) == 1:
@@ -160,6 +162,20 @@ def efficiency(report: WindowReport, kind: str, compressor: str) -> Efficiency |
         low=math.fsum(count * each.low for count, each in known) / every,
         high=math.fsum(count * each.high for count, each in known) / every,
     )
+
+
+def level_efficiency(level: LevelSums, kind: str, compressor: str) -> Efficiency | None:
+    """Return the statistical efficiency η of the steps of a level; as ``efficiency`` of a window."""
+    codec = level.codec or compressor
+    if level.cf == 1.0:
+        return CERTAIN
+    sums = level.sums
+    forgotten = (
+        sums.residual_sq == 0.0 and sums.sent_sq != sums.compensated_sq
+    )  # no error memory has what is missing
+    if forgotten and codec not in LOSSLESS:
+        return None
+    return measured(level.sums, codec, level.cf, kind)
 
 
 def useful_samples_per_second(report: WindowReport, kind: str, compressor: str) -> float | None:

@@ -13,10 +13,11 @@ from gravac.signals import figures
 from gravac.wording import format_number, format_percent
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
-"""none: everything is sent and the residual is empty. unknown: the window has no gradient to judge by."""
+"""none: everything is sent and the residual is empty. unknown: the window shows nothing to judge by."""
 
 EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.97, 0.90
 """Statistical efficiency η from which the risk counts as low, and below which it counts as high."""
+WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
 RESIDUAL_RAISED = 1.5
 """Norm of the residual relative to the gradient from which the risk counts as raised."""
 RULE = (
@@ -56,7 +57,10 @@ def judge(report: WindowReport, epsilon: float, kind: str, compressor: str) -> R
         f"{skipped} {'step was' if skipped == 1 else 'steps were'} left out: a gradient was not finite."
     )
     if efficiency is None or residual is None or gain is None:
-        return Risk("unknown", (left_out,) if skipped else ("This window shows no gradient to judge by.",))
+        if skipped:
+            return Risk("unknown", (left_out,))
+        forgets = efficiency is None and gain is not None
+        return Risk("unknown", (WITHOUT_MEMORY if forgets else "This window shows no gradient to judge by.",))
     high, raised, low = [], [], []
     likely = efficiency.likely
     more = f"about {format_percent(1.0 / likely - 1.0)} more steps than dense"

@@ -8,6 +8,7 @@ from statistics import median
 
 from gravac.collectives import COLLECTIVES, Network
 from gravac.signals.efficiency import CERTAIN, Efficiency, expected
+from gravac.signals.figures import LOSSLESS
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.fit import Fit, fit, fit_samples
@@ -20,8 +21,6 @@ MIN_ERROR = 0.02
 """Relative standard error of any predicted step, at least."""
 ELSEWHERE_ERROR = 0.05
 """Relative error of the exposed time on a network that the model was not fitted on: goodput and handling differ."""
-LOSSLESS = frozenset({"bf16", "fp16"})
-"""Codecs that need no error memory to keep their efficiency."""
 DOUBLING_ERROR = 0.05
 """Relative error of the step for each doubling of the ranks: the slowest of more ranks is slower."""
 
@@ -180,9 +179,9 @@ class Predictor:
                 f"compressor {scenario.compressor}: encoding and decoding are assumed to cost what {recorded}'s do"
             )
             found.append(
-                "its gain is that of the largest elements, with the residuals of the recorded run"
+                f"the gain of {scenario.compressor} is that of the largest elements, with the recorded run's residuals"
                 if model.curves
-                else f"its gain: a run by {recorded} does not show what another codec keeps, so T_comp is unknown"
+                else f"the gain of {scenario.compressor}: a run by {recorded} does not show what another codec keeps"
             )
         blind = [f"{cf:g}" for cf in cfs if model.at(cf).likely is None]
         if blind and scenario.compressor == recorded:

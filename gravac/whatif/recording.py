@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
-from gravac.signals.efficiency import Efficiency, measured
+from gravac.signals.efficiency import Efficiency
 from gravac.traces import Line
 
 K = TypeVar("K")
@@ -147,7 +147,7 @@ class Recording:
         self.useful_samples += report.samples * (1.0 if learned is None else learned.likely)
         for level in report.levels:
             codec = level.codec or compressor
-            shown = None if level.cf == 1.0 else measured(level.sums, codec, level.cf, kind)
+            shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor)
             if shown is not None:
                 _append(self.efficiencies, (codec, level.cf), shown)
         steps = figures.steps(report)

@@ -112,7 +112,7 @@ def test_another_codec_has_no_gain_unless_it_sends_the_largest(recorded: Path) -
 
 def test_codecs_are_compared_as_plans(recorded: Path, tmp_path: Path) -> None:
     """Under Adam seven levels at 10x learn as well as dense; Top-k 10x does not, at the same number of bytes."""
-    options = (*KNOWN, "--bandwidth", "30M", "--cf", "10,100", "--codecs", "nearest:levels=7/topk+bf16@100")
+    options = (*KNOWN, "--bandwidth", "300M", "--cf", "10,100", "--codecs", "nearest:levels=7/topk+bf16@100")
     (scenario,) = asked(recorded, *options)["scenarios"]
     plans = {(row["codec"], row["cf"]) for row in scenario["factors"]}
     assert plans == {("topk", 1), ("topk", 10), ("topk", 100), ("nearest:levels=7", 10.1), ("topk+bf16", 100)}

@@ -106,11 +106,11 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_own_work_seconds"] == pytest.approx(own)
     assert "gravac_emulated_link_bytes_per_second" not in seen
     assert seen["gravac_rank_step_seconds"] == pytest.approx({("0",): 9.75 / 50, ("1",): 10.75 / 50})
-    gains = {("topk", f"{one.cf:g}"): one.gain for one in decision.candidates if one.gain is not None}
+    gains = {(f"{one.cf:g}", "topk"): one.gain for one in decision.candidates if one.gain is not None}
     assert gains
     assert seen["gravac_candidate_gain_ratio"] == pytest.approx(gains)
     useful = {
-        ("topk", f"{one.cf:g}"): one.useful_samples_per_second
+        (f"{one.cf:g}", "topk"): one.useful_samples_per_second
         for one in decision.candidates
         if one.useful_samples_per_second is not None
     }

@@ -124,7 +124,7 @@ def read_routes(services: Services) -> APIRouter:
         summary="What is known about each CF",
     )
     async def candidates(request: Request, job: JobName) -> Response:
-        """The plans at the decision in force: gain, efficiency, T_sys, what the policy maximizes, and a verdict each."""
+        """The plans at the decision in force: gain, efficiency, speed, what the policy maximizes, verdict."""
         return tagged(request, job_views.candidates(store.get(job).live))
 
     @router.get(
