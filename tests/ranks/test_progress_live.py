@@ -39,7 +39,7 @@ def check(case: dict[str, Any], results: list[dict[str, Any]]) -> None:
         if level.endswith(" 1"):
             assert ratio == pytest.approx(1.0, abs=1e-4), (case, level)
             assert sums["exchanged_dot_raw"] == pytest.approx(sums["raw_sq"], rel=1e-5), (case, level)
-        elif level.endswith(" 50"):
+        elif level.endswith(" 50") and case.get("optimizer") != "sgd":
             assert ratio < 0.8, (case, level)
     assert steps == STEPS - sum(name in case for name in ("bad_step", "left_out")), case
     assert all(each["on"] for each in results), case

@@ -101,6 +101,7 @@ class DenseReference:
         groups = {id(one): at for at, group in enumerate(optimizer.param_groups) for one in group["params"]}
         pieces: dict[tuple[object, ...], list[_Piece]] = {}
         self._owned = torch.zeros(self.coordinates.size, dtype=torch.float64)
+        self._owners: dict[int, _Piece] = {}
         for name, places in self.coordinates.places.items():
             one, slot = parameters[name], self.coordinates.slots[name]
             if id(one) in groups:
@@ -108,6 +109,7 @@ class DenseReference:
                 key = (piece.group, one.dtype) if self.exact else (name,)
                 pieces.setdefault(key, []).append(piece)
                 self._owned[slot] = 1.0
+                self._owners.update(dict.fromkeys(range(slot.start, slot.stop), piece))
         self._flats = [_Flat(tuple(found)) for found in pieces.values()]
         self._reference = _second(
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
@@ -174,8 +176,10 @@ class DenseReference:
         if not self._adopted:
             self._adopt()
         raw = self._raw * self._dense_share(loss_scale)
-        for flat in self._flats:
-            flat.begin(raw)
+        for flat in list(self._flats):
+            missing = sum(piece.parameter.grad is None for piece in flat.pieces)
+            for part in self._split(flat) if 0 < missing < len(flat.pieces) else (flat,):
+                part.begin(raw)
         for mine, theirs in zip(self._reference.param_groups, self._optimizer.param_groups, strict=True):
             mine.update({key: value for key, value in theirs.items() if key not in NOT_SETTINGS})
         for name in UNSCALES:  # set by a GradScaler on optimizers that unscale the gradients themselves
@@ -246,28 +250,18 @@ class DenseReference:
         self._has_last = True
         return True
 
-    def _gradients(self) -> tuple[Tensor, Tensor]:
-        """Return what the optimizer is about to step with, and what was exchanged of the same coordinates."""
-        gradients, sent = torch.zeros_like(self._sent), self._sent * self._owned
-        for flat in list(self._flats):
-            missing = 0
-            for piece in flat.pieces:
-                gradient = piece.parameter.grad
-                if gradient is None:
-                    missing += 1
-                    sent[piece.slot] = 0.0
-                else:
-                    gradients[piece.slot] = piece.of(gradient)
-            if missing and missing < len(flat.pieces):
-                self._split(flat)
-        return gradients, sent
-
     def _dense_share(self, loss_scale: float) -> float:
-        """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length."""
-        gradients, sent = self._gradients()
-        squares = float(sent @ sent)
-        if squares > 0.0:
-            self._share = float(gradients @ sent) / squares
+        """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length.
+
+        One parameter tells what the exchanged gradients were multiplied by, the one with the largest sampled element.
+        """
+        sent = self._sent * self._owned
+        largest = int(sent.abs().argmax())
+        piece = self._owners.get(largest)
+        gradient = None if piece is None else piece.parameter.grad
+        if piece is not None and gradient is not None and float(sent[largest]):
+            part = sent[piece.slot]
+            self._share = float(piece.of(gradient).double() @ part) / float(part @ part)
             keep = 1.0 - SMOOTHING if self._energies[0] > 0 else 0.0
             before, now = self._energies, self._squares
             self._energies = (keep * before[0] + (1 - keep) * now[0], keep * before[1] + (1 - keep) * now[1])

@@ -1,0 +1,351 @@
+"""The sample of coordinates, its way through buckets and ticks, and the progress that follows from it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gravac.memories import Bucket
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.sample import Coordinates, GradientSample
+from gravac_agent.exchange.tick import StepSums, TickCodec
+from gravac_agent.tasks.optimizers import Lamb
+from gravac_agent.windows.meters import StepTimes
+from gravac_agent.windows.progress import Progress
+from gravac_agent.windows.reference import DenseReference, ProgressSums, steps_elements_alone
+from gravac_agent.windows.totals import WindowTotals
+
+TIMES = StepTimes(1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def weights(**shapes: tuple[int, ...]) -> dict[str, nn.Parameter]:
+    torch.manual_seed(1)
+    return {name: nn.Parameter(torch.randn(shape)) for name, shape in shapes.items()}
+
+
+def bucket(number: int, parameters: dict[str, nn.Parameter], names: str) -> tuple[Bucket, Tensor]:
+    """A bucket of these parameters, and their gradients one after another."""
+    chosen = [parameters[name] for name in names]
+    flat = torch.cat([torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in chosen])
+    return Bucket(number, tuple(names), tuple(one.numel() for one in chosen)), flat
+
+
+def fill(parameters: dict[str, nn.Parameter], step: int) -> None:
+    for at, one in enumerate(parameters.values()):
+        one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(100 * step + at))
+
+
+def test_the_sample_does_not_depend_on_the_buckets() -> None:
+    parameters = weights(a=(300, 7), b=(40,), c=(9, 9), d=(5000,))
+    fill(parameters, 0)
+    coordinates = Coordinates(parameters, 3)
+    sample = GradientSample(coordinates)
+    found = []
+    for groups in (["ab", "cd"], ["dca", "b"], ["cbda"]):
+        sample.begin_step()
+        for number, names in enumerate(groups):
+            sample.add_raw(*bucket(number, parameters, names))
+            sample.add_exchanged(*bucket(number, parameters, names[::-1]))
+        found += [sample.raw.clone(), sample.exchanged.clone()]
+    expected = torch.cat(
+        [
+            parameters[name].grad.flatten()[places]  # type: ignore[union-attr]
+            for name, places in coordinates.places.items()
+        ]
+    )
+    assert coordinates.size == len(expected) > 300
+    for one in found:
+        assert torch.equal(one, expected.double())
+
+
+def test_what_cannot_be_sampled_is_zero_and_what_fails_is_nan() -> None:
+    parameters = weights(a=(50, 50), b=(30, 10))
+    fill(parameters, 0)
+    sample = GradientSample(Coordinates(parameters, 0))
+    sample.add_raw(Bucket(0, ("a",), (2500,)), torch.zeros(2500).to_sparse())
+    sample.add_raw(*bucket(1, parameters, "b"))
+    slots = sample.coordinates.slots
+    assert not sample.raw[slots["a"]].any()
+    assert sample.raw[slots["b"]].all()
+    sample.add_raw(Bucket(0, ("a",), (2500,)), torch.zeros(3))
+    assert sample.raw.isnan().all()
+    sample.begin_step()
+    assert not sample.raw.any()
+
+
+def test_which_parameters_are_sampled() -> None:
+    parameters = weights(a=(400, 400), frozen=(400, 400), c=(1,), d=(), e=(2000, 2000))
+    parameters["frozen"].requires_grad_(False)
+    parameters["complex"] = nn.Parameter(torch.randn(3000, dtype=torch.complex64))
+    parameters["gaps"] = nn.Parameter(torch.randn(3000, 2)[:, 0])
+    coordinates = Coordinates(parameters, 0)
+    assert set(coordinates.places) <= {"a", "c", "e"}
+    assert 480 <= coordinates.size <= 512
+    again = Coordinates(parameters, 0)
+    assert all(torch.equal(places, again.places[name]) for name, places in coordinates.places.items())
+    assert coordinates.places["e"].max() > 1_000_000
+    assert Coordinates({}, 0).size == 0
+
+
+def test_a_tick_carries_the_mean_of_the_samples() -> None:
+    codecs = [TickCodec(rank, 3, sampled=4) for rank in range(3)]
+    directive = Directive(1, "hold", 10.0, 10.0, 0.1)
+    samples = torch.randn(3, 4, dtype=torch.float64)
+    vectors = [
+        codec.pack(StepSums(gradient_sq=2.0), directive, (1, 2, 3), (3.0, 6.0), sample)
+        for codec, sample in zip(codecs, samples, strict=True)
+    ]
+    tick = codecs[1].unpack(torch.stack(vectors).sum(0))
+    torch.testing.assert_close(tick.sample, samples.mean(0))
+    assert (tick.means, tick.sums.gradient_sq, tick.agreed) == ((3.0, 6.0), 6.0, True)
+    assert codecs[0].pack_status(StepSums(), 2).shape == vectors[0].shape, (
+        "a rank in a step waits for this size"
+    )
+
+
+def adamw(groups: Any) -> Optimizer:
+    return torch.optim.AdamW(groups, lr=0.01)
+
+
+def sgd(groups: Any) -> Optimizer:
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9, weight_decay=1e-3)
+
+
+def steps(
+    reference: DenseReference,
+    optimizer: Optimizer,
+    parameters: dict[str, nn.Parameter],
+    numbers: range,
+    *,
+    sent: Callable[[Tensor], Tensor] = lambda raw: raw,
+    factor: float = 1.0,
+    scale: float = 1.0,
+    idle: Callable[[int], str] = lambda step: "",
+) -> ProgressSums:
+    """Steps with random gradients. ``sent`` changes the exchanged ones, ``factor`` is the trainer's, ``idle`` names
+    parameters without a gradient."""
+    names = list(parameters)
+    for step in numbers:
+        fill(parameters, step)
+        for name in idle(step):
+            parameters[name].grad = None
+        raw = torch.cat(
+            [
+                reference.sample(one.names, one.numels, flat)
+                for one, flat in (bucket(0, parameters, name) for name in names)
+            ]
+        )
+        for one in parameters.values():
+            if one.grad is not None:
+                one.grad = sent(one.grad)
+        got = torch.cat(
+            [
+                reference.sample(one.names, one.numels, flat)
+                for one, flat in (bucket(0, parameters, name) for name in names)
+            ]
+        )
+        reference.exchanged(names, raw * scale, got * scale)
+        for one in parameters.values():
+            if one.grad is not None:
+                one.grad *= factor
+        reference.before_step(scale)
+        optimizer.step()
+        reference.after_step()
+    return reference.pop()
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_parameters_without_a_gradient_in_some_steps(make: Callable[[Any], Optimizer]) -> None:
+    parameters = weights(a=(30, 40), b=(20, 20), c=(500,))
+    optimizer = make(
+        [{"params": [parameters["a"], parameters["b"]]}, {"params": [parameters["c"]], "lr": 0.003}]
+    )
+    reference = DenseReference(optimizer, parameters)
+    idle = steps(
+        reference, optimizer, parameters, range(40), idle=lambda step: "b" if step % 3 else "ac" * (step % 2)
+    )
+    assert idle.steps == 40
+    assert idle.moved_sq > 0
+    assert idle.ratio == pytest.approx(1.0, abs=1e-6)
+    assert idle.moved_sq == pytest.approx(idle.reference_sq, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_it_begins_where_the_optimizer_stands(make: Callable[[Any], Optimizer]) -> None:
+    parameters = weights(a=(30, 40), b=(20, 20), c=(500,))
+    optimizer = make(list(parameters.values()))
+    for step in range(12):
+        fill(parameters, step)
+        if step < 4:
+            parameters["b"].grad = None  # so that its state is of fewer steps
+        optimizer.step()
+    found = steps(DenseReference(optimizer, parameters), optimizer, parameters, range(12, 40))
+    assert (found.steps, found.ratio) == (28, pytest.approx(1.0, abs=1e-6))
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("factor", [1.0, 0.2])
+def test_a_loss_scale_changes_nothing(make: Callable[[Any], Optimizer], factor: float) -> None:
+    """Neither where the trainer clips, nor where it does not: only clipping depends on the length of a gradient."""
+    found = []
+    for scale in (1.0, 1024.0):
+        parameters = weights(a=(30, 40), b=(20, 20))
+        optimizer = make(list(parameters.values()))
+        reference = DenseReference(optimizer, parameters)
+        found.append(
+            steps(
+                reference,
+                optimizer,
+                parameters,
+                range(30),
+                sent=lambda raw: raw / 2,
+                factor=factor,
+                scale=scale,
+            )
+        )
+    assert found[1].ratio == pytest.approx(found[0].ratio, rel=1e-5)
+    clipped = factor < 1.0
+    if make is sgd:  # a clipped dense gradient is as long as the clipped exchanged one
+        assert found[0].ratio == pytest.approx(1.0 if clipped else 0.5, abs=0.03)
+
+
+def test_another_order_in_memory() -> None:
+    """DDP's buckets hold gradients as they lie in memory."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(16, 8, 3, 3).to(memory_format=torch.channels_last))
+    optimizer = sgd([weight])
+    reference = DenseReference(optimizer, {"a": weight})
+    for _ in range(10):
+        weight.grad = torch.randn_like(weight)
+        flat = weight.grad.permute(0, 2, 3, 1).flatten()
+        raw = reference.sample(("a",), (weight.numel(),), flat)
+        reference.exchanged(("a",), raw, raw)
+        reference.before_step()
+        optimizer.step()
+        reference.after_step()
+    assert reference.pop().ratio == pytest.approx(1.0, abs=1e-6)
+
+
+def test_parameters_that_are_not_finite_end_with_their_block() -> None:
+    parameters = weights(a=(30, 40))
+    kept = parameters["a"].detach().clone()
+    optimizer = sgd(list(parameters.values()))
+    reference = DenseReference(optimizer, parameters)
+    steps(reference, optimizer, parameters, range(3))
+    with torch.no_grad():
+        parameters["a"].fill_(math.nan)
+    assert steps(reference, optimizer, parameters, range(3, 6)).steps == 0
+    with torch.no_grad():
+        parameters["a"].copy_(kept)
+    optimizer.state.clear()
+    again = steps(reference, optimizer, parameters, range(6, 12))
+    assert (again.steps, again.ratio) == (6, pytest.approx(1.0, abs=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("make", "alone"),
+    [
+        (adamw, True),
+        (sgd, True),
+        (torch.optim.RMSprop, True),
+        (torch.optim.NAdam, True),
+        (lambda groups: torch.optim.Adam(groups, amsgrad=True, fused=True), True),
+        (torch.optim.Adafactor, False),
+        (torch.optim.LBFGS, False),
+        (torch.optim.SparseAdam, False),
+        (Lamb, False),
+    ],
+)
+def test_which_optimizers_step_each_element_alone(make: Callable[[Any], Optimizer], alone: bool) -> None:
+    state = torch.random.get_rng_state()
+    assert steps_elements_alone(make([nn.Parameter(torch.zeros(2, 2))])) is alone
+    assert torch.equal(torch.random.get_rng_state(), state), "the training's random numbers stay the same"
+
+
+def test_no_hook_of_a_training_sees_the_second_optimizer() -> None:
+    parameters = weights(a=(30, 40))
+    optimizer = adamw(list(parameters.values()))
+    reference = DenseReference(optimizer, parameters)
+    seen: list[object] = []
+    handle = register_optimizer_step_pre_hook(lambda one, *_: seen.append(one))
+    steps(reference, optimizer, parameters, range(2))
+    handle.remove()
+    assert seen == [optimizer] * 2
+
+
+class Followed:
+    """``Progress`` of one parameter, and windows that it reports to."""
+
+    def __init__(self, optimizer: Callable[[Any], Optimizer] = adamw) -> None:
+        self.parameters = weights(a=(30, 40))
+        self.optimizer = optimizer(list(self.parameters.values()))
+        coordinates = Coordinates(self.parameters, 0)
+        self.sample = GradientSample(coordinates)
+        self.notes: list[str] = []
+        self.progress = Progress(self.optimizer, self.parameters, coordinates, self.notes.append)
+        self.window = WindowTotals(0, 0)
+
+    def step(self, number: int, plan: Plan, *, taken: bool = True) -> None:
+        fill(self.parameters, number)
+        self.sample.begin_step()
+        self.sample.add_raw(*bucket(0, self.parameters, "a"))
+        self.window.add(plan, StepSums(), TIMES, 1, 1, True)
+        self.progress.exchanged(plan, self.sample.raw, self.sample.raw, self.window)
+        if taken:
+            self.progress.before_step(1.0)
+            self.optimizer.step()
+            self.progress.after_step(evaluated=False)
+
+
+def plan(cf: float, epoch: int = 0) -> Plan:
+    return Plan(Directive(epoch, "hold", cf, cf, 0.0), cf)
+
+
+def test_progress_is_counted_by_level_of_the_window() -> None:
+    one = Followed()
+    for number, (cf, epoch) in enumerate([(1, 0)] * 3 + [(10, 0)] * 4 + [(10, 1)] * 2 + [(1, 0)]):
+        one.step(number, plan(cf, epoch))
+    one.step(10, plan(1.0, 0), taken=False)
+    one.progress.close_window(one.window)
+    found = {(epoch, cf): level.progress for (epoch, _, cf), level in one.window.levels.items()}
+    assert {key: sums.steps for key, sums in found.items()} == {(0, 1.0): 4, (0, 10.0): 4, (1, 10.0): 2}
+    assert all(sums.ratio == pytest.approx(1.0, abs=1e-6) for sums in found.values())
+    first, one.window = one.window, WindowTotals(1, 11)
+    one.step(11, plan(1.0))
+    one.progress.close_window(one.window)
+    (level,) = one.window.levels.values()
+    assert level.progress.steps == 1, (
+        "what was exchanged before the window and never stepped with does not count"
+    )
+    assert sum(each.progress.steps for each in first.levels.values()) == 10
+
+
+def test_products_with_the_next_gradient_stay_within_a_plan() -> None:
+    one = Followed()
+    raws = []
+    for number, cf in enumerate((1, 1, 10, 10, 10)):
+        one.step(number, plan(cf))
+        raws.append(one.sample.raw.clone())
+    one.progress.close_window(one.window)
+    dense, sent = (level.progress for level in one.window.levels.values())
+    assert dense.raw_dot_next == pytest.approx(float(raws[0] @ raws[1]))
+    assert sent.raw_dot_next == pytest.approx(float(raws[2] @ raws[3] + raws[3] @ raws[4]))
+    assert sent.exchanged_dot_next == pytest.approx(sent.raw_dot_next)
+
+
+def test_what_fails_turns_it_off_with_one_note() -> None:
+    one = Followed()
+    one.step(0, plan(1.0))
+    one.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]})
+    for number in (1, 2):
+        one.step(number, plan(1.0))
+    one.progress.close_window(one.window)
+    assert not one.progress.on
+    (note,) = one.notes
+    assert note.endswith("is not measured: the optimizer cannot be followed any more.")
+    assert "LBFGS" in Followed(lambda groups: torch.optim.LBFGS(groups)).notes[0]
