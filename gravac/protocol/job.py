@@ -75,9 +75,7 @@ class PlanCost(Record):
     payload_bytes: Bytes  # handed to collectives
     link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on the rank's link
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
-    seconds: Seconds | None = (
-        None  # of the exchange on the network as measured at the start; null: not measured
-    )
+    seconds: Seconds | None = None  # on the network as measured at the start; null: not measured
 
 
 class JobSpec(Record):
