@@ -67,7 +67,7 @@ class Nearest(Quantizer):
         levels = self.level_count(payload.cf)
         return dequantize_nearest(spacings, packed, payload.numel, self.block, levels)
 
-    def block_of(self, cf: float) -> int:
+    def block_of(self, cf: float) -> int | None:
         return self.block
 
     def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
