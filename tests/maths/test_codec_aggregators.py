@@ -28,7 +28,6 @@ WAYS = [
         f"{codec} by compressed-all-reduce"
         for codec in (
             "nearest:levels=7,block=16",
-            "dither:levels=7,block=16",
             "int8:block=32",
             "bf16",
             "blocksign",
