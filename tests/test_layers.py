@@ -45,6 +45,8 @@ FORBIDDEN = {
     # Beside it: needs no torch.
     "gravac_controller": {"gravac_agent", "torch"},
 }
+ALLOWED = {"gravac/collectives/simulated.py": {"threading"}}
+"""By file: the simulated world has a thread for each rank, since an aggregator waits for the others within a call."""
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "gravac": (
         {"proof", "version", "wording"},
@@ -165,6 +167,7 @@ def test_layers() -> None:
 
     def forbidden(package: str, file: Path) -> set[str]:
         found = imported(file) & FORBIDDEN[package]
+        found -= ALLOWED.get(str(file.relative_to(ROOT)), set())
         return found - set(PACKAGES) if file == PACKAGES["gravac"] / "__init__.py" else found
 
     assert breaking(forbidden) == {}

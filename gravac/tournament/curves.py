@@ -12,7 +12,8 @@ from statistics import median
 FIRST_LEVEL = 0.4
 """Levels are read off the curve of dense from this share of its steps on: early ones are passed in a few steps."""
 TARGET = 0.95
-"""The target of a time to target is the loss that dense has after this share of its steps."""
+"""Share of the steps of dense after which its loss is the target of a time to target. Where the learning rate falls to
+its end, a plan that loses a little never gets there in as many steps; a smaller share then tells more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,9 @@ def retained_value(alone: float, dense: float, plan: float) -> float | None:
     return (alone - plan) / (alone - dense) if alone > dense else None
 
 
-def target_level(dense: LossCurve) -> float:
-    """Return the target of a time to target: the lowest loss of dense after ``TARGET`` of its steps."""
-    return dense.lowest(TARGET * dense.at[-1])
+def target_level(dense: LossCurve, share: float = TARGET) -> float:
+    """Return the target of a time to target: the lowest loss of dense after a share of its steps."""
+    return dense.lowest(share * dense.at[-1])
 
 
 def seconds_to(level: float, curve: LossCurve, step_seconds: float) -> float | None:

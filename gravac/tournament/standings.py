@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gravac.tournament.curves import efficiency, retained_value, seconds_to, target_level
+from gravac.tournament.curves import TARGET, efficiency, retained_value, seconds_to, target_level
 from gravac.tournament.rows import ALONE, DENSE, Run
 
 StepSeconds = Callable[[Run], float]
@@ -72,12 +72,15 @@ class Standing:
     speedup: Spread | None
 
 
-def standings(runs: Sequence[Run], step_seconds: StepSeconds | None = None) -> list[Standing]:
+def standings(
+    runs: Sequence[Run], step_seconds: StepSeconds | None = None, target: float = TARGET
+) -> list[Standing]:
     """Compare each run with dense and alone of the same task, ranks, steps and seed.
 
     Args:
         runs: of a tournament; figures that need a run which is missing are None.
-        step_seconds: duration of a step on a link, for times to target: the loss that dense has at 95 % of its steps.
+        step_seconds: duration of a step on a link, for times to target.
+        target: share of the steps of dense after which its loss is the target.
 
     Returns:
         Task by task in the order of the runs; in a task dense first, then by wire CF, alone last.
@@ -94,6 +97,7 @@ def standings(runs: Sequence[Run], step_seconds: StepSeconds | None = None) -> l
                 [every.get((task, ranks, steps, DENSE, run.seed)) for run in members],
                 [every.get((task, ranks, steps, ALONE, run.seed)) for run in members],
                 step_seconds,
+                target,
             )
             for members in plans.values()
         ]
@@ -111,6 +115,7 @@ def _standing(
     dense: Sequence[Run | None],
     alone: Sequence[Run | None],
     step_seconds: StepSeconds | None,
+    target: float,
 ) -> Standing:
     first = runs[0]
     pairs = [(run, base) for run, base in zip(runs, dense, strict=True) if base is not None]
@@ -122,7 +127,7 @@ def _standing(
     reached, speedups = [], []
     if step_seconds is not None:
         for run, base in pairs:
-            level = target_level(base.curve)
+            level = target_level(base.curve, target)
             ours = seconds_to(level, run.curve, step_seconds(run))
             theirs = seconds_to(level, base.curve, step_seconds(base))
             if ours is not None and theirs is not None:

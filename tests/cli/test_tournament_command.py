@@ -85,8 +85,11 @@ def test_times_to_target_follow_from_the_link(rows: Path) -> None:
     assert found["topk@10"]["step_seconds"] == 0.02
     assert found["alone"]["step_seconds"] == 0.01
     assert found["dense"]["seconds"]["median"] == pytest.approx(47.5 * found["dense"]["step_seconds"])
-    assert found["topk@10"]["seconds"]["median"] == pytest.approx(0.02 * 47.5)
-    assert found["topk@10"]["speedup"]["median"] == pytest.approx(found["dense"]["step_seconds"] / 0.02)
+    assert found["topk@10"]["seconds"]["median"] == pytest.approx(0.02 * 48.75)
+    speedup = found["dense"]["step_seconds"] * 47.5 / (0.02 * 48.75)
+    assert found["topk@10"]["speedup"]["median"] == pytest.approx(speedup)
+    early = json.loads(run(*timed, "--target", "0.6", "--json").stdout)
+    assert {one["plan"]: one["reached"] for one in early["rows"]}["topk@100/residual"] == 2
     assert found["topk@100/residual"]["reached"] == 0
     assert "not reached" in run(*timed).output
     runs = {one.plan: one for one in read_rows([rows])}

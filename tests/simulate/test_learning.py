@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gravac_agent.simulate.__main__ import contender
 from gravac_agent.simulate.learning import Learner
 from gravac_agent.simulate.plans import PlanError, parse
 from gravac_agent.simulate.ranks import SimulatedRanks, buckets_of
@@ -140,3 +141,15 @@ def test_a_tournament_is_checked_before_it_begins() -> None:
     with pytest.raises(TaskError, match="3 ranks cannot share a batch of 64"):
         list(cells([TASK], [], [3], [1], 2))
     assert Cell(TASK, "dense", 2, 1, 2) in cells([TASK], [], [2], [1], 2)
+
+
+def test_what_to_compare_with_is_a_plan_or_a_policy() -> None:
+    """A plan becomes the static policy with its codec and memory; a policy keeps the job's."""
+    plan = contender("dgc@40/momentum", "topk", "residual")
+    assert (plan.policy, plan.compressor, plan.memory) == ("static:cf=40", "dgc", "momentum")
+    listed = contender("auto:plans=topk@10", "topk", "residual")
+    assert (listed.policy, listed.compressor) == ("auto:plans=topk@10", "topk")
+    assert contender("dense", "topk", "residual").policy == "dense"
+    assert contender("alone", "topk", "residual").policy == ""
+    with pytest.raises(PlanError, match="autoo.*did you mean.*a plan is one of dense, alone, or CODEC@CF"):
+        contender("autoo", "topk", "residual")

@@ -59,6 +59,7 @@ def test_retained_value_is_1_for_dense_and_0_for_alone() -> None:
 def test_the_time_to_target_is_step_time_times_steps_to_target() -> None:
     level = target_level(DENSE)
     assert level == pytest.approx(1.25)
+    assert target_level(DENSE, 0.6) == pytest.approx(3.0)
     assert seconds_to(level, DENSE, 0.5) == pytest.approx(47.5)
     assert seconds_to(level, slower(2), 0.1) == pytest.approx(19)
     assert seconds_to(0.1, DENSE, 0.5) is None

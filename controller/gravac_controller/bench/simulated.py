@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gravac.tournament.curves import curve_of, efficiency, retained_value, target_level
+from gravac.tournament.curves import TARGET, curve_of, efficiency, retained_value, target_level
 from gravac.tournament.rows import ALONE, DENSE, VALUE_BYTES
 from gravac_controller.bench.program import run_program
 from gravac_controller.bench.ranks import Progress
@@ -34,6 +34,7 @@ class Simulation:
         window: Steps between decisions.
         data_dir: Folder of the journals.
         name: What the names of the jobs begin with.
+        target: Share of the steps of dense after which its held-out loss is the target.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Simulation:
     window: int
     data_dir: Path
     name: str
+    target: float = TARGET
 
 
 def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
 
     A row has its curve (step, simulated seconds, held-out loss, accuracy), and what follows from it: ``seconds`` of the
     whole job, ``seconds_to_target``, ``speedup`` (of the time to target, over dense), ``efficiency`` and ``retained``;
-    None where unknown. The target is the held-out loss that dense has after 95 % of its steps.
+    None where unknown.
 
     Raises:
         Refused: A task, policy or plan does not exist.
@@ -101,16 +103,17 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
         "compute_measured": simulation.compute_seconds is None,
         "elements": rows[0]["elements"],
         "optimizer": rows[0]["optimizer"],
-        **compared(rows),
+        "target": simulation.target,
+        **compared(rows, simulation.target),
     }
 
 
-def compared(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def compared(rows: Sequence[dict[str, Any]], target: float = TARGET) -> dict[str, Any]:
     """Return ``target_loss``, and ``rows`` with what follows from comparing each with dense and, if there, alone."""
     by_name = {row["name"]: row for row in rows}
     dense = by_name[DENSE]["curve"]
     by_step, by_time = curve_of(dense, STEP, LOSS), curve_of(dense, SECONDS, LOSS)
-    level, lone = target_level(by_step), by_name.get(ALONE)
+    level, lone = target_level(by_step, target), by_name.get(ALONE)
     base = by_time.reaches(level)
     found = []
     for row in rows:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gravac.tournament import Run, Standing, read_rows, standings
+from gravac.tournament.curves import TARGET
 from gravac.tournament.standings import StepSeconds
 from gravac_controller.bench.program import run_program
 from gravac_controller.bench.ranks import Progress
@@ -89,9 +90,15 @@ def run(tournament: Tournament, progress: Progress) -> dict[str, Any]:
     return {"machine": described, **summary(read_rows([tournament.out]))}
 
 
-def summary(runs: Sequence[Run], step_seconds: StepSeconds | None = None) -> dict[str, Any]:
+def summary(
+    runs: Sequence[Run], step_seconds: StepSeconds | None = None, target: float = TARGET
+) -> dict[str, Any]:
     """Return a row for each task, ranks and plan as plain data: median, low, high and count over seeds."""
-    return {"benchmark": "tournament", "rows": [_row(each) for each in standings(runs, step_seconds)]}
+    return {
+        "benchmark": "tournament",
+        "target": target,
+        "rows": [_row(each) for each in standings(runs, step_seconds, target)],
+    }
 
 
 def _row(standing: Standing) -> dict[str, Any]:

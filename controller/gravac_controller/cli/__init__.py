@@ -30,6 +30,7 @@ a line here."""
 MODULES = {
     "bench": "bench.commands",
     "demo": "demo.command",
+    "doctor": "whatif.doctor",
     "whatif": "whatif.command",
     **dict.fromkeys(("pin", "dense", "pause", "resume"), "steer"),
 }

@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from gravac.wording import display_path, printable
+from gravac.tournament.curves import TARGET
+from gravac.wording import display_path, format_percent, printable
 from gravac_controller.bench import simulated
 from gravac_controller.bench.simulated import Simulation
 from gravac_controller.cli.bench import options, output
@@ -123,6 +124,13 @@ def _links(
     help="Steps between decisions.",
 )
 @click.option(
+    "--target",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=TARGET,
+    show_default=True,
+    help="The target of times to target is the held-out loss that dense has after this share of its steps.",
+)
+@click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=DEFAULT_FOLDER,
@@ -149,6 +157,7 @@ def simulate(
     latency: float,
     compute: float | None,
     window: int,
+    target: float,
     data_dir: Path,
     name: str | None,
     as_json: bool,
@@ -159,7 +168,7 @@ def simulate(
     are real. Step times are predicted for the links of --link; the policy decides by them. Each job writes a journal
     that `gravac report` and `gravac replay` read like any other.
 
-    The target is the held-out loss that dense has after 95 % of its steps. Time to target is simulated time.
+    Time to target is simulated time.
 
     \b
     Examples:
@@ -186,6 +195,7 @@ def simulate(
         compute_seconds=compute,
         window=window,
         data_dir=data_dir,
+        target=target,
         name=name or f"simulate-{task.partition(':')[0]}-{time.strftime('%Y%m%d-%H%M%S')}",
     )
     output.perform(lambda _, progress: simulated.simulate(simulation, progress), show, as_json)
@@ -226,9 +236,9 @@ def show(result: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"Times are simulated. Target: held-out loss {result['target_loss']:.4f}, that of dense after 95 % of its "
-        "steps. Step and payload: means. η: steps dense needs / steps the plan needs. Retained: share of what "
-        "communication is worth.",
+        f"Times are simulated. Target: held-out loss {result['target_loss']:.4f}, that of dense after "
+        f"{format_percent(result['target'])} of its steps. Step and payload: means. η: steps dense needs / steps the "
+        "plan needs. Retained: share of what communication is worth.",
         style="dim",
     )
     for row in result["rows"]:

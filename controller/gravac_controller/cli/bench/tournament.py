@@ -8,7 +8,8 @@ import click
 from rich.console import Console
 
 from gravac.tournament import RowError, Run, read_rows
-from gravac.wording import printable
+from gravac.tournament.curves import TARGET
+from gravac.wording import format_percent, printable
 from gravac_controller.bench import tournament as runs
 from gravac_controller.bench.tournament import PRESETS, Tournament
 from gravac_controller.cli.bench import options, output
@@ -100,6 +101,13 @@ ROWS = Path("gravac-tournament.jsonl")
     help="Measured step time of a plan, instead of the prediction. Repeatable.",
 )
 @click.option(
+    "--target",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=TARGET,
+    show_default=True,
+    help="The target of times to target is the held-out loss that dense has after this share of its steps.",
+)
+@click.option(
     "--plot",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
@@ -118,6 +126,7 @@ def tournament(
     link: float | None,
     compute: float | None,
     measured: tuple[tuple[str, float], ...],
+    target: float,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -147,7 +156,7 @@ def tournament(
             runs.run(asked, progress)
             rows.append(out)
         known = read_rows(rows)
-        answer = runs.summary(known, _step_seconds(link, compute, dict(measured)))
+        answer = runs.summary(known, _step_seconds(link, compute, dict(measured)), target)
         if plot is not None:
             answer["plots"] = [str(path) for path in draw(known, answer["rows"], plot)]
         return answer | {"link_bits_per_second": link}
@@ -214,7 +223,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         style="dim",
     )
     if timed:
-        console.print("Target: the held-out loss that dense has after 95 % of its steps.", style="dim")
+        share = format_percent(result["target"])
+        console.print(f"Target: the held-out loss that dense has after {share} of its steps.", style="dim")
     for path in result.get("plots", ()):
         console.print(f"Wrote {printable(path)}")
 
