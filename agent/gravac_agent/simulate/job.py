@@ -199,6 +199,7 @@ class _Loop:
         before, self._plan = self._plan, self._following
         if _sending(before) != _sending(self._plan):
             self._at_level = 0
+            self.window.add_progress(before, self._learner.reference.change_plan())
         self._following = next_plan(self._reporter.directive, self._tracker, self._measure_first)
         self._tracker.forget_except(self._plan.gains | self._following.gains)
 
@@ -211,6 +212,7 @@ class _Loop:
             for _ in range(1, setting.ranks)
         ]
         assert window.last_plan is not None
+        window.add_progress(window.last_plan, self._learner.reference.pop())
         own = self._learner.ranks.encoders[0].aggregator_of(window.last_plan).keeps_largest
         curve = None
         if window.curve is not None:
