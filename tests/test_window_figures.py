@@ -29,9 +29,9 @@ def report(*of_levels: GainSums, **changes: object) -> WindowReport:
 
 TWO = report(
     sums(gradient_sq=4.0, compensated_sq=8.0, sent_sq=6.0, minimum_sq=7.0, candidate_sq=5.0, residual_sq=1.0,
-         residual_dot_gradient=2.0),
+         residual_dot_gradient=2.0, progress_steps=4, reference_sq=3.0, moved_dot_reference=2.0),
     sums(gradient_sq=12.0, compensated_sq=12.0, sent_sq=3.0, minimum_sq=3.0, candidate_sq=1.0, residual_sq=8.0,
-         residual_dot_gradient=-6.0),
+         residual_dot_gradient=-6.0, progress_steps=6, reference_sq=1.0, moved_dot_reference=1.0),
     seconds=5.0, samples=640, dense_bytes=1000, payload_bytes=80,
 )  # fmt: skip
 
@@ -42,7 +42,8 @@ def test_sums_are_added_before_dividing() -> None:
     assert figures.gain_candidate(TWO) == 6.0 / 20.0
     assert figures.backlog(TWO) == -4.0 / 16.0
     assert figures.residual_ratio(TWO) == math.sqrt(9.0 / 16.0)
-    assert figures.total_sums(TWO).steps == 20
+    assert figures.progress(TWO) == 3.0 / 4.0
+    assert (figures.total_sums(TWO).steps, figures.total_sums(TWO).progress_steps) == (20, 10)
 
 
 def test_speeds_and_sizes() -> None:
@@ -60,7 +61,8 @@ def test_speeds_and_sizes() -> None:
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
     for value in (figures.gain, figures.gain_minimum, figures.gain_candidate, figures.backlog,
-                  figures.residual_ratio, figures.samples_per_second, figures.compression_throughput,
+                  figures.progress, figures.residual_ratio, figures.samples_per_second,
+                  figures.compression_throughput,
                   figures.wire_cf):  # fmt: skip
         assert value(empty) is None
     assert figures.step_seconds(empty) == 0.0

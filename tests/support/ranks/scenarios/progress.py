@@ -1,6 +1,7 @@
 """Progress next to dense gradients, as the agents measure it and as a second optimizer of the whole model finds it."""
 
 import contextlib
+import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -155,7 +156,7 @@ def progress(
             name = "second"
             agent = opened(name)
             agent.start()
-            dense.optimizer.load_state_dict(taken.state_dict())
+            dense.optimizer.load_state_dict(copy.deepcopy(taken.state_dict()))  # else they share it
         if two_rates:
             taken.param_groups[0]["lr"] *= 0.97
         plain.load_state_dict(model.state_dict())
@@ -250,7 +251,7 @@ def progress_as_simulated(
             learner.reference.change_plan()
         learner.train(Plan(Directive(1, "hold", cf, cf, 0.0), cf))
     off = max(
-        float((one - other).abs().max())
+        float((one - other).detach().abs().max())
         for one, other in zip(learner.model.parameters(), model.parameters(), strict=True)
     )
     return {"live": live, "simulated": asdict(learner.reference.pop()), "off": off}
