@@ -64,6 +64,8 @@ def judge(report: WindowReport, epsilon: float, kind: str, compressor: str) -> R
     high, raised, low = [], [], []
     likely = efficiency.likely
     more = f"about {format_percent(1.0 / likely - 1.0)} more steps than dense"
+    if likely > 0.9995:
+        more = "as many steps as dense"
     learning = f"The statistical efficiency is {likely:.3g}"
     if efficiency.low < efficiency.high:
         learning += f" ({efficiency.low:.3g} to {efficiency.high:.3g})"

@@ -16,6 +16,7 @@ from gravac_controller.cli import main
 from gravac_controller.page.files import STATIC, CannotBundle, bundle
 from gravac_controller.report.figure import COLORS, LONGEST_NAME, Lines, write_figure
 from gravac_controller.report.summary import summarize
+from gravac_controller.views.columns import NAMES
 from gravac_controller.views.history import MOST_CURVES, plain
 from gravac_controller.views.thinning import MOST_MARKED, Thinned, ThinnedWindow
 from tests.support.figures import texts
@@ -166,7 +167,9 @@ def test_what_the_bundle_does_not_know_is_named(tmp_path: Path, text: str, why: 
 def window(
     at: int, *, gain: float = 0.5, backlog: float = 0.1, seconds: float = 1.0, marked: bool = False
 ) -> ThinnedWindow:
-    row = (at, at, at, float(at), seconds, 0, "hold", 10.0, gain, None, backlog, *[None] * 12)
+    known = {"window": at, "first_step": at, "last_step": at, "time": float(at), "seconds": seconds}
+    known |= {"cf": 10.0, "gain": gain, "backlog": backlog}
+    row = tuple(known.get(name) for name in NAMES)
     return ThinnedWindow(row=row, curve=None, dense=(None, None), decision=None, marked=marked)
 
 
