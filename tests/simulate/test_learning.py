@@ -151,5 +151,5 @@ def test_what_to_compare_with_is_a_plan_or_a_policy() -> None:
     assert (listed.policy, listed.compressor) == ("auto:plans=topk@10", "topk")
     assert contender("dense", "topk", "residual").policy == "dense"
     assert contender("alone", "topk", "residual").policy == ""
-    with pytest.raises(PlanError, match="autoo.*did you mean.*a plan is one of dense, alone, or CODEC@CF"):
+    with pytest.raises(PlanError, match=r"autoo.*did you mean.*a plan is one of dense, alone, or CODEC@CF"):
         contender("autoo", "topk", "residual")
