@@ -1,1 +1,1 @@
-"""``gravac whatif``: predict other networks, ranks, codecs and policies from a trace."""
+"""``gravac whatif`` and ``gravac doctor``: predict other networks, ranks, codecs and policies, and advise."""
