@@ -81,7 +81,9 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#steer-note").fill("a test")
     tab.page.locator("#steer-cf").fill("33.5")
     tab.page.locator("#steer-pin").click()
-    tab.shows("#steer-question", "Pin 33.5× regardless of its gain for “pinned”? Now: topk · 10×, exploring, epoch ")
+    tab.shows(
+        "#steer-question", "Pin 33.5× regardless of its gain for “pinned”? Now: topk · 10×, exploring, epoch "
+    )
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
     result(tab, TAKEN)
