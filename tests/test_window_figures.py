@@ -61,14 +61,9 @@ def test_speeds_and_sizes() -> None:
 )
 def test_what_is_undefined_is_none_not_zero(empty: WindowReport) -> None:
     for value in (figures.gain, figures.gain_minimum, figures.gain_candidate, figures.backlog,
-<<<<<<< HEAD
                   figures.progress, figures.residual_ratio, figures.samples_per_second,
                   figures.compression_throughput,
                   figures.wire_cf):  # fmt: skip
-=======
-                  figures.residual_ratio, figures.samples_per_second, figures.useful_samples_per_second,
-                  figures.wire_cf, figures.progress):  # fmt: skip
->>>>>>> reference
         assert value(empty) is None
     assert figures.step_seconds(empty) == 0.0
 
