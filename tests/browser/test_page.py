@@ -81,8 +81,10 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     shows(tab, "#risk-word", "no risk")
     recorded.until("hold")
     shows(tab, "#risk-word", "high")
-    assert "The statistical efficiency is 0.3" in tab.text("#risk-because"), "Top-k 40x, as under Adam"
-    assert "Low from a statistical efficiency of η = 0.97" in tab.text("#risk-rule")
+    assert "At equal steps the loss is expected to be " in tab.text("#risk-because"), (
+        "Top-k 40x, as under Adam"
+    )
+    assert "Low where the loss is expected to be at most 0.5 % higher" in tab.text("#risk-rule")
     fine = {"codec": "nearest:levels=7", "cf": 10.1}
     levels = tuple(level.model_copy(update=fine) for level in recorded.report().levels)
     recorded.play(1, levels=levels, cf=10.1)
