@@ -1,19 +1,36 @@
-"""The risk light: each rule alone, the gravest wins, and an unknown risk is not called low."""
+"""The risk light: each rule alone, the gravest wins, an unknown risk is not called low, and the loss counts."""
 
 import pytest
 
 from gravac.protocol import GainSums, LevelSums, WindowReport
 from gravac.signals import efficiency
-from gravac.signals.risk import EFFICIENCY_HIGH, EFFICIENCY_LOW, RESIDUAL_RAISED, RULE, WITHOUT_MEMORY, Risk
+from gravac.signals.loss_slope import LossSlope
+from gravac.signals.risk import (
+    EFFICIENCY_HIGH,
+    EFFICIENCY_LOW,
+    INCREASE_HIGH,
+    INCREASE_LOW,
+    RESIDUAL_RAISED,
+    RULE,
+    WITHOUT_MEMORY,
+    Risk,
+)
 from gravac.signals.risk import judge as judge_window
+from gravac.wording import format_percent
 from tools.harness.cluster import window_report
 
 UNSEEN = "countsketch"
 """A codec that was not simulated, so that only the backlog gives its efficiency."""
 
 
-def judge(report: WindowReport, epsilon: float, kind: str = "sgd", compressor: str = UNSEEN) -> Risk:
-    return judge_window(report, epsilon, kind, compressor)
+def judge(
+    report: WindowReport,
+    epsilon: float,
+    kind: str = "sgd",
+    compressor: str = UNSEEN,
+    loss_slope: float | None = None,
+) -> Risk:
+    return judge_window(report, epsilon, kind, compressor, loss_slope)
 
 
 def backlog_of(likely: float) -> float:
@@ -71,6 +88,47 @@ def test_top_k_under_adam_is_not_called_low() -> None:
     assert judge(report(0.02, 0.7, 0.66), 0.3, "adam", "topk+bf16").level == "high", "whatever the backlog"
 
 
+@pytest.mark.parametrize(
+    ("slope", "increase", "level"),
+    [
+        (0.0, 0.0, "low"),
+        (0.1, INCREASE_LOW - 1e-6, "low"),
+        (0.1, INCREASE_LOW + 1e-6, "raised"),
+        (0.3, INCREASE_HIGH - 1e-6, "raised"),
+        (0.3, INCREASE_HIGH + 1e-6, "high"),
+    ],
+)
+def test_each_limit_of_the_expected_increase(slope: float, increase: float, level: str) -> None:
+    likely = slope / (slope + increase) if slope else 0.9
+    assert judge(report(backlog_of(likely), 0.7, 0.66), 0.3, loss_slope=slope).level == level
+
+
+def test_the_same_efficiency_costs_more_where_the_loss_falls_steeply() -> None:
+    window = report(backlog_of(0.95), 0.7, 0.66)
+    flat, steep = judge(window, 0.3, loss_slope=0.05), judge(window, 0.3, loss_slope=1.0)
+    assert (flat.level, steep.level) == ("low", "high")
+    kept = "the plan keeps 95 % of a step's progress."
+    assert flat.because[0] == f"At equal steps the loss is expected to be 0.3 % higher: {kept}"
+    assert steep.because[0] == f"At equal steps the loss is expected to be 5.3 % higher: {kept}"
+
+
+def test_top_k_under_adam_is_not_called_low_while_the_loss_falls() -> None:
+    losses = LossSlope()
+    for window in range(40):
+        losses.add(50 * window + 49, 50, 2.0 + 5.0 / (window + 1) ** 0.5)
+    found = judge(report(0.02, 0.7, 0.66), 0.3, "adam", "topk", losses.slope())
+    assert found.level in ("raised", "high")
+    assert found.because[0].startswith("At equal steps the loss is expected")
+
+
+def test_a_flat_loss_does_not_hide_the_other_signs() -> None:
+    window = report(0.02, RESIDUAL_RAISED, 0.2, nonfinite_steps=1)
+    found = judge(window, 0.3, loss_slope=0.0)
+    assert (found.level, len(found.because)) == ("raised", 4)
+    assert judge(report(0.0, 0.0, 1.0), 0.3, loss_slope=1.0).level == "none"
+    assert judge(report(0.0, 0.0, 0.66), 0.3, compressor="qsgd", loss_slope=0.0).level == "unknown"
+
+
 def test_it_is_the_codec_of_the_steps_that_counts() -> None:
     """The plan of a decision may have another codec than the job's compressor."""
     window = report(0.02, 0.7, 0.66)
@@ -116,3 +174,5 @@ def test_nothing_to_judge_by_is_unknown_not_low() -> None:
 def test_the_rule_names_its_limits() -> None:
     for limit in (EFFICIENCY_LOW, EFFICIENCY_HIGH, RESIDUAL_RAISED):
         assert f"{limit:g}" in RULE
+    for share in (INCREASE_LOW, INCREASE_HIGH):
+        assert format_percent(share) in RULE

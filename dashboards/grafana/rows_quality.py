@@ -10,7 +10,7 @@ RISK = Row(
     panels=[
         stat(
             "Risk",
-            f"This is an estimate from gradients, not a measurement of accuracy. {risk.RULE}",
+            f"This is an estimate from gradients and the training loss, not a measurement of accuracy. {risk.RULE}",
             f"{of_job('gravac_risk_level')} == 1",
             legend="{{level}}",
             width=6,
@@ -43,7 +43,8 @@ RISK = Row(
             title="Statistical efficiency",
             kind="timeseries",
             about="Steps that dense training needs divided by the steps that this training needs (η), with the lowest "
-            "and highest credible value. The lines mark where the risk is raised and high.",
+            "and highest credible value. The lines mark where the risk is raised and high while no slope of "
+            "the loss is known.",
             queries=[
                 Query(expr=of_job("gravac_statistical_efficiency_ratio"), legend="η"),
                 Query(expr=of_job("gravac_statistical_efficiency_low_ratio"), legend="lowest"),

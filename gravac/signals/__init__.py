@@ -1,1 +1,1 @@
-"""Signals: gain, the spectrum of gains over CFs, gradient diversity, figures of a window report, and risk."""
+"""Signals: gain, the spectrum of gains, gradient diversity, slope of the loss, figures of a window report, and risk."""

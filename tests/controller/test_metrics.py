@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gravac.policies import StaticPolicy
 from gravac.protocol import RULES, End, LinkSpec, WindowAnswer, WindowReport
 from gravac.signals import figures, risk
+from gravac.signals.loss_slope import LossSlope
 from gravac_controller.live import projection as live
 from gravac_controller.metrics.service import ServiceMetrics
 from gravac_controller.metrics.table import TABLE
@@ -95,7 +96,11 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     assert seen["gravac_job_state"] == {("running",): 1, ("stale",): 0, ("ended",): 0}
     assert seen["gravac_jobs"] == seen["gravac_job_state"]
     assert {phase for (phase,), on in seen["gravac_job_phase"].items() if on} == {last.phase}
-    judged = risk.judge(last, decision.epsilon, "other", "topk").level
+    losses = LossSlope()
+    for one in reports:
+        losses.add(one.last_step, figures.steps(one), one.loss or 0.0)
+    judged = risk.judge(last, decision.epsilon, "other", "topk", losses.slope()).level
+    assert losses.slope() is not None
     assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
     assert seen["gravac_codec_info"] == {("topk",): 1}
     assert seen["gravac_decision_info"] == {(decision.rule,): 1}

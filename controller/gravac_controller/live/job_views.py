@@ -69,7 +69,7 @@ def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
     if job.latest is None:
         return None
     spec, _ = job.spec_and_decision()
-    found = risk.judge(job.latest.report, epsilon, spec.optimizer_kind, spec.compressor)
+    found = risk.judge(job.latest.report, epsilon, spec.optimizer_kind, spec.compressor, job.losses.slope())
     return RiskView(level=found.level, because=found.because, rule=risk.RULE)
 
 

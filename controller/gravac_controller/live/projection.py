@@ -25,6 +25,7 @@ from gravac.protocol import (
     rule_label,
 )
 from gravac.signals import figures
+from gravac.signals.loss_slope import LossBins, LossSlope
 from gravac.traces.line import TraceRecord
 from gravac.traces.parts import Part
 from gravac_controller.live.recent import Change, Recent
@@ -57,6 +58,7 @@ class Carried(Record):
     dense_exposed: tuple[float, ...]
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    losses: LossBins | None = Field(default=None, description="Of the training so far; null in older parts.")
     events: tuple[EventView, ...] = Field(description="The last ones that fit.")
 
     def text(self) -> str:
@@ -89,6 +91,7 @@ class LiveJob:
         self.latest: WindowView | None = None
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
+        self.losses = LossSlope()
         self.totals = Totals()
         self.heat = RankHeat()
         self.decisions_by_rule: Counter[str] = Counter()
@@ -152,6 +155,7 @@ class LiveJob:
             dense_exposed=tuple(self._dense_exposed),
             gradient_diversity=self.gradient_diversity,
             batch_bound_samples=self.batch_bound_samples,
+            losses=self.losses.bins,
             events=tuple(self.events),
         ).text()
 
@@ -166,6 +170,7 @@ class LiveJob:
         self._dense_exposed.extend(carried.dense_exposed)
         self.gradient_diversity = carried.gradient_diversity
         self.batch_bound_samples = carried.batch_bound_samples
+        self.losses = LossSlope(carried.losses)
         self.events.extend(carried.events)
 
     def _apply_event(self, line: int, view: EventView) -> None:
@@ -195,6 +200,8 @@ class LiveJob:
         self._undecided = True
         self._add_up(report)
         self.heat.add(report)
+        if report.loss is not None:
+            self.losses.add(report.last_step, figures.steps(report), report.loss)
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if self.decision is not None:

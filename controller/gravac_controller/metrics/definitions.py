@@ -37,6 +37,7 @@ class JobValues:
     baseline_exposed_seconds: float | None
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    loss_slope: float | None
     overridden: bool
     show_ranks: bool
 
@@ -59,6 +60,7 @@ class JobValues:
             baseline_exposed_seconds=job.baseline_exposed_seconds,
             gradient_diversity=job.gradient_diversity,
             batch_bound_samples=job.batch_bound_samples,
+            loss_slope=job.losses.slope(),
             show_ranks=show_ranks,
             overridden=job.override is not None,
         )

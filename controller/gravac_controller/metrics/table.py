@@ -52,7 +52,8 @@ def _agents(job: JobValues) -> Iterator[Sample]:
 def _risk(job: JobValues) -> Iterator[Sample]:
     if job.latest is not None:
         report, spec = job.latest.report, job.spec
-        found = risk.judge(report, job.decision.epsilon, spec.optimizer_kind, spec.compressor).level
+        kind, epsilon = spec.optimizer_kind, job.decision.epsilon
+        found = risk.judge(report, epsilon, kind, spec.compressor, job.loss_slope).level
         for level in get_args(risk.Level):
             yield (level,), float(level == found)
 

@@ -187,7 +187,7 @@ class EventView(Record):
 
 
 class RiskView(Record):
-    """How much compression puts learning at risk (``gravac.signals.risk``), judged by gradients, not by accuracy."""
+    """How much compression puts learning at risk (``gravac.signals.risk``): an estimate, not a measured accuracy."""
 
     level: Level
     because: tuple[Text, ...] = Field(
