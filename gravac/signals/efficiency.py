@@ -92,7 +92,12 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
         return None
     table = expected(codec, cf, kind)
     if sums.progress_steps >= LEAST_STEPS and sums.reference_sq > 0.0 and sums.raw_mean_sq > 0.0:
-        found = _of_progress(sums, _table(kind))
+        found = of_progress(
+            sums.residual_dot_gradient / sums.gradient_sq,
+            sums.moved_dot_reference / sums.reference_sq,
+            sums.raw_dot_next / sums.raw_mean_sq,
+            kind,
+        )
         likely = found if table is None else (found + table.likely) / 2.0
         return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
     lost = PER_BACKLOG if _table(kind) == "sgd" else PER_BACKLOG_OTHERS
@@ -106,11 +111,18 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
     return _between(likely, table.low, table.high)
 
 
-def _of_progress(sums: GainSums, kind: TableKind) -> float:
-    backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
-    progress = min(1.0, max(LOWEST, sums.moved_dot_reference / sums.reference_sq))
-    confirmed = min(1.0, max(0.0, sums.raw_dot_next / sums.raw_mean_sq))
-    return 1.0 / (1.0 + PER_LATE[kind] * backlog * confirmed + PER_LOST[kind] * log(1.0 / progress))
+def of_progress(backlog: float, progress: float, confirmed: float, kind: str) -> float:
+    """Return 1 / (1 + a τ ρ + b ln 1/P), what a window next to a dense reference shows of η.
+
+    Args:
+        backlog: τ, in steps.
+        progress: P, the progress ratio.
+        confirmed: ρ, the part of the mean gradient that is not noise.
+        kind: Of the optimizer, as in ``expected``.
+    """
+    late, lost = PER_LATE[_table(kind)], PER_LOST[_table(kind)]
+    waiting = min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
+    return 1.0 / (1.0 + late * waiting + lost * log(1.0 / min(1.0, max(LOWEST, progress))))
 
 
 def alone(kind: str) -> float:

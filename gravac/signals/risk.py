@@ -71,7 +71,9 @@ def judge(
             return Risk("unknown", (left_out,))
         forgets = efficiency is None and gain is not None
         return Risk("unknown", (WITHOUT_MEMORY if forgets else "This window shows no gradient to judge by.",))
-    high, raised, low = [], [], []
+    high: list[str] = []
+    raised: list[str] = []
+    low: list[str] = []
     level, learning = _learning(efficiency, loss_slope)
     {"low": low, "raised": raised, "high": high}[level].append(learning)
     size = f"The residual is {_short(residual)} times the size of one gradient"

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.compressors import COMPRESSORS
+from gravac.signals.efficiency import of_progress
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -36,7 +37,7 @@ class Row(NamedTuple):
         codec: name without settings; a stack is named ``selector+quantizer``.
         cf: of a quantizer, its wire CF; of a selector, elements in / elements kept.
         low: lowest of all tasks.
-        likely: median.
+        likely: median over tasks of what curves say, averaged with that of what the signals of the runs say.
         high: highest.
     """
 
@@ -63,6 +64,7 @@ def table(runs: Sequence[Run]) -> str:
     """Return the source of the table."""
     dense = {_place(run): run for run in runs if run.plan == DENSE}
     found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    shown: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     alone: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         base = dense.get(_place(run))
@@ -73,8 +75,9 @@ def table(runs: Sequence[Run]) -> str:
             alone[kind].append(eta)
         elif (key := _plan(run)) is not None:
             found[kind, *key].append(eta)
+            shown[kind, *key].append(_shown(run, kind))
     lines = [
-        f'    Row("{kind}", "{codec}", {cf}, {min(values):.3f}, {median(values):.3f}, {max(values):.3f}),\n'
+        f'    Row("{kind}", "{codec}", {cf}, {_three(values, shown[kind, codec, cf])}),\n'
         for (kind, codec, cf), values in sorted(
             found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])
         )
@@ -89,6 +92,18 @@ def table(runs: Sequence[Run]) -> str:
         f'"{kind}": {median(values):.2f}' for kind, values in sorted(alone.items(), reverse=True)
     )
     return head + "".join(lines) + TAIL.format(alone="{" + shares + "}")
+
+
+def _shown(run: Run, kind: str) -> float:
+    """Return what the signals of a run show of its efficiency, with less noise than its curve."""
+    sums = run.sums
+    return of_progress(run.backlog or 0.0, run.progress or 1.0, sums["raw_dot_next"] / sums["raw_sq"], kind)
+
+
+def _three(measured: Sequence[float], shown: Sequence[float]) -> str:
+    """Format lowest, likely and highest efficiency of a plan; likely: the median of curves averaged with signals."""
+    likely = (median(measured) + median(shown)) / 2
+    return f"{min(likely, *measured):.3f}, {likely:.3f}, {max(likely, *measured):.3f}"
 
 
 def _place(run: Run) -> tuple[str, int, int, int]:
