@@ -23,7 +23,8 @@ def test_the_table_is_met_and_interpolated_between_its_rows() -> None:
         assert row.low <= row.likely <= row.high
     between = efficiency.expected("topk", math.sqrt(10 * 25), "sgd")
     assert between is not None
-    assert between.likely == pytest.approx((0.88 + 0.80) / 2), "halfway in log CF"
+    ends = [efficiency.expected("topk", cf, "sgd") for cf in (10.0, 25.0)]
+    assert between.likely == pytest.approx(sum(end.likely for end in ends if end) / 2), "halfway in log CF"
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "sign", "other"])
@@ -47,7 +48,9 @@ def test_a_backlog_lowers_the_measured_efficiency() -> None:
     low, high = (efficiency.measured(sums(backlog), "topk", 10.0, "sgd") for backlog in (0.4, 0.05))
     assert low is not None
     assert high is not None
-    assert low.likely < high.likely <= 0.93, "within what simulations showed"
+    table = efficiency.expected("topk", 10.0, "sgd")
+    assert table is not None
+    assert low.likely < high.likely <= table.high, "within what simulations showed"
     far = efficiency.measured(sums(5.0), "nearest:levels=7", 10.1, "adam")
     assert far is not None
     assert far.likely < 0.5, "far outside anything simulated the window counts"
@@ -57,3 +60,32 @@ def test_a_backlog_lowers_the_measured_efficiency() -> None:
 def test_the_logarithm_is_right() -> None:
     for value in (1.0, 1.3, 2.0, 7.5, 1e3, 1e9):
         assert efficiency.log(value) == pytest.approx(math.log(value), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_progress_counts_where_it_was_measured(kind: str) -> None:
+    """The formula's own value, averaged with the table's: with full progress and no backlog nothing is lost."""
+    full = sums(0.0).model_copy(
+        update={
+            "progress_steps": 50,
+            "reference_sq": 2.0,
+            "moved_dot_reference": 2.0,
+            "raw_mean_sq": 1.0,
+            "raw_dot_next": 0.2,
+        }
+    )
+    table = efficiency.expected("topk", 10.0, kind)
+    assert table is not None
+    found = [
+        efficiency.measured(full.model_copy(update=change), "topk", 10.0, kind)
+        for change in ({}, {"moved_dot_reference": 1.0}, {"residual_dot_gradient": full.gradient_sq})
+    ]
+    whole, half, late = (each.likely for each in found if each is not None)
+    assert whole == pytest.approx((1.0 + table.likely) / 2)
+    lost = 1.0 / (1.0 + efficiency.PER_LOST["sgd" if kind == "sgd" else "adam"] * math.log(2.0))
+    assert half == pytest.approx((lost + table.likely) / 2)
+    waiting = 1.0 / (1.0 + efficiency.PER_LATE["sgd" if kind == "sgd" else "adam"] * 0.2)
+    assert late == pytest.approx((waiting + table.likely) / 2), "only the confirmed part of the backlog costs"
+    unknown = efficiency.measured(full.model_copy(update={"moved_dot_reference": 1.0}), "sign", 30.0, kind)
+    assert unknown is not None
+    assert unknown.likely == pytest.approx(lost), "a codec that was not simulated has its window alone"

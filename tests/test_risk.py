@@ -91,7 +91,6 @@ def test_top_k_under_adam_is_not_called_low() -> None:
 @pytest.mark.parametrize(
     ("slope", "increase", "level"),
     [
-        (0.0, 0.0, "low"),
         (0.1, INCREASE_LOW - 1e-6, "low"),
         (0.1, INCREASE_LOW + 1e-6, "raised"),
         (0.3, INCREASE_HIGH - 1e-6, "raised"),
@@ -99,7 +98,7 @@ def test_top_k_under_adam_is_not_called_low() -> None:
     ],
 )
 def test_each_limit_of_the_expected_increase(slope: float, increase: float, level: str) -> None:
-    likely = slope / (slope + increase) if slope else 0.9
+    likely = slope / (slope + increase)
     assert judge(report(backlog_of(likely), 0.7, 0.66), 0.3, loss_slope=slope).level == level
 
 

@@ -98,7 +98,7 @@ def _learning(
 ) -> tuple[Literal["low", "raised", "high"], str]:
     """Return the level by what learning loses, and the reason as a sentence."""
     likely = efficiency.likely
-    if loss_slope is not None:
+    if loss_slope:  # a loss that does not fall says nothing of what late steps cost
         increase = loss_slope * (1.0 / likely - 1.0)
         reason = (
             f"At equal steps the loss is expected to be {format_percent(increase)} higher: the plan keeps "

@@ -1,6 +1,7 @@
 """The auto policy's rules: start, trials, hold, looking again, and what must not move it. Worlds are pure formulas."""
 
 import dataclasses
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -11,8 +12,16 @@ from gravac.policies.auto import space, timemodel
 from gravac.policies.auto.settings import AutoState
 from gravac.policies.base import DENSE
 from gravac.protocol import JobSpec, PlanCost
+from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.cluster import job_spec
 from tools.harness.plan_world import Job, World
+
+
+@pytest.fixture(autouse=True)
+def _fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
+
 
 SLOW = World(ranks=2, megabits=100.0)
 SEVEN, FIVE, THREE = (
@@ -74,7 +83,7 @@ def test_adam_is_held_to_milder_plans_than_sgd() -> None:
 def test_without_the_bound_the_highest_useful_throughput_wins_but_nothing_as_bad_as_alone() -> None:
     world = World(ranks=4, megabits=30.0)
     job = Job(world, "auto:bound=1")
-    assert world.efficiency(held(job)) < 0.9
+    assert world.efficiency(held(job)) < 0.98, "more than the default bound allows"
     assert all(world.efficiency(plan) > 0.45 for plan in job.sent)
     adam = Job(World(ranks=4, megabits=30.0, kind="adam"), "auto:bound=1")
     adam.windows(10)
