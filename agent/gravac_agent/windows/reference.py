@@ -6,7 +6,6 @@ without compression, a second optimizer of the same class and settings steps the
 stands, and the two ways are compared over blocks of steps.
 """
 
-import inspect
 import math
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gravac_agent.exchange.sample import Coordinates
+from gravac_agent.windows.second_optimizer import follow, second_optimizer, step, steps_elements_alone
 
 BLOCK_STEPS = 25
 """Steps of a block. Longer blocks average more noise; in shorter ones a delay counts as a loss."""
@@ -25,10 +25,6 @@ CLIPPED = 0.999
 """The trainer clipped where the optimizer's gradients are shorter than this share of the exchanged ones."""
 SMOOTHING = 0.1
 """Weight of the newest step in the averages that give the length of a dense gradient relative to the exchanged one."""
-NOT_SETTINGS = frozenset({"params", "param_names"})
-"""Entries of a parameter group that are no settings."""
-UNSCALES = ("grad_scale", "found_inf")
-"""Attributes by which a GradScaler passes the loss scale to optimizers that unscale the gradients themselves."""
 
 
 @dataclass(slots=True)
@@ -111,7 +107,7 @@ class DenseReference:
                 self._owned[slot] = 1.0
                 self._owners.update(dict.fromkeys(range(slot.start, slot.stop), piece))
         self._flats = [_Flat(tuple(found)) for found in pieces.values()]
-        self._reference = _second(
+        self._reference = second_optimizer(
             optimizer, optimizer.param_groups, [(flat.group, flat.parameter) for flat in self._flats]
         )
         self._orders: dict[tuple[str, ...], Tensor] = {}
@@ -180,10 +176,7 @@ class DenseReference:
             missing = sum(piece.parameter.grad is None for piece in flat.pieces)
             for part in self._split(flat) if 0 < missing < len(flat.pieces) else (flat,):
                 part.begin(raw)
-        for mine, theirs in zip(self._reference.param_groups, self._optimizer.param_groups, strict=True):
-            mine.update({key: value for key, value in theirs.items() if key not in NOT_SETTINGS})
-        for name in UNSCALES:  # set by a GradScaler on optimizers that unscale the gradients themselves
-            setattr(self._reference, name, getattr(self._optimizer, name, None))
+        follow(self._reference, self._optimizer)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -191,7 +184,7 @@ class DenseReference:
         if not self._began:
             return
         self._fresh = self._began = False
-        _step(self._reference)
+        step(self._reference)
         for flat in self._flats:
             flat.end()
         self._block += 1
@@ -387,57 +380,3 @@ def _in_memory(tensor: Tensor) -> Tensor:
 def _is_long(value: object) -> bool:
     """Whether it holds a number for each coordinate. Numbers of steps, too, may be tensors, without dimensions."""
     return isinstance(value, Tensor) and value.dim() == 1
-
-
-def _second(
-    optimizer: Optimizer, groups: Sequence[Mapping[str, Any]], parameters: Sequence[tuple[int, nn.Parameter]]
-) -> Optimizer:
-    """Return an optimizer of the same class for other parameters.
-
-    Args:
-        optimizer: The first one.
-        groups: Its groups, for their settings.
-        parameters: The other parameters, each with the number of its group.
-    """
-    copied: list[dict[str, Any]] = [
-        {key: value for key, value in group.items() if key not in NOT_SETTINGS} | {"params": []}
-        for group in groups
-    ]
-    for group, parameter in parameters:
-        copied[group]["params"].append(parameter)
-    kind: Any = type(optimizer)
-    known = inspect.signature(kind).parameters
-    defaults = {key: value for key, value in optimizer.defaults.items() if key in known}
-    second: Optimizer = kind(copied, **defaults)
-    return second
-
-
-def _step(optimizer: Optimizer) -> None:
-    """Step without the hooks of all optimizers, which are about steps of the training."""
-    getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)(optimizer)
-
-
-@torch.no_grad()
-def steps_elements_alone(optimizer: Optimizer) -> bool:
-    """Whether the optimizer steps each element of a parameter for itself, as SGD and Adam do.
-
-    Tried out: a second one of its class must step some elements of a small matrix alone to the same values as in the
-    matrix. Those of Muon, LAMB and Adafactor move otherwise; LBFGS needs a closure.
-    """
-    generator = torch.Generator().manual_seed(0)
-    start, *gradients = torch.randn(4, 6, 8, generator=generator)
-    some = torch.randperm(48, generator=generator)[:20]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            for group in optimizer.param_groups:
-                matrix, elements = nn.Parameter(start.clone()), nn.Parameter(start.flatten()[some])
-                both = [_second(optimizer, [group], [(0, each)]) for each in (matrix, elements)]
-                for gradient in gradients:
-                    matrix.grad, elements.grad = gradient.clone(), gradient.flatten()[some]
-                    for each in both:
-                        _step(each)
-                if not torch.allclose(matrix.flatten()[some], elements, rtol=1e-5, atol=1e-6):
-                    return False
-    except Exception:
-        return False
-    return True
