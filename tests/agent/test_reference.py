@@ -115,14 +115,6 @@ class Demanding(SGD):
         super().__init__(params, lr=0.01)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda p: Demanding(p, 3), lambda p: LBFGS(list(p))], ids=["cannot be made", "needs a closure"]
-)
-def test_an_optimizer_without_a_second_one_is_left_out(make: Make) -> None:
-    _, sums = trained(make, steps=3)
-    assert (sums.steps, sums.ratio) == (0, None)
-
-
 def test_another_class_is_followed_by_one_of_its_own() -> None:
     """LAMB moves a tensor by its norm, which a sample has less of, so that the way is shorter but not none."""
     _, sums = trained(lambda parameters: Lamb(parameters, lr=1e-2))

@@ -119,7 +119,10 @@ def test_keywords_beat_environment_beats_defaults(monkeypatch: pytest.MonkeyPatc
     ("wrong", "message"),
     [
         ({"window": 0}, "window=0: Input should be greater than or equal to 1"),
-        ({"collective": "ring"}, "collective='ring' is unknown; choose one of all-reduce, auto, gather"),
+        (
+            {"collective": "ring"},
+            "collective='ring' is unknown; choose one of all-reduce, auto, compressed-all-reduce",
+        ),
         (
             {"compressor": "dgc", "collective": "shared"},
             "compressor='dgc' is not: choose gather, all-reduce or auto",

@@ -230,7 +230,8 @@ def extreme(
     report: dict[str, Any], window: int, *, energy: float, seconds: float, count: int, size: int
 ) -> str:
     """The report with every number at one of its bounds."""
-    sums = dict.fromkeys(report["levels"][0]["sums"], energy) | {"steps": count, "mean_steps": count}
+    names = report["levels"][0]["sums"]
+    sums = {name: count if name.endswith("steps") else energy for name in names}
     median = seconds if count else None
     level = {
         "epoch": 0, "cf": 1.0, "steps": count, "settled_steps": count, "step_seconds_median": median,
