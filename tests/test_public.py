@@ -195,6 +195,7 @@ VALUES = {
     "agreement_seconds": "60",
     "rank_rows": "8",
     "step_rows": "0",
+    "progress": "True",
     "log_to_stderr": "False",
     "steering": "'off'",
     "token": "None",

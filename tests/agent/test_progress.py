@@ -98,7 +98,7 @@ def test_a_tick_carries_the_mean_of_the_samples() -> None:
     directive = Directive(1, "hold", 10.0, 10.0, 0.1)
     samples = torch.randn(3, 4, dtype=torch.float64)
     vectors = [
-        codec.pack(StepSums(gradient_sq=2.0), directive, (1, 2, 3), (3.0, 6.0), sample)
+        codec.pack(StepSums(gradient_sq=2.0), directive, (1, 2, 3), (3.0, 6.0), sample=sample)
         for codec, sample in zip(codecs, samples, strict=True)
     ]
     tick = codecs[1].unpack(torch.stack(vectors).sum(0))

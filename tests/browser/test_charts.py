@@ -73,7 +73,7 @@ def test_cursor_is_linked(recorded: RecordedJob, controller: Controller, open_pa
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
     tab.page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
-    tab.until(lambda: cursors(tab) == pytest.approx([0.5] * 5, abs=0.01), "all cursors at a half")
+    tab.until(lambda: cursors(tab) == pytest.approx([0.5] * 7, abs=0.01), "all cursors at a half")
     tab.shows("#readout", "Window ")
 
 
@@ -88,7 +88,7 @@ def test_a_decision_moves_the_cursor_of_all_charts(
     assert "then: CF 20 keeps 0.58" in tab.text("#readout")
     tab.until(lambda: address(tab) == {"window": ["3"]}, "zoomed out: window 3 was not in view")
     where = 79 / (recorded.window * 20 - 1)
-    tab.until(lambda: cursors(tab) == pytest.approx([where] * 5, abs=0.01), f"all cursors at {where}")
+    tab.until(lambda: cursors(tab) == pytest.approx([where] * 7, abs=0.01), f"all cursors at {where}")
     assert tab.page.locator("#log tr.picked").get_attribute("data-window") == "3"
     assert tab.page.locator("#chart-gain .legend .value").all_inner_texts()[0] == "0.58"
 
@@ -138,7 +138,7 @@ def test_time_axis(recorded: RecordedJob, controller: Controller, open_page: Ope
     tab.page.locator("#axis-time").click()
     tab.until(lambda: address(tab) == {"x": ["time"]}, "the address holds the axis")
     assert tab.page.locator("#axis-time").get_attribute("aria-pressed") == "true"
-    assert tab.page.locator("#grid canvas").count() == 5
+    assert tab.page.locator("#grid canvas").count() == 7
     drag(tab, "gain", 0.25, 0.75)
     tab.until(lambda: "from" in address(tab), "zoomed in")
     low = float(address(tab)["from"][0])

@@ -50,7 +50,6 @@ def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
     assert chosen[free["chosen"]]["speedup"] > chosen[bounded["chosen"]]["speedup"]
     assert f"{free['chosen']} is predicted to be" in bounded["sentence"]
     adam = asked(*JOB, "--link", "100mbit", "--optimizer", "adamw", "--bound", 1)
-    assert adam["chosen"] != free["chosen"]
     assert (
         chosen[free["chosen"]]["speedup"]
         > {row["plan"]: row["speedup"] for row in adam["rows"]}[free["chosen"]]

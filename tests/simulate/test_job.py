@@ -11,7 +11,6 @@ from gravac.traces import read_trace
 from gravac.traces.replay import replay
 from gravac.whatif.nominal import NominalJob, link
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.compensation import SURVEYED_STEPS
 from gravac_agent.simulate.clock import ModelClock, Phase, measure_compute
 from gravac_agent.simulate.job import Setting, SimulatedJob
 from gravac_agent.tasks import elements_of, make
@@ -60,8 +59,8 @@ def test_the_policy_decides_and_its_trace_replays_byte_for_byte(tmp_path: Path) 
     assert (None if codec == "topk+bf16" else codec) in sent
     assert sum(window.seconds for window in windows) == pytest.approx(44 * result["seconds"])
     compressed = [level.sums for window in windows for level in window.levels if level.cf > 1]
-    assert any(sums.update_steps for sums in compressed)
-    assert any(sums.scaled_gradient_sq > 0 for sums in compressed), "in units of Adam's steps, too"
+    assert any(sums.progress_steps for sums in compressed)
+    assert any(sums.reference_sq > 0 for sums in compressed), "progress next to a dense reference, too"
     assert any(sums.residual_dot_gradient for sums in compressed)
     assert all(window.loss for window in windows)
     assert result["curve"][-1][:2] == [44, pytest.approx(44 * result["seconds"], abs=1e-5)]
@@ -87,10 +86,10 @@ def test_step_times_follow_the_network(tmp_path: Path) -> None:
     assert slow == pytest.approx(COMPUTE + transfer, rel=0.1)
     assert result["payload_bytes"] == 4 * ELEMENTS
     level = windows[0].levels[0]
-    assert level.sums.update_steps == SURVEYED_STEPS
-    assert level.sums.update_sq == pytest.approx(
-        level.sums.update_dot_gradient / 2
-    )  # of the mean, over two ranks
+    assert level.sums.progress_steps == level.steps
+    assert level.sums.moved_dot_reference == pytest.approx(level.sums.reference_sq), (
+        "dense is its own reference"
+    )
 
 
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:
@@ -124,8 +123,8 @@ def test_a_step_costs_what_its_codec_does() -> None:
     assert 10_000_000 * 3e-9 < strong.compress < 10_000_000 * 3.2e-9
     assert strong.decompress < ternary.decompress / 5
     many, slow = NominalJob(1_000_000, 8, 0.1), link(1e8, 0.0)
-    assert many.volume("nearest:levels=3", 17.0, slow).collective == "gather"
-    assert many.step("nearest:levels=3", 17.0, slow).decompress == pytest.approx(8 * 1_000_000 * 3e-9)
+    assert many.volume("dither:levels=3", 17.0, slow).collective == "gather"
+    assert many.step("dither:levels=3", 17.0, slow).decompress == pytest.approx(8 * 1_000_000 * 3e-9)
     rounds = job.step("powersgd:rank=2", 40.0, network, payload_bytes=1e6)
     assert rounds.seconds > dense.compute
 
