@@ -25,7 +25,10 @@ def test_one_line_names_a_policy(text: str, policy: object) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gravel", "policy='gravel' is unknown .did you mean 'gravac'.*; choose one of dense, gravac, "),
+        (
+            "gravel",
+            "policy='gravel' is unknown .did you mean 'gravac'.*; choose one of auto, dense, gravac, ",
+        ),
         ("", "policy='' is unknown"),
         ("static", "setting cf: is missing.*Meaning: Compression factor"),
         ("static:cf", "'cf' must be written setting=value"),
