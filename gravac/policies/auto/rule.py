@@ -1,17 +1,14 @@
 """The rule of the auto policy: what one window means, and the decision that follows."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.outlook import Outlook, outlook
-from gravac.policies.auto.settings import NOISE, AutoSettings, AutoState, Coding, Rest, Seen
-from gravac.policies.auto.space import Space
-from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.auto.learning import Learning
+from gravac.policies.auto.outlook import Outlook
+from gravac.policies.auto.settings import NOISE, AutoState, Seen
 from gravac.policies.base import DENSE, Plan, Verdict
-from gravac.policies.windows import Measurement, gain_of, levels_under, measure, next_decision, unusable
-from gravac.protocol import KnownRule, Phase, WindowReport
-from gravac.signals import efficiency
+from gravac.policies.windows import Measurement, gain_of, levels_under, next_decision, unusable
+from gravac.protocol import KnownRule, Phase
 from gravac.wording import format_number, format_percent
 
 START_STEPS, MORE_STEPS = 1, 2
@@ -23,10 +20,6 @@ PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
 """Plans tried in one search."""
-SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
-"""Settled steps that a window must have to count."""
-TO_WIN, NOISES_TO_WIN = 0.02, 2.0
-"""Another plan must promise more than 2 % and twice the noise."""
 HIDDEN = 0.10
 """A plan is also tried if it would win by this much should all of its exchange be hidden."""
 DOUBT = 1.5
@@ -35,56 +28,21 @@ LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved."""
 TWICE = 2.0
 """A wait for the network that is this many times what it was, or as little, has moved."""
-LIMIT = 1e9
-"""Largest seconds that a state can hold."""
 IN_A_ROW = 2
 """Windows in a row that it takes to act: one bad window changes nothing."""
 SLACK = 0.25
 """Share of the bound by which a measured efficiency may be below it."""
-REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
-"""First and longest rest of a plan that lost too much efficiency."""
-RISE = 1.2
-"""The gradient compresses better once a tenth of its elements holds this many times as much energy."""
-TENTH = 20
-"""Place of CF 10 in a gain curve."""
 
 
 @dataclass(slots=True)
-class Evaluation:
-    """One window as the policy sees it.
-
-    ``plan``: in force. ``state``: as it becomes. ``samples``: of one step.
-    """
-
-    settings: AutoSettings
-    space: Space
-    state: AutoState
-    report: WindowReport
-    plan: Plan = field(init=False)
-    measured: Measurement | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        previous = self.state.decision
-        self.plan = Plan(previous.codec, previous.cf_candidate) if previous.cf_candidate > 1.0 else DENSE
-        least = SETTLED.get(previous.phase, 1)
-        self.measured = measure(self.report, previous, least).get(self.plan.cf)
+class Evaluation(Learning):
+    """One window as the rule sees it. ``decide`` answers it."""
 
     @property
     def samples(self) -> float:
         """Samples of one step of all ranks; 1 where they cannot be counted."""
         steps = self.report.last_step - self.report.first_step + 1
         return (self.report.samples or steps) / steps if steps > 0 else 1.0
-
-    @property
-    def margin(self) -> float:
-        """What another plan must promise more, relative."""
-        return max(TO_WIN, NOISES_TO_WIN * self.state.noise)
-
-    @property
-    def curve_share(self) -> float | None:
-        """Share of energy in the largest tenth of the elements; None without a curve."""
-        gain = None if self.report.curve is None else self.report.curve.gains[TENTH]
-        return None if gain is None else min(1.0, gain)
 
     def decide(self) -> Verdict:
         """Decide after the window."""
@@ -102,32 +60,32 @@ class Evaluation:
 
     def _start(self) -> Verdict:
         if self.measured is None:
-            view = self._view(None)
+            view = self.view(None)
             option = timemodel.clear_start(self.space, view.untried())
             if option is not None:
                 return self._try_at_once(view, option)
-            self._change(waited=self.state.waited + 1)
+            self.change(waited=self.state.waited + 1)
             steps = MORE_STEPS if self.state.waited < PATIENCE else None
             reason = "No dense step has settled yet: measuring more of them."
             return self._conclude("extend", reason, DENSE, "warmup", steps)
-        return self._search(self._note(self.measured))
+        return self._search(self.note(self.measured))
 
     def _trial(self) -> Verdict:
         if self.measured is None:
-            self._change(waited=self.state.waited + 1)
+            self.change(waited=self.state.waited + 1)
             if self.state.waited < PATIENCE:
                 reason = (
                     f"Too few settled steps to judge {self._label(self.plan)}: trying it for another window."
                 )
                 return self._conclude("extend", reason, self.plan, "explore", TRIAL_STEPS)
-            self._rest(self.plan)
-            view = self._view(None)
+            self.rest(self.plan)
+            view = self.view(None)
             plan = self._safe(view)
             reason = (
                 f"{self._label(self.plan)} gave no settled step in {PATIENCE} windows: {self._back(plan)}."
             )
             return self._conclude("saturated", reason, plan, "hold", None, view)
-        return self._search(self._note(self.measured))
+        return self._search(self.note(self.measured))
 
     def _hold(self) -> Verdict:
         found = self.measured
@@ -136,8 +94,8 @@ class Evaluation:
             return self._conclude("hold", reason, self.plan, "hold", None)
         reference = self.state.reference
         if reference is None:
-            row = self._note(found)
-            self._change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
+            row = self.note(found)
+            self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         else:
             off = abs(found.step_seconds - reference)
             allowed = max(LEAST_MOVE, NOISES_TO_MOVE * self.state.noise) * reference
@@ -148,9 +106,9 @@ class Evaluation:
             exposed = self.state.reference_exposed
             if found.exposed_seconds is not None:
                 exposed += 0.2 * (found.exposed_seconds - exposed)
-            self._change(reference_exposed=max(0.0, exposed))
-            self._change(reference=reference, noise=min(1.0, max(0.0, noise)), off=0)
-            row = self._note(found, weight=0.3)
+            self.change(reference_exposed=max(0.0, exposed))
+            self.change(reference=reference, noise=min(1.0, max(0.0, noise)), off=0)
+            row = self.note(found, weight=0.3)
         return self._bounded(row)
 
     def _network_moved(self, found: Measurement, allowed: float) -> bool:
@@ -166,66 +124,55 @@ class Evaluation:
             self._times(reference, self.state.reference_exposed),
             self._times(found.step_seconds, found.exposed_seconds or 0.0),
         )
-        self._change(off=self.state.off + 1, fitting=0, outside=0)
+        self.change(off=self.state.off + 1, fitting=0, outside=0)
         if self.state.off < IN_A_ROW:
             reason = (
                 f"A step took {now}, before {was}: holding {self._label(self.plan)}, and looking again if the next "
                 "window says the same."
             )
             return self._conclude("hold", reason, self.plan, "hold", None)
-        self._follow_network(found)
+        self.follow_network(found)
         seen = tuple(each.model_copy(update={"fresh": False}) for each in self.state.seen)
-        self._change(seen=seen, resting=(), trials=0, off=0, noise=max(self.state.noise, NOISE))
-        row = self._note(found)
-        self._change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
+        self.change(seen=seen, resting=(), trials=0, off=0, noise=max(self.state.noise, NOISE))
+        row = self.note(found)
+        self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         return self._search(row, moved=f"Steps went from {was} to {now}")
-
-    def _follow_network(self, found: Measurement) -> None:
-        """Carry the line of the time model over to the network as it is now."""
-        before = self._row(self.plan)
-        if before is None or not before.fresh:
-            return
-        model = self._model(before)
-        waiting, per_byte, exposed = model.waiting, model.per_byte, found.exposed_seconds or 0.0
-        if timemodel.hides(waiting, exposed) and self.state.reference_exposed > 0.0:
-            per_byte *= exposed / self.state.reference_exposed
-        self._change(waiting=min(LIMIT, max(-LIMIT, waiting)), per_byte=min(LIMIT, per_byte))
 
     def _bounded(self, row: Seen) -> Verdict:
         """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row."""
         likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self.settings.bound
         outside = likely is not None and self.plan != DENSE and likely < least
-        self._change(outside=self.state.outside + 1 if outside else 0)
+        self.change(outside=self.state.outside + 1 if outside else 0)
         if self.state.outside >= IN_A_ROW:
             assert likely is not None
-            self._rest(self.plan)
-            self._change(outside=0, trials=MOST_TRIALS - 1)
+            self.rest(self.plan)
+            self.change(outside=0, trials=MOST_TRIALS - 1)
             left = f"{self._label(self.plan)} keeps {format_percent(likely)} of the progress of a step, too little"
             return self._search(row, left=left)
-        self._wake()
-        view = self._view(row)
+        self.wake()
+        view = self.view(row)
         other = view.best(
             plan
             for plan in (*view.untried(), *view.tried())
             if plan != self.plan and plan not in view.resting
         )
         wins = other is not None and view.score(other) > (1.0 + self.margin) * view.score(self.plan)
-        self._change(fitting=self.state.fitting + 1 if wins else 0)
+        self.change(fitting=self.state.fitting + 1 if wins else 0)
         if other is None or self.state.fitting < IN_A_ROW:
             return self._conclude("hold", self._holding(row, view), self.plan, "hold", None, view)
-        self._change(trials=MOST_TRIALS)
+        self.change(trials=MOST_TRIALS)
         return self._try(view, other, row)
 
     def _search(self, row: Seen, moved: str = "", left: str = "") -> Verdict:
         """Try the plan that is predicted best, or hold the best that was measured."""
-        view = self._view(row)
+        view = self.view(row)
         if not left and not view.keeps(row.plan):
-            self._rest(row.plan)
-            view = self._view(row)
+            self.rest(row.plan)
+            view = self.view(row)
         tried, option = view.best(view.tried()), view.best(view.untried())
         hold = self._safe(view) if tried is None else tried
         if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
-            self._change(trials=self.state.trials + 1)
+            self.change(trials=self.state.trials + 1)
             return self._try(view, DENSE, row)
         if option is not None and self.state.trials < MOST_TRIALS:
             wins = tried is None or view.score(option) > (1.0 + self.margin) * view.score(tried)
@@ -233,13 +180,13 @@ class Evaluation:
                 option = max(view.untried(), key=view.most)
                 wins = view.most(option) > (1.0 + HIDDEN) * view.score(DENSE)
             if wins:
-                self._change(trials=self.state.trials + 1)
+                self.change(trials=self.state.trials + 1)
                 rule: KnownRule = "reexplore" if moved else "scale_down" if left else "explore"
                 return self._try(view, option, row, moved or left, rule)
         ended, reason = self._settled(view, hold, option, moved, left)
         if hold != self.plan or not moved:
-            self._change(reference=None)
-        self._change(fitting=0, off=0, waited=0)
+            self.change(reference=None)
+        self.change(fitting=0, off=0, waited=0)
         return self._conclude(ended, reason, hold, "hold", None, view)
 
     def _settled(
@@ -265,7 +212,11 @@ class Evaluation:
             )
         shown = [plan for plan in view.tried() if plan != hold]
         others = ", ".join(f"{self._label(plan)} takes {_seconds(view.seconds(plan))}" for plan in shown)
-        best = f"Best of {len(shown) + 1} measured plans: {self._label(hold)}, {step} a step"
+        best = (
+            f"Best of {len(shown) + 1} measured plans: {self._label(hold)}, {step} a step"
+            if shown
+            else f"{self._label(hold)} stays: {step} a step"
+        )
         if hold != DENSE:
             best += (
                 f", expected to keep {format_percent(view.efficiency(hold) or 0.0)} of the progress of each"
@@ -289,7 +240,7 @@ class Evaluation:
                 f"{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the "
                 f"network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
             )
-            self._change(waited=0, fitting=0, off=0, reference=None)
+            self.change(waited=0, fitting=0, off=0, reference=None)
             return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
         sends = "" if option == DENSE else f" sends {format_number(fewer)} times less than dense and"
         beginning = f"{why}. " if why else ""
@@ -299,7 +250,7 @@ class Evaluation:
             f"trying it, predicted {format_number(times)} times the useful throughput"
             f"{' of dense' if base == DENSE and row.plan != self.plan else ''}."
         )
-        self._change(waited=0, fitting=0, off=0, reference=None)
+        self.change(waited=0, fitting=0, off=0, reference=None)
         return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
 
     def _try_at_once(self, view: Outlook, option: Plan) -> Verdict:
@@ -311,7 +262,7 @@ class Evaluation:
             f"{self._label(option)} takes about {_seconds(costs[option].seconds or 0.0)} and is expected to keep "
             f"{kept} of the progress per step: trying it at once."
         )
-        self._change(waited=0, trials=1)
+        self.change(waited=0, trials=1)
         return self._conclude("explore", reason, option, "explore", TRIAL_STEPS, view)
 
     def _holding(self, row: Seen, view: Outlook) -> str:
@@ -323,124 +274,9 @@ class Evaluation:
             f"Holding {self._label(self.plan)}: {step}, and each is expected to keep {kept} of the progress."
         )
 
-    def _note(self, found: Measurement, weight: float = 1.0) -> Seen:
-        """Record a measurement of the plan in force, and what it says of coding and of the efficiency of all plans."""
-        exposed = 0.0 if found.exposed_seconds is None else min(found.exposed_seconds, found.step_seconds)
-        seconds, before = found.step_seconds, self._row(self.plan)
-        if weight < 1.0 and before is not None and before.fresh:
-            seconds = before.step_seconds + weight * (seconds - before.step_seconds)
-            exposed = min(seconds, before.exposed_seconds + weight * (exposed - before.exposed_seconds))
-        row = Seen(
-            codec=self.plan.codec,
-            cf=self.plan.cf,
-            step_seconds=seconds,
-            exposed_seconds=exposed,
-            efficiency=self._efficiency(before, weight),
-            window=self.report.window,
-            fresh=True,
-        )
-        kept = tuple(
-            each for each in self.state.seen if each.plan != self.plan and each.plan in self.space.costs
-        )
-        self._change(seen=(*kept, row), waited=0)
-        self._note_coding(row)
-        model = self._model(row)
-        if model.determined:
-            self._change(waiting=min(LIMIT, max(-LIMIT, model.waiting)), per_byte=model.per_byte)
-        return row
-
-    def _efficiency(self, before: Seen | None, weight: float) -> float | None:
-        """Return the plan's η by this window. In hold it also corrects what is expected of the other plans."""
-        if self.plan == DENSE:
-            return 1.0
-        codec = self.space.codec(self.plan)
-        level = next(
-            (each for each in levels_under(self.report, self.state.decision) if each.cf == self.plan.cf), None
-        )
-        kind = self.space.kind
-        shown = None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind)
-        table = efficiency.expected(codec, self.plan.cf, kind)
-        if shown is None:
-            return None if before is None else before.efficiency
-        likely = shown.likely
-        if self.state.decision.phase == "explore":  # the residual has only begun to grow
-            return likely if table is None or kind in efficiency.TELLING else min(likely, table.likely)
-        if table is not None and table.likely < 1.0:
-            ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
-            self._change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
-        if weight < 1.0 and before is not None and before.efficiency is not None:
-            likely = before.efficiency + 0.5 * (likely - before.efficiency)
-        return likely
-
-    def _note_coding(self, row: Seen) -> None:
-        """Correct the coding time of the plan's codec, once own work is known from dense steps."""
-        dense, prior = self._row(DENSE), timemodel.prior_coding(self.space, row.plan)
-        if dense is None or not dense.fresh or prior <= 0.0:
-            return
-        own = max(0.0, dense.step_seconds - dense.exposed_seconds)
-        took = row.step_seconds - row.exposed_seconds - own
-        if abs(took - timemodel.coding(self.space, self.state.codings, row.plan)) <= self.state.noise * own:
-            return
-        name = timemodel.family(self.space.codec(row.plan))
-        kept = tuple(each for each in self.state.codings if each.family != name)
-        ratio = min(100.0, max(0.0, took / prior))
-        self._change(codings=(*kept, Coding(family=name, ratio=ratio)))
-
-    def _rest(self, plan: Plan) -> None:
-        """Do not try a plan again for a while, twice as long as the last time."""
-        before = next((each.windows for each in self.state.resting if each.plan == plan), None)
-        windows = REST_WINDOWS if before is None else min(MOST_REST_WINDOWS, 2 * before)
-        rest = Rest(
-            codec=plan.codec,
-            cf=plan.cf,
-            until=self.report.window + windows,
-            windows=windows,
-            gain=self.curve_share,
-        )
-        self._change(resting=(*(each for each in self.state.resting if each.plan != plan), rest))
-
-    def _wake(self) -> None:
-        """End rests that are over, or whose reason is: plans are again expected to lose what simulations say."""
-        window, share = self.report.window, self.curve_share
-        risen = {
-            each.plan
-            for each in self.state.resting
-            if share is not None and each.gain is not None and share > RISE * each.gain
-        }
-        over = {each.plan for each in self.state.resting if 0 < each.until <= window} | risen
-        if not over:
-            return
-        resting = tuple(
-            each.model_copy(update={"until": 0}) if each.plan in over else each
-            for each in self.state.resting
-            if each.plan not in risen
-        )
-        seen = tuple(
-            each.model_copy(update={"efficiency": None}) if each.plan in over else each
-            for each in self.state.seen
-        )
-        self._change(resting=resting, seen=seen, severity=min(1.0, self.state.severity))
-
     def _safe(self, view: Outlook) -> Plan:
         """Return the plan to hold when the one in force was given up: the best measured, else dense."""
         return view.best(plan for plan in view.tried() if plan != self.plan) or DENSE
-
-    def _row(self, plan: Plan) -> Seen | None:
-        return next((each for each in self.state.seen if each.plan == plan), None)
-
-    def _model(self, row: Seen | None) -> TimeModel:
-        state = self.state
-        fresh = [each for each in state.seen if each.fresh and each.plan in self.space.costs]
-        newest = row or (max(fresh, key=lambda each: each.window) if fresh else None)
-        if newest is None:
-            return TimeModel(self.space, state.codings, 1.0, 0.0, 0.0, determined=False)
-        return timemodel.fit(self.space, fresh, state.codings, newest, state.waiting, state.per_byte)
-
-    def _view(self, row: Seen | None) -> Outlook:
-        return outlook(self.space, self.settings.bound, self._model(row), self.state, self.report.window)
-
-    def _change(self, **changes: Any) -> None:
-        self.state = self.state.model_copy(update=changes)
 
     @staticmethod
     def _times(step: float, exposed: float) -> str:
@@ -462,7 +298,7 @@ class Evaluation:
         view: Outlook | None = None,
     ) -> Verdict:
         """Return the decision for a plan."""
-        view = self._view(None) if view is None else view
+        view = self.view(None) if view is None else view
         gain = gain_of(self.report, self.plan.cf, self.plan.codec)
         gains = {} if gain is None else {self.plan: gain}
         decision = next_decision(

@@ -1,0 +1,186 @@
+"""What one window of the auto policy teaches: step times, coding times, efficiency, and which plans rest."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gravac.policies.auto import timemodel
+from gravac.policies.auto.outlook import Outlook, outlook
+from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
+from gravac.policies.auto.space import Space
+from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.base import DENSE, Plan
+from gravac.policies.windows import Measurement, levels_under, measure
+from gravac.protocol import Phase, WindowReport
+from gravac.signals import efficiency
+
+SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
+"""Settled steps that a window must have to count."""
+TO_WIN, NOISES_TO_WIN = 0.02, 2.0
+"""Another plan must promise more than 2 % and twice the noise."""
+REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
+"""First and longest rest of a plan that lost too much efficiency."""
+RISE = 1.2
+"""The gradient compresses better once a tenth of its elements holds this many times as much energy."""
+TENTH = 20
+"""Place of CF 10 in a gain curve."""
+LIMIT = 1e9
+"""Largest seconds that a state can hold."""
+
+
+@dataclass(slots=True)
+class Learning:
+    """One window, and the state as it becomes. ``plan``: in force. ``measured``: its times; None: too few steps."""
+
+    settings: AutoSettings
+    space: Space
+    state: AutoState
+    report: WindowReport
+    plan: Plan = field(init=False)
+    measured: Measurement | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        previous = self.state.decision
+        self.plan = Plan(previous.codec, previous.cf_candidate) if previous.cf_candidate > 1.0 else DENSE
+        least = SETTLED.get(previous.phase, 1)
+        self.measured = measure(self.report, previous, least).get(self.plan.cf)
+
+    @property
+    def margin(self) -> float:
+        """What another plan must promise more, relative."""
+        return max(TO_WIN, NOISES_TO_WIN * self.state.noise)
+
+    @property
+    def curve_share(self) -> float | None:
+        """Share of energy in the largest tenth of the elements; None without a curve."""
+        gain = None if self.report.curve is None else self.report.curve.gains[TENTH]
+        return None if gain is None else min(1.0, gain)
+
+    def follow_network(self, found: Measurement) -> None:
+        """Carry the line of the time model over to the network as it is now."""
+        before = self.row(self.plan)
+        if before is None or not before.fresh:
+            return
+        model = self.model(before)
+        waiting, per_byte, exposed = model.waiting, model.per_byte, found.exposed_seconds or 0.0
+        if timemodel.hides(waiting, exposed) and self.state.reference_exposed > 0.0:
+            per_byte *= exposed / self.state.reference_exposed
+        self.change(waiting=min(LIMIT, max(-LIMIT, waiting)), per_byte=min(LIMIT, per_byte))
+
+    def note(self, found: Measurement, weight: float = 1.0) -> Seen:
+        """Record a measurement of the plan in force, and what it says of coding and of the efficiency of all plans."""
+        exposed = 0.0 if found.exposed_seconds is None else min(found.exposed_seconds, found.step_seconds)
+        seconds, before = found.step_seconds, self.row(self.plan)
+        if weight < 1.0 and before is not None and before.fresh:
+            seconds = before.step_seconds + weight * (seconds - before.step_seconds)
+            exposed = min(seconds, before.exposed_seconds + weight * (exposed - before.exposed_seconds))
+        row = Seen(
+            codec=self.plan.codec,
+            cf=self.plan.cf,
+            step_seconds=seconds,
+            exposed_seconds=exposed,
+            efficiency=self._efficiency(before, weight),
+            window=self.report.window,
+            fresh=True,
+        )
+        kept = tuple(
+            each for each in self.state.seen if each.plan != self.plan and each.plan in self.space.costs
+        )
+        self.change(seen=(*kept, row), waited=0)
+        self._note_coding(row)
+        model = self.model(row)
+        if model.determined:
+            self.change(waiting=min(LIMIT, max(-LIMIT, model.waiting)), per_byte=model.per_byte)
+        return row
+
+    def _efficiency(self, before: Seen | None, weight: float) -> float | None:
+        """Return the plan's η by this window. In hold it also corrects what is expected of the other plans."""
+        if self.plan == DENSE:
+            return 1.0
+        codec = self.space.codec(self.plan)
+        level = next(
+            (each for each in levels_under(self.report, self.state.decision) if each.cf == self.plan.cf), None
+        )
+        kind = self.space.kind
+        shown = None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind)
+        table = efficiency.expected(codec, self.plan.cf, kind)
+        if shown is None:
+            return None if before is None else before.efficiency
+        likely = shown.likely
+        if self.state.decision.phase == "explore":  # the residual has only begun to grow
+            return likely if table is None or kind in efficiency.TELLING else min(likely, table.likely)
+        if table is not None and table.likely < 1.0:
+            ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
+            self.change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
+        if weight < 1.0 and before is not None and before.efficiency is not None:
+            likely = before.efficiency + 0.5 * (likely - before.efficiency)
+        return likely
+
+    def _note_coding(self, row: Seen) -> None:
+        """Correct the coding time of the plan's codec, once own work is known from dense steps."""
+        dense, prior = self.row(DENSE), timemodel.prior_coding(self.space, row.plan)
+        if dense is None or not dense.fresh or prior <= 0.0:
+            return
+        own = max(0.0, dense.step_seconds - dense.exposed_seconds)
+        took = row.step_seconds - row.exposed_seconds - own
+        if abs(took - timemodel.coding(self.space, self.state.codings, row.plan)) <= self.state.noise * own:
+            return
+        name = timemodel.family(self.space.codec(row.plan))
+        kept = tuple(each for each in self.state.codings if each.family != name)
+        ratio = min(100.0, max(0.0, took / prior))
+        self.change(codings=(*kept, Coding(family=name, ratio=ratio)))
+
+    def rest(self, plan: Plan) -> None:
+        """Do not try a plan again for a while, twice as long as the last time."""
+        before = next((each.windows for each in self.state.resting if each.plan == plan), None)
+        windows = REST_WINDOWS if before is None else min(MOST_REST_WINDOWS, 2 * before)
+        rest = Rest(
+            codec=plan.codec,
+            cf=plan.cf,
+            until=self.report.window + windows,
+            windows=windows,
+            gain=self.curve_share,
+        )
+        self.change(resting=(*(each for each in self.state.resting if each.plan != plan), rest))
+
+    def wake(self) -> None:
+        """End rests that are over, or whose reason is: plans are again expected to lose what simulations say."""
+        window, share = self.report.window, self.curve_share
+        risen = {
+            each.plan
+            for each in self.state.resting
+            if share is not None and each.gain is not None and share > RISE * each.gain
+        }
+        over = {each.plan for each in self.state.resting if 0 < each.until <= window} | risen
+        if not over:
+            return
+        resting = tuple(
+            each.model_copy(update={"until": 0}) if each.plan in over else each
+            for each in self.state.resting
+            if each.plan not in risen
+        )
+        seen = tuple(
+            each.model_copy(update={"efficiency": None}) if each.plan in over else each
+            for each in self.state.seen
+        )
+        self.change(resting=resting, seen=seen, severity=min(1.0, self.state.severity))
+
+    def row(self, plan: Plan) -> Seen | None:
+        """Return a plan as last measured; None: never."""
+        return next((each for each in self.state.seen if each.plan == plan), None)
+
+    def model(self, row: Seen | None) -> TimeModel:
+        """Return the time model by all fresh measurements. ``row`` as in ``view``."""
+        state = self.state
+        fresh = [each for each in state.seen if each.fresh and each.plan in self.space.costs]
+        newest = row or (max(fresh, key=lambda each: each.window) if fresh else None)
+        if newest is None:
+            return TimeModel(self.space, state.codings, 1.0, 0.0, 0.0, determined=False)
+        return timemodel.fit(self.space, fresh, state.codings, newest, state.waiting, state.per_byte)
+
+    def view(self, row: Seen | None) -> Outlook:
+        """Return what each plan promises. ``row``: the measurement that counts most; None: the newest."""
+        return outlook(self.space, self.settings.bound, self.model(row), self.state, self.report.window)
+
+    def change(self, **changes: Any) -> None:
+        """Change fields of the state."""
+        self.state = self.state.model_copy(update=changes)
