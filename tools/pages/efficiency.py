@@ -82,7 +82,6 @@ def table(runs: Sequence[Run]) -> str:
             found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])
         )
     ]
-    lines += [f'    Row("{kind}", "bf16", 2.0, 0.995, 1.0, 1.0),\n' for kind in ("sgd", "adam")]
     head = HEAD.format(
         runs=len(runs),
         tasks=len({run.task for run in runs}),
