@@ -71,8 +71,6 @@ class Learner:
             (Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders if rescale
         ]
         self.clipper = Clipper(world_size)
-        for encoder in ranks.encoders:
-            encoder.raw_mean.wanted = recipe.clip_norm is not None
         self.step = 0
 
     @property
@@ -125,6 +123,8 @@ class Learner:
         memories = [encoder.memory for encoder in self.ranks.encoders]
         raw, amplification = exchanged.mean_sq is not None, memories[0].amplification()
         self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
+        for encoder in self.ranks.encoders:
+            encoder.raw_mean.wanted = True  # from the next step on, as in a session
         clipped = self.clipper.clip(self.model.parameters(), self.recipe.clip_norm)
         if clipped.residual_factor != 1.0:
             for memory in memories:
