@@ -1,14 +1,22 @@
 """Time to target of the auto policy against the best static plan in hindsight, on many pure worlds."""
 
+from collections.abc import Iterator
 from statistics import median
 
 import pytest
 
 from benchmarks.auto_regret import LINKS, RANKS, regret, worlds
 from gravac.policies.base import DENSE
+from tests.support.efficiencies import fixed_efficiencies
 from tools.harness.plan_world import Job, World
 
 STEPS, BOUND = 400.0, 0.02
+
+
+@pytest.fixture(autouse=True)
+def _fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
 
 
 def some(link: str, ranks: int, seed: int) -> list[World]:
