@@ -91,7 +91,8 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     recorded.play(1, levels=levels, cf=10.1, loss=9.0)  # it no longer falls, so the efficiency alone counts
     shows(tab, "#risk-word", "low")
     assert tab.text("#cf-words") == "by nearest:levels=7"
-    tab.shows("#chart-cf .legend", "nearest:levels=7 · 10.1×")
+    sent = "nearest:levels=7 · 10.1×"
+    tab.until(lambda: sent in tab.text("#chart-cf .legend"), "the chart names what was sent")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
     recorded.play(1, levels=levels, cf=10.1, loss=9.0, nonfinite_steps=1)
