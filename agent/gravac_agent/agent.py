@@ -243,7 +243,7 @@ class Agent:
     ) -> Tensor:
         """Clip the module's gradients as plain DDP would have clipped them.
 
-        Use it in place of ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)``, on every rank: after backward and
+        Use it instead of ``torch.nn.utils.clip_grad_norm_(model.parameters(), …)``, on every rank: after backward and
         ``scaler.unscale_``, before the optimizer steps. Arguments and result are torch's. What a codec sends can have a
         much larger norm than the gradient, and would be cut too far. So the estimated norm of the mean of the raw
         gradients counts where it is smaller. Where gradients were sent uncompressed, and with ``enabled=False``, they

@@ -114,7 +114,7 @@ class Policy(ABC):
     def fitted(self, spec: JobSpec) -> Self:
         """Return this policy for one job, for a rule that depends on what the job is, such as its optimizer.
 
-        Called before ``start``, and again when the job is registered anew. The result has an equal ``spec``; it may
+        Called before ``start``, and again when the job registers again. The result has an equal ``spec``; it may
         depend on what stays the same when a trace is replayed, so on nothing but the policy's settings and ``spec``.
         """
         return self

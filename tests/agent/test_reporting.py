@@ -343,7 +343,7 @@ def test_a_decision_sends_only_with_what_the_ranks_have_built(codec: str | None,
 def test_a_policy_that_names_a_codec_it_does_not_list_ends_no_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The decision is journaled and the ranks go on as they were told before."""
+    """The decision is journaled and the ranks continue with the last decision."""
 
     class Forgetful(ScriptedPolicy):
         def codecs(self) -> tuple[str, ...]:

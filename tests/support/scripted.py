@@ -22,7 +22,7 @@ class ScriptedState(PolicyState):
 
 
 class ScriptedPolicy(Policy):
-    """Sends each plan of a list for one window. After the last one it stays at it, or with ``again`` begins anew."""
+    """Sends each plan of a list for one window. After the last one it stays at it, or with ``again`` starts over."""
 
     name: ClassVar[str] = "scripted"
     source: ClassVar[str] = "tests"

@@ -110,7 +110,7 @@ def next_plan(
 def first_plan(directive: Directive, tracker: GainTracker) -> Plan:
     """Return the plan of a job's first two steps: dense, and measured.
 
-    DDP groups its buckets anew after the first step, so what a codec learned of them in that step would not last.
+    DDP groups its buckets again after the first step, so what a codec learned of them in that step would not last.
     """
     return next_plan(directive, tracker, frozenset({directive.codec}))
 

@@ -1,7 +1,7 @@
 """A sample of coordinates whose raw gradients are averaged over ranks: chosen once, and copied out of each bucket.
 
 The sample is a vector that holds the coordinates of one parameter after another, always in the same order. DDP may
-group its buckets anew after the first step; since parameters are found by name, only the order of copying changes.
+regroup its buckets after the first step; since parameters are found by name, only the order of copying changes.
 """
 
 import logging

@@ -137,17 +137,17 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
     was = answer["recorded"]
     useful, all_samples = path["seconds_to_useful_samples"], f"samples ({was['samples']:,})"
     if useful is None:
-        told = (
+        arrival = (
             f"It reaches the {all_samples} of the trace after {_long(path['seconds_to_samples'])} and "
             f"{size(path['payload_bytes'])} of payload per rank."
         )
     else:
-        told = (
+        arrival = (
             f"It reaches the useful samples of the trace (samples · η: {number(was['useful_samples'])}) after "
             f"{_long(useful)} and {size(path['payload_bytes'])} of payload per rank, and its {all_samples} after "
             f"{_long(path['seconds_to_samples'])}."
         )
-    console.print(f"{told} Recorded: {_long(was['seconds'])}.")
+    console.print(f"{arrival} Recorded: {_long(was['seconds'])}.")
     console.print()
 
 
