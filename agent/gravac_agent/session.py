@@ -190,7 +190,12 @@ class Session:
         self.finish_step()
         self.parts.encoder.raw_mean.wanted = True  # from the next step on
         clipped = self.parts.loop.clipper.clip(
-            self.module.parameters(), max_norm, norm_type, error_if_nonfinite, foreach, self.rates.scale()
+            self.module.parameters(),
+            max_norm,
+            norm_type,
+            error_if_nonfinite,
+            foreach,
+            self.rates.loss_scale(),
         )
         if clipped.residual_factor != 1.0:
             self.parts.memory.rescale(clipped.residual_factor)
@@ -237,7 +242,8 @@ class Session:
             usage.drop_gradients(self.module, self.optimizer)
 
     def _before_own_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.parts.loop.progress.before_step(self.rates.loss_scale())
+        loop = self.parts.loop
+        loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._nonfinite = False

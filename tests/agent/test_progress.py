@@ -298,7 +298,7 @@ class Followed:
         self.window.add(plan, StepSums(), TIMES, 1, 1, True)
         self.progress.exchanged(plan, self.sample.raw, self.sample.raw, self.window)
         if taken:
-            self.progress.before_step(1.0)
+            self.progress.before_step(1.0, False)
             self.optimizer.step()
             self.progress.after_step(evaluated=False)
 

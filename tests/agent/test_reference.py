@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from gravac_agent.tasks.optimizers import Lamb
 from gravac_agent.windows.reference import BLOCK_STEPS, DenseReference, ProgressSums
@@ -43,10 +43,7 @@ def trained(
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         reference.before_step()
-        if isinstance(optimizer, LBFGS):
-            optimizer.step(lambda: 0.0)
-        else:
-            optimizer.step()
+        optimizer.step()
         reference.after_step()
     return reference, reference.pop()
 
@@ -108,15 +105,27 @@ def test_a_step_without_an_exchange_does_not_count() -> None:
     assert sums.ratio == pytest.approx(1.0)
 
 
-class Demanding(SGD):
-    """Needs what no second optimizer is given."""
-
-    def __init__(self, params: Any, secret: int) -> None:
-        super().__init__(params, lr=0.01)
-
-
 def test_another_class_is_followed_by_one_of_its_own() -> None:
     """LAMB moves a tensor by its norm, which a sample has less of, so that the way is shorter but not none."""
     _, sums = trained(lambda parameters: Lamb(parameters, lr=1e-2))
     assert sums.ratio is not None
     assert sums.ratio > 0.5
+
+
+@pytest.mark.parametrize(("as_dense", "ratio"), [(True, 4.0), (False, 1.0)])
+def test_the_norm_that_clipping_went_by_is_taken_into_account(as_dense: bool, ratio: float) -> None:
+    """What was exchanged is four times as long. Clipped by a dense norm it moves four times as far; by its own, as far."""
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    reference = DenseReference(optimizer, dict(model.named_parameters()))
+    flat = torch.ones(10)
+    for _ in range(BLOCK_STEPS):
+        sampled = reference.sample(["weight", "bias"], [8, 2], flat)
+        reference.exchanged(["weight", "bias"], sampled, 4.0 * sampled)
+        share = 0.1 if as_dense else 0.1 / 4.0
+        for one in model.parameters():
+            one.grad = torch.full_like(one, 4.0 * share)
+        reference.before_step(clipped_as_dense=as_dense)
+        optimizer.step()
+        reference.after_step()
+    assert reference.pop().ratio == pytest.approx(ratio, rel=1e-4)

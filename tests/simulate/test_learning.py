@@ -16,7 +16,7 @@ from gravac_agent.simulate.run import learn
 from gravac_agent.simulate.tournament import Cell, cells, done, run
 from gravac_agent.tasks import Recipe, TaskError, loss_of, make
 from tests.support.ranks.harness import run_ranks
-from tests.support.ranks.scenarios.tasks import sums_of, unclipped_recipe
+from tests.support.ranks.scenarios.tasks import SIMULATED_TASK, sums_of
 
 TASK = "logistic:images=digits"
 
@@ -68,9 +68,10 @@ def test_simulated_ranks_learn_what_real_ranks_learn(tmp_path: Path) -> None:
     assert real["parameters"] == other["parameters"]
     assert [cf for _, cf in real["sent"]] == [1.0, 1.0] + [10.0] * 6
     assert len(real["layout"]) >= 4
-    recipe = unclipped_recipe()
+    recipe = make(SIMULATED_TASK)
     simulated = Learner(recipe, 2, 1, 8, SimulatedRanks(2, "topk+bf16", seed=1), real["layout"])
-    plans = {1.0: parse("dense").plan(), 10.0: parse("topk+bf16@10").plan()}
+    compressed = parse("topk+bf16@10").plan()
+    plans = {1.0: replace(compressed, cf=1.0), 10.0: compressed}  # the first steps are dense, and measure
     payload = 0
     for _, cf in real["sent"]:
         payload += simulated.train(plans[cf]).exchanged.payload_bytes

@@ -106,7 +106,7 @@ class Learner:
                 self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
             self._clip(exchanged)
-            self.reference.before_step()
+            self.reference.before_step(clipped_as_dense=self.recipe.clip_norm is not None)
             self.optimizer.step()
             self.reference.after_step()
         self.step += 1

@@ -37,10 +37,6 @@ class Rates:
         self._rates = self._read()
         self._scale = self.loss_scale()
 
-    def scale(self) -> float:
-        """Return the loss scale; 1 without a scaler."""
-        return self.loss_scale()
-
     def follow(self, memory: Memory) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
 

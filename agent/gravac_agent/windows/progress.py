@@ -72,11 +72,11 @@ class Progress:
         except Exception:
             self._fail()
 
-    def before_step(self, loss_scale: float) -> None:
-        """Call it right before the optimizer steps. ``loss_scale``: of a GradScaler, else 1."""
+    def before_step(self, loss_scale: float, clipped_as_dense: bool) -> None:
+        """Call it right before the optimizer steps; see ``DenseReference.before_step``."""
         if self._reference is not None:
             try:
-                self._reference.before_step(loss_scale)
+                self._reference.before_step(loss_scale, clipped_as_dense)
             except Exception:
                 self._fail()
 

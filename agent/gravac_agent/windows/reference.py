@@ -160,18 +160,19 @@ class DenseReference:
         return self.pop()
 
     @torch.no_grad()
-    def before_step(self, loss_scale: float = 1.0) -> None:
+    def before_step(self, loss_scale: float = 1.0, clipped_as_dense: bool = False) -> None:
         """Call it right before the optimizer steps, when its gradients are final.
 
         Args:
             loss_scale: Of a GradScaler: the factor of the exchanged gradients.
+            clipped_as_dense: They were clipped by the norm of a dense gradient, as ``Clipper`` does.
         """
         self._began = self._fresh and self._count()
         if not self._began:
             return
         if not self._adopted:
             self._adopt()
-        raw = self._raw * self._dense_share(loss_scale)
+        raw = self._raw * self._dense_share(loss_scale, clipped_as_dense)
         for flat in list(self._flats):
             missing = sum(piece.parameter.grad is None for piece in flat.pieces)
             for part in self._split(flat) if 0 < missing < len(flat.pieces) else (flat,):
@@ -243,10 +244,10 @@ class DenseReference:
         self._has_last = True
         return True
 
-    def _dense_share(self, loss_scale: float) -> float:
+    def _dense_share(self, loss_scale: float, clipped_as_dense: bool) -> float:
         """Return what the trainer multiplied the gradients by, for a dense gradient: clipping depends on its length.
 
-        One parameter tells what the exchanged gradients were multiplied by, the one with the largest sampled element.
+        One parameter shows what the exchanged gradients were multiplied by, the one with the largest sampled element.
         """
         sent = self._sent * self._owned
         largest = int(sent.abs().argmax())
@@ -259,7 +260,7 @@ class DenseReference:
             before, now = self._energies, self._squares
             self._energies = (keep * before[0] + (1 - keep) * now[0], keep * before[1] + (1 - keep) * now[1])
         clipping = self._share * loss_scale
-        if clipping >= CLIPPED or self._energies[1] <= 0.0:
+        if clipped_as_dense or clipping >= CLIPPED or self._energies[1] <= 0.0:
             return self._share
         return min(1.0, clipping * math.sqrt(self._energies[0] / self._energies[1])) / loss_scale
 

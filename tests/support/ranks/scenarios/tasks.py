@@ -1,21 +1,15 @@
 """A task as real ranks train it, with the agent, to compare simulated ranks with."""
 
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.tasks import Recipe, loss_of, make
+from gravac_agent.tasks import loss_of, make
 
 SIMULATED_TASK = "digits:width=8"
 SEED = 1
-
-
-def unclipped_recipe() -> Recipe:
-    """The task without clipping, so that the exchange alone is compared."""
-    return replace(make(SIMULATED_TASK), clip_norm=None)
 
 
 def sums_of(model: nn.Module) -> list[float]:
@@ -29,7 +23,7 @@ def sums_of(model: nn.Module) -> list[float]:
 
 def task_trained(rank: int, world: int, folder: str, steps: int) -> dict[str, Any]:
     """Train the task, sending 10 % by Top-k. Returns what each step sent, the buckets, bytes and parameters."""
-    recipe = unclipped_recipe()
+    recipe = make(SIMULATED_TASK)
     model = recipe.build_model(SEED)
     module = DistributedDataParallel(model, bucket_cap_mb=0.01)
     optimizer = recipe.optimizer(module.parameters())
@@ -56,6 +50,8 @@ def task_trained(rank: int, world: int, folder: str, steps: int) -> dict[str, An
                 group["lr"] = peak * recipe.schedule(step, steps)
             optimizer.zero_grad()
             loss_of(module(inputs), classes).backward()
+            assert recipe.clip_norm is not None
+            agent.clip_grad_norm_(recipe.clip_norm)
             optimizer.step()
             layout = [list(bucket.names) for bucket in agent._session.layout]
         payload = loop.payload_bytes
