@@ -114,7 +114,7 @@ def test_another_class_is_followed_by_one_of_its_own() -> None:
 
 @pytest.mark.parametrize(("as_dense", "ratio"), [(True, 4.0), (False, 1.0)])
 def test_the_norm_that_clipping_went_by_is_taken_into_account(as_dense: bool, ratio: float) -> None:
-    """What was exchanged is four times as long. Clipped by a dense norm it moves four times as far; by its own, as far."""
+    """What is exchanged is four times as long: clipped by a dense norm it moves as much further, by its own not."""
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)
     reference = DenseReference(optimizer, dict(model.named_parameters()))
