@@ -1,18 +1,17 @@
-"""Codecs, one per file. To add one, write its file and name its class in ``COMPRESSORS`` (see CONTRIBUTING.md)."""
+"""Codecs, one family per file. To add one, write its file and name its class in ``COMPRESSORS`` (CONTRIBUTING.md)."""
 
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec, Traits, kept_count
 from gravac.compressors.countsketch import CountSketch, HeavyHitters, MedianCountSketch
 from gravac.compressors.dense import BF16, FP16, Dense
 from gravac.compressors.lowrank.atomo import Atomo
 from gravac.compressors.lowrank.svd import SVD
-from gravac.compressors.quantize.blocksign import BlockSign
 from gravac.compressors.quantize.dither import Dither
 from gravac.compressors.quantize.elias import EliasQSGD
 from gravac.compressors.quantize.natural import Natural
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.quantize.nuqsgd import NUQSGD
 from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
-from gravac.compressors.quantize.sign import OneBit, ScaledSign
+from gravac.compressors.quantize.sign import BlockSign, OneBit, ScaledSign
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.quantize.twobit import TwoBit
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
@@ -22,8 +21,7 @@ from gravac.compressors.sparse.mstopk import MSTopk
 from gravac.compressors.sparse.randomk import BlockRandomK, RandomK, UnbiasedBlockRandomK, UnbiasedRandomK
 from gravac.compressors.sparse.thresholds import DGC, RedSync, SIDCo
 from gravac.compressors.sparse.topk import TopK, TrimmedTopK
-from gravac.compressors.sparseloco import SparseLoCo
-from gravac.compressors.stack import Stack, TopKInt8
+from gravac.compressors.stack import SparseLoCo, Stack, TopKInt8
 from gravac.registry import Registry
 
 COMPRESSORS: Registry[Compressor] = Registry(

@@ -87,8 +87,8 @@ class AggregatorBuilder:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
         return aggregators.build(compressor, group, self.collective, self.network, self.elements)
 
-    def measure_network(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:
-        """Measure the network if the aggregator's collective depends on it. All ranks call it.
+    def fit(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:
+        """Let the aggregator choose its collective by the network, if that depends on it. All ranks call it.
 
         Args:
             aggregator: Learns the network.
@@ -100,8 +100,15 @@ class AggregatorBuilder:
             or aggregator.compressor.traits.linear
         ):
             return
-        if group.size <= 2:  # always a gather
-            return
+        if group.size > 2:  # 2 ranks always gather
+            aggregator.use(self.measured(group))
+
+    def measured(self, group: ProcessGroupCommunicator) -> Network:
+        """Return the network, measured the first time, or the emulated link. All ranks call it.
+
+        Args:
+            group: At least 2 ranks; nothing else may use it meanwhile.
+        """
         if self.network is None:
             self.network = (
                 measure(ProcessGroupCommunicator(group.group))  # not metered: it is no time of a step
@@ -110,5 +117,5 @@ class AggregatorBuilder:
                     latency_seconds=self.link.latency_seconds, bytes_per_second=self.link.bits_per_second / 8
                 )
             )
-            log.info("collectives are chosen for %s", self.network)
-        aggregator.use(self.network)
+            log.info("collectives and plans are chosen for %s", self.network)
+        return self.network

@@ -136,7 +136,10 @@ def assemble(
         {codec: builder.build(codec, metered) for codec in codecs},
     )
     for aggregator in encoder.aggregators:
-        builder.measure_network(aggregator, metered)  # once, for the first that needs it
+        builder.fit(aggregator, metered)
+    plans = rule.plans(settings.compressor)
+    if len(plans) > 1 and world_size > 1:
+        builder.measured(metered)
     memory = encoder.memory
     memory.world_size = world_size
     with fail_together(tick_group):
@@ -146,7 +149,7 @@ def assemble(
     reporter: Reporter | None = None
     with fail_together(tick_group):
         costs = plan_costs(
-            rule.plans(settings.compressor),
+            plans,
             settings.compressor,
             builder.elements,
             world_size,

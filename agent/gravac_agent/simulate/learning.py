@@ -39,7 +39,6 @@ class Learner:
         steps: Length of the run, for the schedule.
         ranks: Their encoders and memories.
         layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
-        rescale: Scale residuals when the learning rate changes, as the agent's setting ``rescale`` does.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Learner:
         steps: int,
         ranks: SimulatedRanks,
         layout: Sequence[Sequence[str]] | None = None,
-        rescale: bool = True,
     ) -> None:
         self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
         self.model = recipe.build_model(seed)
@@ -67,9 +65,7 @@ class Learner:
         named = dict(self.model.named_parameters())
         self.reference = DenseReference(self.optimizer, named, seed)
         names = {id(parameter): name for name, parameter in named.items()}
-        self._followers = [
-            (Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders if rescale
-        ]
+        self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
         self.clipper = Clipper(world_size)
         self.step = 0
 

@@ -17,9 +17,7 @@ IDLE_COMPRESSOR = "topk"
 """What the encoders of a dense run are built with; it sends nothing."""
 
 
-def learn(
-    task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40, rescale: bool = False
-) -> dict[str, Any]:
+def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40) -> dict[str, Any]:
     """Learn a task under one plan, from the same weights and data as under any other plan.
 
     Args:
@@ -29,7 +27,6 @@ def learn(
         seed: Of weights and data.
         steps: Length of the run.
         points: How often the held-out loss is measured, evenly spread; the last step always is.
-        rescale: Scale residuals when the learning rate changes, as the agent does by default.
 
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
@@ -55,18 +52,18 @@ def learn(
     if chosen.alone:
         row |= {"payload_bytes": 0.0, "curve": alone_curve(recipe, ranks, seed, steps, every), "signals": []}
     else:
-        row |= _together(recipe, chosen, ranks, seed, steps, every, rescale)
+        row |= _together(recipe, chosen, ranks, seed, steps, every)
     return row | {"cpu_seconds": round(time.process_time() - began, 1)}
 
 
 def _together(
-    recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int, steps: int, every: int, rescale: bool
+    recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int, steps: int, every: int
 ) -> dict[str, Any]:
     elements = elements_of(recipe.build_model(seed))
     simulated = SimulatedRanks(
         ranks, chosen.compressor or IDLE_COMPRESSOR, chosen.memory, elements=elements, seed=seed
     )
-    learner = Learner(recipe, ranks, seed, steps, simulated, rescale=rescale)
+    learner = Learner(recipe, ranks, seed, steps, simulated)
     plan = chosen.plan()
     curve: list[list[float]] = []
     signals: list[dict[str, float]] = []

@@ -197,7 +197,7 @@ def _use(parts: Parts, network: Network) -> None:
     """Choose collectives as the earlier run did, so that the resumed run is the same."""
     parts.builder.network = network
     for aggregator in parts.encoder.aggregators:
-        parts.builder.measure_network(aggregator, parts.metered)
+        parts.builder.fit(aggregator, parts.metered)
     parts.loop.announcement.add(str(parts.builder))
 
 

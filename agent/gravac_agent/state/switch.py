@@ -47,7 +47,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
             raise SetupError(f"memory={memory!r} cannot take over the residual: {error}") from None
     if aggregator is not None:
         for one in (aggregator, *others.values()):
-            parts.engine.run(partial(builder.measure_network, one, parts.metered))
+            parts.engine.run(partial(builder.fit, one, parts.metered))
         for text, other in others.items():
             other.load_state_dict(_codec_state(encoder.others[text]))
             encoder.others[text] = other
