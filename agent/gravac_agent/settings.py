@@ -98,7 +98,7 @@ class AgentSettings(BaseSettings):
         "their own.",
     )
     policy: Annotated[str, AfterValidator(_known_policy)] = Field(
-        "gravac", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
+        "auto", description="Decision rule: a name, or name:setting=value,… such as static:cf=100."
     )
     window: int = Field(
         50,

@@ -75,7 +75,7 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
         "--link", default="none", help="emulate this rate, such as 100mbit; none: the real network"
     )
     parser.add_argument(
-        "--policy", default="gravac", help="decision rule, such as gravac, dense or static:cf=100"
+        "--policy", default="auto", help="decision rule, such as auto, gravac or static:cf=100"
     )
     parser.add_argument("--window", type=int, default=20, help="steps between decisions")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and data")
