@@ -308,7 +308,9 @@ def test_an_unwritable_folder_costs_the_journal_only(world_of_one: None, tmp_pat
 def test_a_job_name_used_again_goes_on_in_its_journal(world_of_one: None, tmp_path: Path) -> None:
     for steps in (7, 5):
         module, optimizer = pair()
-        with Agent(module, optimizer, controller=None, data_dir=tmp_path, job="again", window=2) as agent:
+        with Agent(
+            module, optimizer, controller=None, data_dir=tmp_path, job="again", window=2, policy="gravac"
+        ) as agent:
             for _ in range(steps):
                 step(module, optimizer)
             path = agent.trace_path

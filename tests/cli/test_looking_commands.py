@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from tests.support.efficiencies import fixed_efficiencies
 from tests.support.traces_made import make
 from tools.harness.builders import PostedJob
 from tools.harness.controller import PATIENCE_SECONDS, Controller
@@ -28,6 +29,12 @@ def run(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == code, result.output
     return result.output
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Simulated runs of a policy, and how long they take to deliver the samples."""
 
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,9 +9,16 @@ from gravac.collectives import Network
 from gravac.policies import parse
 from gravac.signals.efficiency import Efficiency, expected
 from gravac.whatif import Fleet, GainUnknown, Predictor, Scenario, SimulatedRun, best, simulate
+from tests.support.efficiencies import fixed_efficiencies
 from tests.support.whatif import CFS, NETWORK, RANKS, SAMPLES, STEPS, recording, true_gain
 
 SLOW = Network(latency_seconds=1e-4, bytes_per_second=6e6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
 
 
 @pytest.fixture(scope="module")

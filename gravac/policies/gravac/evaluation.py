@@ -63,9 +63,13 @@ class Evaluation:
     def free_rate(self) -> float | None:
         """Return the most samples/s that any CF can give: those of a step that never waits for the network."""
         free = self.dense_free_rate()
-        return (
-            None if free is None else max(free, *(row.samples_per_second or 0.0 for row in self.candidates))
-        )
+        if free is None:
+            return None
+        seen = [row.samples_per_second for row in self.candidates]
+        now = [
+            each.free_samples_per_second for each in self.measured.values()
+        ]  # dense may have been measured wrong
+        return max(free, *(rate for rate in (*seen, *now) if rate is not None), 0.0)
 
     def dense_free_rate(self) -> float | None:
         """Return the samples/s of a dense step without its wait for the network, as last measured; None: not known."""

@@ -227,7 +227,6 @@ def progress_as_simulated(
         "window": 1000,
         "job": "live",
     }
-    options["rescale"] = False  # simulated ranks do not scale residuals with the learning rate
     plans = []
     with Agent(module, optimizer, data_dir=folder, controller=None, **options) as agent:
         assert agent._parts is not None
