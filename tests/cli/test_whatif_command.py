@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -9,11 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from tests.support.efficiencies import fixed_efficiencies
 from tests.support.figures import markers, parts, texts
 from tests.support.whatif import CFS, RANKS, trace
 
 TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
+
+@pytest.fixture(autouse=True, scope="module")
+def fixed_table() -> Iterator[None]:
+    with fixed_efficiencies():
+        yield
 
 
 @pytest.fixture(scope="module")

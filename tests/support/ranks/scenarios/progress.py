@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
-from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.simulate.learning import Learner
 from gravac_agent.simulate.ranks import SimulatedRanks
@@ -232,24 +231,28 @@ def progress_as_simulated(
         assert agent._parts is not None
         loop = agent._parts.loop
         for step in range(steps):
-            plans.append(loop.plan.cf)
+            plans.append(loop.plan)
             for group in optimizer.param_groups:
                 group["lr"] = 0.01 * recipe.schedule(step, steps)
             x, y = next(batches)
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(x), y).backward()
-            recipe.clip(module.parameters())
+            if clip is not None:
+                agent.clip_grad_norm_(clip)
             optimizer.step()
         loop.progress.close_window(loop.window)
         live = asdict(list(loop.window.levels.values())[-1].progress)
+        assert agent._session is not None
+        layout = [bucket.names for bucket in agent._session.layout]
     if rank:
         return {"live": live}
     elements = sum(one.numel() for one in model.parameters())
-    learner = Learner(recipe, world, 0, steps, SimulatedRanks(world, compressor, elements=elements))
-    for step, cf in enumerate(plans):
-        if step and cf != plans[step - 1]:
+    ranks = SimulatedRanks(world, compressor, elements=elements)
+    learner = Learner(recipe, world, 0, steps, ranks, layout)
+    for step, plan in enumerate(plans):
+        if step and plan.cf != plans[step - 1].cf:
             learner.reference.change_plan()
-        learner.train(Plan(Directive(1, "hold", cf, cf, 0.0), cf))
+        learner.train(plan)
     off = max(
         float((one - other).detach().abs().max())
         for one, other in zip(learner.model.parameters(), model.parameters(), strict=True)
