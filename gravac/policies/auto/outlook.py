@@ -25,7 +25,7 @@ class Outlook:
 
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
     the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. Where windows
-    show η, a plan that was not measured yet is tried if the highest credible one does.
+    show η and none did yet, a plan may also be tried if the highest credible one does.
 
     Attributes:
         space: The plans.
@@ -68,16 +68,21 @@ class Outlook:
         return efficiency.expected(codec, plan.cf, self.space.kind)
 
     def may_keep(self, plan: Plan) -> bool:
-        """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""
-        row = self.seen.get(plan)
+        """Return whether a plan may be tried: ``keeps``, or it may keep the bound and no window says more.
+
+        A window under any plan that loses something corrects what is expected of all of them.
+        """
         if self.keeps(plan):
             return True
-        if plan in self.left or (row is not None and row.efficiency is not None):
+        if plan in self.left or any(self._shows(row) for row in self.seen.values()):
             return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
         if table is None or not (self.space.limited or table.likely > efficiency.alone(self.space.kind)):
             return False
         return self._within(1.0 - self.severity * (1.0 - table.high))
+
+    def _shows(self, row: Seen) -> bool:
+        return row.efficiency is not None and self.space.codec(row.plan) not in LOSSLESS and row.cf > 1.0
 
     def keeps(self, plan: Plan) -> bool:
         """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
@@ -108,12 +113,16 @@ class Outlook:
         return (self.efficiency(plan) or 0.0) / self.model.least_seconds(plan)
 
     def untried(self) -> list[Plan]:
-        """Return the plans that may be tried."""
-        return [
-            plan
-            for plan in self.space.plans
-            if not self.fresh(plan) and plan not in self.resting and self.may_keep(plan)
-        ]
+        """Return the plans that were not measured and are expected to keep the bound."""
+        return [plan for plan in self._left_to_try() if self.keeps(plan)]
+
+    def doubtful(self) -> list[Plan]:
+        """Return the plans that may be tried though they are not expected to keep the bound, the most likely first."""
+        found = [plan for plan in self._left_to_try() if not self.keeps(plan) and self.may_keep(plan)]
+        return sorted(found, key=lambda plan: -(self.efficiency(plan) or 0.0))
+
+    def _left_to_try(self) -> list[Plan]:
+        return [plan for plan in self.space.plans if not self.fresh(plan) and plan not in self.resting]
 
     def tried(self) -> list[Plan]:
         """Return the plans that were measured and may be held."""

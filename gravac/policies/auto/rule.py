@@ -61,7 +61,7 @@ class Evaluation(Learning):
     def _start(self) -> Verdict:
         if self.measured is None:
             view = self.view(None)
-            option = timemodel.clear_start(self.space, view.untried())
+            option = timemodel.clear_start(self.space, view.untried() or view.doubtful()[:1])
             if option is not None:
                 return self._try_at_once(view, option)
             self.change(waited=self.state.waited + 1)
@@ -156,7 +156,10 @@ class Evaluation(Learning):
             for plan in (*view.untried(), *view.tried())
             if plan != self.plan and plan not in view.resting
         )
-        wins = other is not None and view.score(other) > (1.0 + self.margin) * view.score(self.plan)
+        wins = other is not None and self._wins(view, other, self.plan)
+        if not wins:
+            other = next((plan for plan in view.doubtful() if self._wins(view, plan, self.plan)), None)
+            wins = other is not None
         self.change(fitting=self.state.fitting + 1 if wins else 0)
         if other is None or self.state.fitting < IN_A_ROW:
             return self._conclude("hold", self._holding(row, view), self.plan, "hold", None, view)
@@ -169,15 +172,15 @@ class Evaluation(Learning):
         if not left and not view.keeps(row.plan):
             self.rest(row.plan)
             view = self.view(row)
-        tried, option = view.best(view.tried()), view.best(view.untried())
+        tried, option = view.best(view.tried()), self._option(view)
         hold = self._safe(view) if tried is None else tried
         if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
             self.change(trials=self.state.trials + 1)
             return self._try(view, DENSE, row)
         if option is not None and self.state.trials < MOST_TRIALS:
-            wins = tried is None or view.score(option) > (1.0 + self.margin) * view.score(tried)
+            wins = tried is None or self._wins(view, option, tried)
             if not wins and self.state.trials == 0 and tried == DENSE and not moved:
-                option = max(view.untried(), key=view.most)
+                option = max(view.untried() or [option], key=view.most)
                 wins = view.most(option) > (1.0 + HIDDEN) * view.score(DENSE)
             if wins:
                 self.change(trials=self.state.trials + 1)
@@ -188,6 +191,18 @@ class Evaluation(Learning):
             self.change(reference=None)
         self.change(fitting=0, off=0, waited=0)
         return self._conclude(ended, reason, hold, "hold", None, view)
+
+    def _option(self, view: Outlook) -> Plan | None:
+        """Return the plan to try next: the best that is expected to keep the bound, else one that may."""
+        tried, sure = view.best(view.tried()), view.best(view.untried())
+        if sure is not None and (tried is None or self._wins(view, sure, tried)):
+            return sure
+        doubtful = view.doubtful()
+        return next((plan for plan in doubtful if tried is None or self._wins(view, plan, tried)), sure)
+
+    def _wins(self, view: Outlook, plan: Plan, other: Plan) -> bool:
+        """Return whether a plan is predicted to be better than another one by more than the margin."""
+        return view.score(plan) > (1.0 + self.margin) * view.score(other)
 
     def _settled(
         self, view: Outlook, hold: Plan, option: Plan | None, moved: str, left: str
