@@ -42,7 +42,7 @@ class Ranks(SimulatedRanks):
         self,
         buckets: Sequence[Bucket],
         gradients: Sequence[Sequence[Tensor]],
-        plan: Plan,
+        plan: Plan | Sequence[Plan],
         step: int,
         surveyed: bool = False,
     ) -> Exchanged:

@@ -10,6 +10,8 @@ from gravac.tournament.curves import LossCurve, curve_of
 
 DENSE, ALONE = "dense", "alone"
 """Plans that every task needs: all others are compared with them."""
+ACCORDION = "accordion"
+"""What the plan of a run begins with in which each layer changed between two strengths of a codec."""
 VALUE_BYTES = 4
 
 
@@ -23,15 +25,17 @@ class Run:
 
     Attributes:
         task: what was learned.
-        plan: ``dense``, ``alone``, or ``CODEC@CF``.
+        plan: ``dense``, ``alone``, ``CODEC@CF``, or ``accordion:…``.
         ranks: simulated ranks.
         seed: of weights and data.
         steps: length of the run.
         optimizer: ``sgd``, ``adamw`` or ``lamb``.
         elements: of the gradient.
-        payload_bytes: of a step on one rank.
+        payload_bytes: of a step on one rank; the mean of all steps.
         curve: held-out loss by step.
         sums: of each signal over the run; empty: not measured.
+        sent_bytes: that a rank put on its link in a step, where payloads that cannot be summed are gathered; None: not
+            counted.
     """
 
     task: str
@@ -44,6 +48,14 @@ class Run:
     payload_bytes: float
     curve: LossCurve
     sums: Mapping[str, float]
+    sent_bytes: float | None = None
+
+    @property
+    def accordion_codec(self) -> str | None:
+        """The codec of an Accordion run; None for all other plans."""
+        if self.plan.partition(":")[0] != ACCORDION:
+            return None
+        return self.plan.partition("strong=")[2].partition("@")[0]
 
     @property
     def wire_cf(self) -> float | None:
@@ -106,6 +118,7 @@ def _run(line: str, where: str) -> Run:
             payload_bytes=float(row["payload_bytes"]),
             curve=curve_of(row["curve"]),
             sums=_sums(row.get("signals", ())),
+            sent_bytes=float(row["sent_bytes"]) if "sent_bytes" in row else None,
         )
     except KeyError as error:
         raise RowError(f"{where}: has no {error}, so it is no row of `gravac bench tournament`") from None

@@ -44,7 +44,12 @@ class NominalJob:
     compute_seconds: float
 
     def step(
-        self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None
+        self,
+        compressor: str,
+        cf: float,
+        network: Network,
+        payload_bytes: float | None = None,
+        exchange: Volume | None = None,
     ) -> StepTime:
         """Return the time of a step.
 
@@ -54,11 +59,13 @@ class NominalJob:
             network: between the ranks.
             payload_bytes: handed to collectives, for an aggregator with several rounds, whose sizes the cost model does
                 not know. None: dense bytes / CF.
+            exchange: the exchange of a step, where it is known; None: by the cost model.
 
         Raises:
             ValueError: ``compressor`` is unknown.
         """
-        exchange = self.volume(compressor, cf, network, payload_bytes)
+        if exchange is None:
+            exchange = self.volume(compressor, cf, network, payload_bytes)
         name, count = family(compressor), coded(self.elements, cf)
         encode, decode = KEPT_NS.get(name, (0.0, 0.0))
         each = (MEMORY_NS + ENCODE_NS.get(name, OTHERS_NS)) * NANOSECOND
@@ -82,7 +89,7 @@ class NominalJob:
     def volume(
         self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None
     ) -> Volume:
-        """Return the exchange of a step; arguments and errors are those of ``step``."""
+        """Return the exchange of a step by the cost model; arguments and errors are those of ``step``."""
         try:
             return volume(compressor, self.elements, cf, self.ranks, network)
         except UnknownSizes:

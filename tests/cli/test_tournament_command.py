@@ -97,6 +97,35 @@ def test_times_to_target_follow_from_the_link(rows: Path) -> None:
     assert 0.01 < strong < predicted(runs["topk@10"], 1e6, 0.01) < found["dense"]["step_seconds"]
 
 
+@pytest.mark.parametrize(
+    ("codec", "link_bytes", "messages"),
+    [
+        # A gather of the bucket's payload, an all-reduce of the vectors and the tick, among 4 ranks: 3, 6 and 6.
+        ("topk+bf16", 3 * 400.0, 15),
+        # Two all-reduces of factors instead of the gather.
+        ("powersgd", 1.5 * 400.0, 24),
+    ],
+)
+def test_accordion_has_a_time_to_target(codec: str, link_bytes: float, messages: int, tmp_path: Path) -> None:
+    """By hand on a slow link. The bytes that a rank put on its link count where the row has them."""
+    plan = f"accordion:mild={codec}@2,strong={codec}@100,interval=30"
+    rows = [row("dense", [4, 3, 2, 1.5, 1]), row("alone", [5, 5, 4, 4, 3], payload=0.0)]
+    seconds, coding = [], 1e-4
+    for name, more in (("old", {}), ("new", {"sent_bytes": 900.0})):
+        folder = tmp_path / name
+        folder.mkdir()
+        path = written(folder, *rows, row(plan, [4, 3.5, 3, 2, 1], payload=400.0, **more))
+        done = run("--summary", path, "--link", "0.1mbit", "--compute", "0.01", "--json")
+        assert done.exit_code == 0, done.output
+        (found,) = (one for one in json.loads(done.stdout)["rows"] if one["plan"] == plan)
+        assert found["wire_cf"] == 10.0
+        assert found["seconds"]["median"] == pytest.approx(48.75 * found["step_seconds"])
+        seconds.append(found["step_seconds"])
+    for known, sent in zip(seconds, (link_bytes, 900.0), strict=True):
+        hidden = 0.3 * 0.01
+        assert known == pytest.approx(0.01 - hidden + 2e-4 * messages + sent / (12_500 * 0.956), abs=coding)
+
+
 def test_the_plots_show_every_plan(rows: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run("--summary", rows, "--plot", tmp_path / "plots")

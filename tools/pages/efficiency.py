@@ -119,7 +119,9 @@ def _efficiency(dense: Run, run: Run) -> float:
 
 
 def _plan(run: Run) -> tuple[str, float] | None:
-    """Return the codec's bare name and its CF; None for a plan with another memory than the residual."""
+    """Return the codec's bare name and its CF; None for Accordion, and for another memory than the residual."""
+    if run.accordion_codec is not None:
+        return None
     sent, _, memory = run.plan.partition("/")
     if memory not in ("", "residual"):
         return None

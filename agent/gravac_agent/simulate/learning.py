@@ -1,6 +1,6 @@
 """Learning with simulated ranks: the recipe's model, data and optimizer, and the agents' exchange between them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +39,7 @@ class Learner:
         steps: Length of the run, for the schedule.
         ranks: Their encoders and memories.
         layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
+        observe: Given the raw gradients of each step, by rank and bucket, before they are exchanged.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Learner:
         steps: int,
         ranks: SimulatedRanks,
         layout: Sequence[Sequence[str]] | None = None,
+        observe: Callable[[Sequence[Sequence[Tensor]]], None] | None = None,
     ) -> None:
         self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
         self.model = recipe.build_model(seed)
@@ -67,6 +69,7 @@ class Learner:
         names = {id(parameter): name for name, parameter in named.items()}
         self._followers = [(Rates(self.optimizer, None, names), encoder.memory) for encoder in ranks.encoders]
         self.clipper = Clipper(world_size)
+        self._observe = observe
         self.step = 0
 
     @property
@@ -74,11 +77,11 @@ class Learner:
         """Elements of a gradient."""
         return sum(sum(bucket.numels) for bucket in self.buckets)
 
-    def train(self, plan: Plan, *, surveyed: bool = False) -> Step:
+    def train(self, plan: Plan | Sequence[Plan], *, surveyed: bool = False) -> Step:
         """Do one step under ``plan``.
 
         Args:
-            plan: What the ranks send.
+            plan: What the ranks send; or one plan for each bucket, see ``SimulatedRanks.exchange``.
             surveyed: Measure the gain curve.
         """
         set_rates(self.optimizer, self._rates, self.recipe.schedule(self.step, self.steps))
@@ -96,6 +99,8 @@ class Learner:
             torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
             for at, bucket in enumerate(self.buckets)
         ]
+        if self._observe is not None:
+            self._observe(gradients)
         exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
             for bucket, mean, flat in zip(self.buckets, raw, gradients[0], strict=True):

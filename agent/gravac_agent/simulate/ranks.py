@@ -103,7 +103,7 @@ class SimulatedRanks:
         self,
         buckets: Sequence[Bucket],
         gradients: Sequence[Sequence[Tensor]],
-        plan: Plan,
+        plan: Plan | Sequence[Plan],
         step: int,
         surveyed: bool = False,
     ) -> Exchanged:
@@ -112,13 +112,21 @@ class SimulatedRanks:
         Args:
             buckets: The buckets of a step.
             gradients: By rank and bucket, flat.
-            plan: What to send.
+            plan: What to send; or one plan for each bucket, all with the same codec.
             step: Its number, for random numbers.
             surveyed: Measure the gain curve.
+
+        Raises:
+            ValueError: The plans of the buckets have different codecs.
         """
+        plans = [plan] * len(buckets) if isinstance(plan, Plan) else plan
+        if len({each.codec for each in plans}) > 1:
+            raise ValueError(
+                f"plan={plans} names several codecs, and an encoder has one in a step: give each bucket the same codec"
+            )
 
         def each(communicator: Communicator) -> _OfRank:
-            return self._rank(communicator, buckets, gradients[communicator.rank], plan, step, surveyed)
+            return self._rank(communicator, buckets, gradients[communicator.rank], plans, step, surveyed)
 
         found = self._world.run(each)
         first = found[0]
@@ -127,7 +135,7 @@ class SimulatedRanks:
             for encoder in self.encoders:
                 encoder.rollback()
         else:
-            self._learn(plan, failed=sums.failed > 0)
+            self._learn(plans[0], failed=sums.failed > 0)
             for encoder in self.encoders:
                 encoder.commit()
         curves = [one.survey.curve for one in found]
@@ -155,13 +163,13 @@ class SimulatedRanks:
         communicator: Communicator,
         buckets: Sequence[Bucket],
         gradients: Sequence[Tensor],
-        plan: Plan,
+        plans: Sequence[Plan],
         step: int,
         surveyed: bool,
     ) -> _OfRank:
         rank, encoder = communicator.rank, self.encoders[communicator.rank]
         done = _OfRank(Survey(surveyed))
-        for bucket, gradient in zip(buckets, gradients, strict=True):
+        for bucket, gradient, plan in zip(buckets, gradients, plans, strict=True):
             key = Key(self.seed, step, bucket.number, rank)
             done.dense_bytes += gradient.nbytes
             encoded = encoder.encode(plan, bucket, gradient, key, done.sums, done.survey)

@@ -1,14 +1,18 @@
 """One run: a recipe learned under one plan, as a row of numbers with the whole curve."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gravac.tournament.rows import ACCORDION
 from gravac.version import __version__
+from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import NAMES
+from gravac_agent.simulate.accordion import Accordion, AccordionPlan, layout, parse_accordion
 from gravac_agent.simulate.learning import Learner, alone
 from gravac_agent.simulate.plans import StaticPlan, parse
-from gravac_agent.simulate.ranks import SimulatedRanks
+from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in
 from gravac_agent.tasks import Recipe, Score, elements_of, evaluate, make
 
 MEASURED_ALONE = 2
@@ -17,12 +21,21 @@ IDLE_COMPRESSOR = "topk"
 """What the encoders of a dense run are built with; it sends nothing."""
 
 
+def chosen_plan(text: str) -> StaticPlan | AccordionPlan:
+    """Read what a run learns under: a plan of one strength, or Accordion.
+
+    Raises:
+        PlanError: There is no such plan.
+    """
+    return parse_accordion(text) if text.partition(":")[0] == ACCORDION else parse(text)
+
+
 def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40) -> dict[str, Any]:
     """Learn a task under one plan, from the same weights and data as under any other plan.
 
     Args:
         task: As ``tasks.make`` reads it.
-        plan: As ``plans.parse`` reads it.
+        plan: As ``chosen_plan`` reads it.
         ranks: Simulated ranks.
         seed: Of weights and data.
         steps: Length of the run.
@@ -30,13 +43,14 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
 
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
-        before) and, for all plans but ``alone``, ``signals`` between the points.
+        before) and, for all plans but ``alone``, ``signals`` between the points. ``payload_bytes`` and ``sent_bytes``
+        are those of a step on one rank, the mean of all steps. Of Accordion also ``strong_share``.
 
     Raises:
         PlanError: There is no such plan.
         TaskError: There is no such task, or so many ranks cannot share its batch.
     """
-    chosen, recipe = parse(plan), make(task)
+    chosen, recipe = chosen_plan(plan), make(task)
     began = time.process_time()
     row: dict[str, Any] = {
         "task": task,
@@ -49,8 +63,15 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         "elements": elements_of(recipe.build_model(seed)),
     }
     every = max(1, steps // points)
-    if chosen.alone:
-        row |= {"payload_bytes": 0.0, "curve": alone_curve(recipe, ranks, seed, steps, every), "signals": []}
+    if isinstance(chosen, AccordionPlan):
+        row |= _by_layer(recipe, chosen, ranks, seed, steps, every)
+    elif chosen.alone:
+        row |= {
+            "payload_bytes": 0.0,
+            "sent_bytes": 0.0,
+            "curve": alone_curve(recipe, ranks, seed, steps, every),
+            "signals": [],
+        }
     else:
         row |= _together(recipe, chosen, ranks, seed, steps, every)
     return row | {"cpu_seconds": round(time.process_time() - began, 1)}
@@ -59,19 +80,41 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
 def _together(
     recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int, steps: int, every: int
 ) -> dict[str, Any]:
+    learner = Learner(recipe, ranks, seed, steps, _ranks_for(recipe, chosen, ranks, seed))
+    plan = chosen.plan()
+    return _learned(learner, lambda: plan, every)
+
+
+def _by_layer(
+    recipe: Recipe, chosen: AccordionPlan, ranks: int, seed: int, steps: int, every: int
+) -> dict[str, Any]:
+    model = recipe.build_model(seed)
+    names = layout(model)
+    accordion = Accordion(chosen, [bucket for bucket, _ in buckets_in(model, names)])
+    simulated = _ranks_for(recipe, chosen.strong, ranks, seed)
+    learner = Learner(recipe, ranks, seed, steps, simulated, names, accordion.observe)
+    row = _learned(learner, lambda: accordion.plans(recipe.schedule(learner.step, steps)), every)
+    return row | {"strong_share": round(accordion.strong_share, 4)}
+
+
+def _ranks_for(recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int) -> SimulatedRanks:
     elements = elements_of(recipe.build_model(seed))
-    simulated = SimulatedRanks(
+    return SimulatedRanks(
         ranks, chosen.compressor or IDLE_COMPRESSOR, chosen.memory, elements=elements, seed=seed
     )
-    learner = Learner(recipe, ranks, seed, steps, simulated)
-    plan = chosen.plan()
+
+
+def _learned(learner: Learner, plan: Callable[[], Plan | Sequence[Plan]], every: int) -> dict[str, Any]:
+    """Train to the end. ``plan`` is called before each step."""
+    steps = learner.steps
     curve: list[list[float]] = []
     signals: list[dict[str, float]] = []
-    losses, sums, payload = 0.0, dict.fromkeys(NAMES, 0.0), 0
+    losses, sums, payload, sent = 0.0, dict.fromkeys(NAMES, 0.0), 0, 0
     for step in range(1, steps + 1):
-        done = learner.train(plan)
+        done = learner.train(plan())
         losses += done.loss
         payload += done.exchanged.payload_bytes
+        sent += done.exchanged.sent_bytes
         for name, value in zip(NAMES, done.exchanged.sums.values(), strict=True):
             sums[name] += value
         if step % every == 0 or step == steps:
@@ -81,7 +124,7 @@ def _together(
             del progress["steps"]
             signals.append({name: _short(value) for name, value in (sums | progress).items()})
             losses, sums = 0.0, dict.fromkeys(NAMES, 0.0)
-    return {"payload_bytes": payload / steps, "curve": curve, "signals": signals}
+    return {"payload_bytes": payload / steps, "sent_bytes": sent / steps, "curve": curve, "signals": signals}
 
 
 def alone_curve(recipe: Recipe, ranks: int, seed: int, steps: int, every: int) -> list[list[float]]:

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from gravac_agent.bench.process import end_with_parent, run_program
-from gravac_agent.simulate.plans import PlanError, parse
-from gravac_agent.simulate.run import learn
+from gravac_agent.simulate.plans import PlanError
+from gravac_agent.simulate.run import chosen_plan, learn
 from gravac_agent.tasks import TaskError, make
 
 ALWAYS = ("dense", "alone")
@@ -48,7 +48,7 @@ def cells(
     """
     every = list(dict.fromkeys((*ALWAYS, *plans)))
     for plan in every:
-        parse(plan)
+        chosen_plan(plan)
     for task in tasks:
         recipe = make(task)
         for size in ranks:

@@ -20,6 +20,8 @@ from gravac_controller.extras import MissingExtra
 
 TASKS = ("logistic", "lm")
 ROWS = Path("gravac-tournament.jsonl")
+LEAST_CF = 1.01
+"""CF by which the coding of Accordion's payloads is timed at least: at a CF of 1 nothing would be coded."""
 
 
 @click.command(short_help="What codecs and strengths do to learning, with simulated ranks.")
@@ -191,15 +193,20 @@ def _step_seconds(
 
 
 def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float:
-    """Return the predicted duration of a step of a run. Needs torch."""
+    """Return the predicted duration of a step of a run, for Accordion with its mean bytes. Needs torch."""
+    from gravac.whatif.exchange import volume_of_layers
     from gravac.whatif.nominal import NominalJob, link
 
     if run.wire_cf is None:  # alone
         return compute_seconds
+    job, network = NominalJob(run.elements, run.ranks, compute_seconds), link(bits_per_second)
+    layered = run.accordion_codec
+    if layered is not None:
+        exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
+        return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
     codec, _, rest = run.plan.rpartition("@")
     cf = float(rest.partition("/")[0]) if codec else 1.0
-    job = NominalJob(run.elements, run.ranks, compute_seconds)
-    return job.step(codec, cf, link(bits_per_second), run.payload_bytes).seconds
+    return job.step(codec, cf, network, run.payload_bytes).seconds
 
 
 def show(result: dict[str, Any], console: Console) -> None:
