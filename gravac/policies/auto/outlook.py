@@ -25,7 +25,7 @@ class Outlook:
 
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
     the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. Where windows
-    show η and none did yet, a plan may also be tried if the highest credible one does.
+    show η, plans of which the highest credible one does are tried after those.
 
     Attributes:
         space: The plans.
@@ -68,21 +68,16 @@ class Outlook:
         return efficiency.expected(codec, plan.cf, self.space.kind)
 
     def may_keep(self, plan: Plan) -> bool:
-        """Return whether a plan may be tried: ``keeps``, or it may keep the bound and no window says more.
-
-        A window under any plan that loses something corrects what is expected of all of them.
-        """
+        """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""
+        row = self.seen.get(plan)
         if self.keeps(plan):
             return True
-        if plan in self.left or any(self._shows(row) for row in self.seen.values()):
+        if plan in self.left or (row is not None and row.efficiency is not None):
             return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
         if table is None or not (self.space.limited or table.likely > efficiency.alone(self.space.kind)):
             return False
         return self._within(1.0 - self.severity * (1.0 - table.high))
-
-    def _shows(self, row: Seen) -> bool:
-        return row.efficiency is not None and self.space.codec(row.plan) not in LOSSLESS and row.cf > 1.0
 
     def keeps(self, plan: Plan) -> bool:
         """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
