@@ -1,0 +1,68 @@
+"""Links, computation of a step, and the step times of static plans that follow."""
+
+from dataclasses import dataclass
+
+from gravac.aggregators import parse
+from gravac.collectives import Network
+from gravac.tournament import Run
+from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network between the ranks. ``bits_per_second`` is nominal, ``latency_seconds`` of a message."""
+
+    bits_per_second: float
+    latency_seconds: float = LATENCY_SECONDS
+
+    @property
+    def network(self) -> Network:
+        return link(self.bits_per_second, self.latency_seconds)
+
+
+LINKS = {
+    "30mbit": Link(30e6),
+    "100mbit": Link(100e6),
+    "1gbit": Link(1e9),
+    "loopback": Link(20e9, 1e-5),
+}
+COMPUTE_SECONDS = {
+    "logistic": {2: 0.0009, 4: 0.0008, 8: 0.0008},
+    "lm": {2: 0.014, 4: 0.0105, 8: 0.0075},
+    "lm:optimizer=adamw": {2: 0.014, 4: 0.0105, 8: 0.0075},
+    "gpt:size=0.3m": {2: 0.022, 4: 0.016, 8: 0.012},
+    "gpt:size=0.3m,optimizer=sgd": {2: 0.022, 4: 0.016, 8: 0.012},
+    "resnet": {2: 0.020, 4: 0.0155, 8: 0.0125},
+    "vgg": {2: 0.020, 4: 0.012, 8: 0.008},
+}
+
+
+def compute_seconds(task: str, ranks: int) -> float:
+    """Return the computation of a step of one rank.
+
+    Raises:
+        KeyError: it was not measured.
+    """
+    try:
+        return COMPUTE_SECONDS[task][ranks]
+    except KeyError:
+        raise KeyError(
+            f"task={task!r}, ranks={ranks}: add --compute SECONDS, as it was not measured"
+        ) from None
+
+
+def step_seconds(run: Run, network: Network, compute: float) -> float:
+    """Return the duration of a step of a static plan.
+
+    Raises:
+        ValueError: the plan names no codec that is known.
+    """
+    if run.wire_cf is None:  # alone
+        return compute
+    codec, at, rest = run.plan.rpartition("@")
+    cf = float(rest.partition("/")[0]) if at else 1.0
+    if cf > 1.0:
+        parse(codec)
+    elif run.plan != "dense":
+        raise ValueError(f"plan {run.plan!r} has no strength")
+    return NominalJob(run.elements, run.ranks, compute).step(codec, cf, network, run.payload_bytes).seconds
