@@ -52,31 +52,48 @@ def cells(runs: Sequence[Run], rows: Sequence[JobRow], target: float) -> tuple[l
     for row in rows:
         key = row.cell.task, row.cell.ranks, row.cell.steps, row.cell.link, row.cell.compute_seconds
         groups.setdefault(key, []).append(row)
-    found, notes = [], []
-    for (task, ranks, steps, link, compute), members in groups.items():
-        network = LINKS[link].network
-        known, times = [], {}
-        for run in runs:
-            if (run.task, run.ranks, run.steps) != (task, ranks, steps):
-                continue
-            try:
-                times[run.plan, run.seed] = step_seconds(run, network, compute)
-                known.append(run)
-            except ValueError as error:
-                notes.append(f"{task}, {run.plan}, left out: no step time ({error})")
-        jobs = [row.job for row in members]
-        one = cell(task, ranks, link, known, jobs, lambda run, times=times: times[run.plan, run.seed], target)
-        if one is None:
-            notes.append(f"{task}, {ranks} ranks, {steps} steps: no row of dense with the seed of a job")
-        else:
+    found: list[Cell] = []
+    notes: list[str] = []
+    for members in groups.values():
+        one = compared(runs, members, target, notes)
+        if one is not None:
             found.append(one)
     order = list(LINKS)
     return sorted(found, key=lambda one: (order.index(one.link), one.ranks, one.task)), notes
 
 
+def compared(runs: Sequence[Run], members: Sequence[JobRow], target: float, notes: list[str]) -> Cell | None:
+    """Return the cell of some jobs that differ in policy and seed only. Adds to ``notes`` what is left out."""
+    one = members[0].cell
+    network, times, known = LINKS[one.link].network, {}, []
+    for run in runs:
+        if (run.task, run.ranks, run.steps) != (one.task, one.ranks, one.steps):
+            continue
+        try:
+            times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds)
+            known.append(run)
+        except ValueError as error:
+            notes.append(f"{one.task}, {run.plan}: left out, as its step time is not known ({error})")
+    found = cell(
+        one.task,
+        one.ranks,
+        one.link,
+        known,
+        [row.job for row in members],
+        lambda run: times[run.plan, run.seed],
+        target,
+    )
+    if found is None:
+        notes.append(
+            f"{one.task}, {one.ranks} ranks, {one.steps} steps: no row of dense with the seed of a job"
+        )
+    return found
+
+
 def bound_of(policy: str) -> float:
     """Return the loss of efficiency that a policy accepts; 1 where it has no bound."""
-    return float(getattr(policies.parse(policy).settings, "bound", EVERY))
+    bound = policies.parse(policy).spec().settings.get("bound")
+    return bound if isinstance(bound, float) else EVERY
 
 
 def run(given: argparse.Namespace) -> None:
