@@ -35,15 +35,11 @@ def regrets(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
         yield f"| {link} | {ranks} | {_regret(group, policy, bound)} |"
     every = [cell for cell in cells if policy in cell.jobs]
     yield f"| all | | {_regret(every, policy, bound)} |"
-    times = [(cell.against_alone(policy), cell) for cell in every]
-    known = [(longer, cell) for longer, cell in times if longer is not None]
-    if known:
-        slower = [pair for pair in known if pair[0] > 0.0]
-        worst, where = max(known, key=lambda pair: pair[0])
-        yield (
-            f"\nAlone reaches the target as soon or sooner in {len(slower)} of {len(known)} cells; worst: "
-            f"{_percent(worst)} ({where.task}, {where.link}, {where.ranks} ranks)."
-        )
+    lonely = [(cell.against_alone(policy), cell) for cell in every if cell.alone is not None]
+    slower = [pair for pair in lonely if pair[0] is not None and pair[0] > 0.0]
+    yield f"\nAlone is sooner at the target in {len(slower)} of {len(lonely)} cells."
+    for longer, cell in slower:
+        yield f"- {cell.task}, {cell.link}, {cell.ranks} ranks: `{policy}` takes {_percent(longer or 0.0)}"
 
 
 def _regret(group: Sequence[Cell], policy: str, bound: float) -> str:
@@ -85,7 +81,7 @@ def rivals(cells: Sequence[Cell], policy: str) -> Iterator[str]:
             if plan in cell.plans and (speedup := cell.speedup(policy, cell.plans[plan])) is not None
         ]
         if pairs:
-            yield _rival(f"{plan} alone", pairs)
+            yield _rival(f"always {plan}", pairs)
 
 
 def _rival(name: str, pairs: Sequence[tuple[float, str]]) -> str:
@@ -103,9 +99,9 @@ def learning(cells: Sequence[Cell], policies: Sequence[str]) -> Iterator[str]:
     yield "### Learning at equal steps\n"
     yield (
         f"| policy | task | jobs | loss above dense, median | worst | at most {NEAR:.0%} | retained, median | worst | "
-        f"at least {KEPT:.0%} |"
+        f"at least {KEPT:.0%} | as good as dense after, worst |"
     )
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for policy in policies:
         tasks = list(dict.fromkeys(cell.task for cell in cells if policy in cell.jobs))
         for task in (*tasks, "all"):
@@ -119,9 +115,10 @@ def learning(cells: Sequence[Cell], policies: Sequence[str]) -> Iterator[str]:
                 if kept
                 else "– | – | –"
             )
+            worth = min(each.worth for each in found)
             yield (
                 f"| `{policy}` | {task} | {len(found)} | {_percent(median(losses))} | {_percent(max(losses))} | "
-                f"{sum(loss <= NEAR for loss in losses)} | {retained} |"
+                f"{sum(loss <= NEAR for loss in losses)} | {retained} | {worth:.0%} of steps |"
             )
 
 

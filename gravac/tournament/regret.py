@@ -69,10 +69,17 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What a job learned in as many steps as dense. ``retained``: None where communication is worth nothing."""
+    """What a job learned in as many steps as dense.
+
+    Attributes:
+        above_dense: final held-out loss / that of dense − 1.
+        retained: retained value; None where communication is worth nothing or alone was not run.
+        worth: share of the steps of dense after which dense is as good; a target beyond it is not reached.
+    """
 
     above_dense: float
     retained: float | None
+    worth: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +213,7 @@ def _learned(job: Job, dense: Run, alone: Run | None) -> Learned:
     return Learned(
         above_dense=final / base - 1.0,
         retained=None if alone is None else retained_value(alone.curve.final, base, final),
+        worth=_reached_or_end(dense.curve, min(job.by_step.losses)) / dense.curve.at[-1],
     )
 
 
@@ -213,6 +221,12 @@ def _reached(level: float, curve: LossCurve, step_seconds: float = 1.0) -> float
     """Return the seconds to a level; infinite: never."""
     found = seconds_to(level, curve, step_seconds)
     return math.inf if found is None else found
+
+
+def _reached_or_end(curve: LossCurve, level: float) -> float:
+    """Return the steps to a level; all steps where it is never reached."""
+    found = curve.reaches(level)
+    return curve.at[-1] if found is None else found
 
 
 def _longer(one: float, other: float) -> float | None:

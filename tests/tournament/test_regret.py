@@ -143,5 +143,8 @@ def test_what_a_job_learned_is_compared_at_equal_steps_however_long_they_took() 
     (learned,) = compared(job("auto", 0.01, (5.0, 4.0, 3.0, 2.0, 1.5))).learned["auto"]
     assert learned.above_dense == pytest.approx(0.5)
     assert learned.retained == pytest.approx(0.75)
+    assert learned.worth == pytest.approx(45 / 50), "dense is at 1.5 after 45 of its 50 steps"
     (learned,) = compared(job("auto", 0.01), runs=RUNS[:1]).learned["auto"]
-    assert (learned.above_dense, learned.retained) == (0.0, None)
+    assert (learned.above_dense, learned.retained, learned.worth) == (0.0, None, 1.0)
+    better = job("auto", 0.01, (5.0, 4.0, 3.0, 2.0, 0.5))
+    assert compared(better).learned["auto"][0].worth == 1.0
