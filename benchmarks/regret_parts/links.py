@@ -3,9 +3,16 @@
 from dataclasses import dataclass
 
 from gravac.aggregators import parse
-from gravac.collectives import Network
+from gravac.collectives import AUTO, Gather, Network
 from gravac.tournament import Run
+from gravac.whatif.exchange import UnknownSizes, Volume, volume
 from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
+
+GATHER = Gather.name
+COLLECTIVES = (AUTO, GATHER)
+"""How payloads of static plans that cannot be summed are exchanged. ``auto`` is what agents do: quicker on slow links with
+many ranks, but it may compress sums a second time, whose loss no row has, so it flatters static plans. The rows were
+learned with ``gather``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,26 @@ def compute_seconds(task: str, ranks: int) -> float:
         ) from None
 
 
-def step_seconds(run: Run, network: Network, compute: float) -> float:
+class GatherJob(NominalJob):
+    """A job whose payloads are gathered, as in a tournament, where they cannot be summed."""
+
+    def volume(
+        self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None
+    ) -> Volume:
+        try:
+            return volume(compressor, self.elements, cf, self.ranks, network, GATHER)
+        except UnknownSizes:
+            return super().volume(compressor, cf, network, payload_bytes)
+
+
+def step_seconds(run: Run, network: Network, compute: float, collective: str = AUTO) -> float:
     """Return the duration of a step of a static plan.
+
+    Args:
+        run: of a tournament.
+        network: between the ranks.
+        compute: seconds of a step of one rank without any exchange.
+        collective: one of ``COLLECTIVES``.
 
     Raises:
         ValueError: the plan names no codec that is known.
@@ -67,4 +92,5 @@ def step_seconds(run: Run, network: Network, compute: float) -> float:
         parse(codec)
     elif run.plan != "dense":
         raise ValueError(f"plan {run.plan!r} has no strength")
-    return NominalJob(run.elements, run.ranks, compute).step(codec, cf, network, run.payload_bytes).seconds
+    kind = GatherJob if collective == GATHER else NominalJob
+    return kind(run.elements, run.ranks, compute).step(codec, cf, network, run.payload_bytes).seconds
