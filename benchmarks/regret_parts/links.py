@@ -10,9 +10,9 @@ from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
 
 GATHER = Gather.name
 COLLECTIVES = (AUTO, GATHER)
-"""How payloads of static plans that cannot be summed are exchanged. ``auto`` is what agents do: quicker on slow links with
-many ranks, but it may compress sums a second time, whose loss no row has, so it flatters static plans. The rows were
-learned with ``gather``."""
+"""How payloads of static plans that cannot be summed are exchanged. ``auto`` is what agents do: quicker on slow links
+with many ranks, but it may compress sums a second time, whose loss no row has, so it flatters static plans. The rows
+were learned with ``gather``."""
 
 
 @dataclass(frozen=True, slots=True)
