@@ -1,0 +1,161 @@
+"""Markdown tables of cells: regret, rivals, learning and the choice."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from gravac.tournament.regret import Cell
+
+RIVALS: Mapping[str, tuple[str, ...]] = {
+    "Top-k": ("topk", "topk+bf16"),
+    "Random-k": ("randomk", "block-randomk"),
+    "DGC": ("dgc",),
+    "RedSync": ("redsync",),
+    "PowerSGD": ("powersgd",),
+    "QSGD": ("qsgd",),
+    "16 bits": ("bf16", "fp16"),
+    "SparseLoCo": ("sparseloco",),
+    "Accordion": ("accordion",),
+}
+"""Codecs of each rival."""
+NEAR = 0.01
+"""Held-out loss above dense's that is wanted at most, relative."""
+KEPT = 0.9
+"""Retained value that is wanted at least."""
+
+
+def regrets(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
+    """Yield the table of regret by link and ranks, the slowdown where dense is best, and the time against alone."""
+    kept = "of all" if bound >= 1.0 else f"that keeps {1.0 - bound:.0%} of the efficiency"
+    yield f"### `{policy}` against the best static plan {kept}\n"
+    yield "| link | ranks | tasks | regret, median | worst | of it | not reached | dense best | slower than dense |"
+    yield "|---|---:|---:|---:|---:|---|---:|---:|---:|"
+    for (link, ranks), group in _grouped(cells, policy):
+        yield f"| {link} | {ranks} | {_regret(group, policy, bound)} |"
+    every = [cell for cell in cells if policy in cell.jobs]
+    yield f"| all | | {_regret(every, policy, bound)} |"
+    lonely = [(cell.against_alone(policy), cell) for cell in every if cell.alone is not None]
+    slower = [pair for pair in lonely if pair[0] is not None and pair[0] > 0.0]
+    yield f"\nAlone is sooner at the target in {len(slower)} of {len(lonely)} cells."
+    for longer, cell in slower:
+        yield f"- {cell.task}, {cell.link}, {cell.ranks} ranks: `{policy}` takes {_percent(longer or 0.0)}"
+
+
+def _regret(group: Sequence[Cell], policy: str, bound: float) -> str:
+    values = [(cell.regret(policy, bound), cell) for cell in group]
+    finite = [pair for pair in values if math.isfinite(pair[0])]
+    worst, of = "–", "–"
+    if finite:
+        value, cell = max(finite, key=lambda pair: pair[0])
+        worst, of = _percent(value), f"{cell.task}: {_held(cell, policy)}, best {cell.best(bound).name}"
+    jobs = [cell.jobs[policy] for cell in group]
+    missed = sum(len(job.times) - job.reached for job in jobs)
+    dense = [cell.jobs[policy].time - 1.0 for cell in group if cell.best(bound).name == "dense"]
+    slower = f"{_percent(median(dense))}, worst {_percent(max(dense))}" if dense else "–"
+    return (
+        f"{len(group)} | {_percent(median(value for value, _ in values))} | {worst} | {of} | "
+        f"{missed} of {sum(len(job.times) for job in jobs)} | {len(dense)} | {slower}"
+    )
+
+
+def rivals(cells: Sequence[Cell], policy: str) -> Iterator[str]:
+    """Yield the table of speed-ups over each rival at its best setting, and over single settings of Top-k."""
+    yield f"### `{policy}` against rivals at their best setting\n"
+    yield "| rival | cells | speed-up, median | least | at least as fast | at most 2 % slower | settings |"
+    yield "|---|---:|---:|---:|---:|---:|---|"
+    every = [cell for cell in cells if policy in cell.jobs]
+    for name, families in RIVALS.items():
+        found = [(cell, best) for cell in every if (best := cell.rival(families)) is not None]
+        pairs = [
+            (speedup, best.name)
+            for cell, best in found
+            if (speedup := cell.speedup(policy, best)) is not None
+        ]
+        if pairs:
+            yield _rival(name, pairs)
+    for plan in sorted({name for cell in every for name in cell.plans if name.startswith("topk")}):
+        pairs = [
+            (speedup, plan)
+            for cell in every
+            if plan in cell.plans and (speedup := cell.speedup(policy, cell.plans[plan])) is not None
+        ]
+        if pairs:
+            yield _rival(f"always {plan}", pairs)
+
+
+def _rival(name: str, pairs: Sequence[tuple[float, str]]) -> str:
+    speedups = [speedup for speedup, _ in pairs]
+    settings = Counter(setting for _, setting in pairs)
+    shown = ", ".join(f"{setting} ({count})" for setting, count in settings.most_common())
+    return (
+        f"| {name} | {len(pairs)} | {_times(median(speedups))} | {_times(min(speedups))} | "
+        f"{sum(speedup >= 1.0 for speedup in speedups)} | {sum(speedup >= 0.98 for speedup in speedups)} | {shown} |"
+    )
+
+
+def learning(cells: Sequence[Cell], policies: Sequence[str]) -> Iterator[str]:
+    """Yield the table of held-out losses at equal steps against dense, and of retained value."""
+    yield "### Learning at equal steps\n"
+    yield (
+        f"| policy | task | jobs | loss above dense, median | worst | at most {NEAR:.0%} | retained, median | worst | "
+        f"at least {KEPT:.0%} | as good as dense after, worst |"
+    )
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    for policy in policies:
+        tasks = list(dict.fromkeys(cell.task for cell in cells if policy in cell.jobs))
+        for task in (*tasks, "all"):
+            found = [
+                each for cell in cells if task in ("all", cell.task) for each in cell.learned.get(policy, ())
+            ]
+            losses = [each.above_dense for each in found]
+            kept = [each.retained for each in found if each.retained is not None]
+            retained = (
+                f"{median(kept):.0%} | {min(kept):.0%} | {sum(value >= KEPT for value in kept)} of {len(kept)}"
+                if kept
+                else "– | – | –"
+            )
+            worth = min(each.worth for each in found)
+            yield (
+                f"| `{policy}` | {task} | {len(found)} | {_percent(median(losses))} | {_percent(max(losses))} | "
+                f"{sum(loss <= NEAR for loss in losses)} | {retained} | {worth:.0%} of steps |"
+            )
+
+
+def choices(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
+    """Yield the table of what the policy held and what would have been best, with the speed-up over dense of each."""
+    yield f"### When to compress: what `{policy}` holds at the end\n"
+    yield "| task | link | ranks | held | faster than dense | best in hindsight | faster than dense | advice |"
+    yield "|---|---|---:|---|---:|---|---:|---|"
+    for cell in cells:
+        if policy not in cell.jobs:
+            continue
+        best, ours = cell.best(bound), cell.jobs[policy]
+        yield (
+            f"| {cell.task} | {cell.link} | {cell.ranks} | {_held(cell, policy)} | {_faster(ours.time)} | "
+            f"{best.name} | {_faster(best.time)} | {'do not' if best.name == 'dense' else 'compress'} |"
+        )
+
+
+def _grouped(cells: Sequence[Cell], policy: str) -> Iterator[tuple[tuple[str, int], list[Cell]]]:
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        if policy in cell.jobs:
+            groups.setdefault((cell.link, cell.ranks), []).append(cell)
+    yield from groups.items()
+
+
+def _held(cell: Cell, policy: str) -> str:
+    return " or ".join(dict.fromkeys(cell.held[policy]))
+
+
+def _faster(time: float) -> str:
+    return "not reached" if math.isinf(time) else f"{1.0 / time:.2f}x"
+
+
+def _times(value: float) -> str:
+    return "only it reaches" if math.isinf(value) else f"{value:.2f}x" if value > 0.0 else "not reached"
+
+
+def _percent(value: float) -> str:
+    return "not reached" if math.isinf(value) else f"{value:+.1%}"
