@@ -17,6 +17,7 @@ from tests.support.whatif import CFS, RANKS, trace
 TRACES = Path(__file__).parents[1] / "traces"
 KNOWN = ("--recorded-on", "200Mbit,100us")
 
+
 @pytest.fixture(autouse=True, scope="module")
 def fixed_table() -> Iterator[None]:
     with fixed_efficiencies():

@@ -159,6 +159,7 @@ class Job:
 
     world: World
     policy: str = "auto"
+    memory: str = "residual"
     fold: JobFold = field(init=False)
     reports: list[WindowReport] = field(init=False, default_factory=list)
     decisions: list[Decision] = field(init=False)
@@ -180,6 +181,7 @@ class Job:
             world_size=world.ranks,
             window_steps=world.window,
             compressor=compressor,
+            memory=self.memory,
             optimizer=optimizer,
             plans=plans,
             model=ModelShape(name="Net", tensors=4, elements=world.elements),

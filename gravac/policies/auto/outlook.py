@@ -168,6 +168,11 @@ class Outlook:
         return "passed" if plan in self.seen else "untried"
 
 
+def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:
+    """Return the outlook before anything was measured but the network."""
+    return outlook(space, bound, TimeModel(space, (), 1.0, 0.0, 0.0, determined=False), state, 0)
+
+
 def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, window: int) -> Outlook:
     """Return the outlook by a state after a window."""
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)

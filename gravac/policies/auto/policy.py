@@ -3,8 +3,9 @@
 from copy import copy
 from typing import ClassVar, Self
 
-from gravac.policies.auto import space
-from gravac.policies.auto.rule import START_STEPS, Evaluation
+from gravac.policies.auto import space, timemodel
+from gravac.policies.auto.outlook import before_any_window
+from gravac.policies.auto.rule import START_STEPS, TRIAL_STEPS, Evaluation, at_once
 from gravac.policies.auto.settings import AutoSettings, AutoState
 from gravac.policies.auto.space import Space
 from gravac.policies.base import (
@@ -51,19 +52,34 @@ class AutoPolicy(ConfiguredPolicy[AutoSettings]):
         return other
 
     def start(self, epoch: int = 0) -> Verdict:
-        """Return a few dense steps, to measure what a step takes and how long it waits for the network."""
-        decision = Decision(
-            window=-1,
-            epoch=epoch,
-            phase="warmup",
-            cf_minimum=1.0,
-            cf_candidate=1.0,
-            epsilon=0.0,
-            rule="start",
-            reason="Dense for a few steps, to measure how long a step waits for the network.",
-            window_steps=START_STEPS,
+        """Return a few dense steps, to measure what a step takes; on a slow network the plan that saves most."""
+        state = AutoState(
+            decision=Decision(
+                window=-1,
+                epoch=epoch,
+                phase="warmup",
+                cf_minimum=1.0,
+                cf_candidate=1.0,
+                epsilon=0.0,
+                rule="start",
+                reason="Dense for a few steps, to measure how long a step waits for the network.",
+                window_steps=START_STEPS,
+            )
         )
-        return Verdict(decision, AutoState(decision=decision))
+        view = before_any_window(self._space, self.settings.bound, state)
+        option = timemodel.clear_start(self._space, view.untried(), view.efficiency)
+        if option is None:
+            return Verdict(state.decision, state)
+        changes = {
+            "phase": "explore",
+            "cf_minimum": option.cf,
+            "cf_candidate": option.cf,
+            "codec": option.codec,
+            "reason": at_once(view, option),
+            "window_steps": TRIAL_STEPS,
+        }
+        decision = state.decision.model_copy(update=changes)
+        return Verdict(decision, state.model_copy(update={"decision": decision, "trials": 1}))
 
     def decide(self, state: PolicyState, report: WindowReport) -> Verdict:
         """Decide after one window; see ``rule``."""

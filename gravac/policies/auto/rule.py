@@ -61,7 +61,7 @@ class Evaluation(Learning):
     def _start(self) -> Verdict:
         if self.measured is None:
             view = self.view(None)
-            option = timemodel.clear_start(self.space, view.untried() or view.doubtful()[:1])
+            option = timemodel.clear_start(self.space, view.untried(), view.efficiency)
             if option is not None:
                 return self._try_at_once(view, option)
             self.change(waited=self.state.waited + 1)
@@ -173,6 +173,8 @@ class Evaluation(Learning):
             self.rest(row.plan)
             view = self.view(row)
         tried, option = view.best(view.tried()), self._option(view)
+        if tried is not None and DENSE in view.tried() and not self._wins(view, tried, DENSE):
+            tried = DENSE  # nothing is lost by it
         hold = self._safe(view) if tried is None else tried
         if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
             self.change(trials=self.state.trials + 1)
@@ -270,15 +272,8 @@ class Evaluation(Learning):
 
     def _try_at_once(self, view: Outlook, option: Plan) -> Verdict:
         """Try a plan before step times are known, as the network is slow."""
-        kept = format_percent(view.efficiency(option) or 0.0)
-        costs = self.space.costs
-        reason = (
-            f"On this network dense steps exchange gradients for about {_seconds(costs[DENSE].seconds or 0.0)}; "
-            f"{self._label(option)} takes about {_seconds(costs[option].seconds or 0.0)} and is expected to keep "
-            f"{kept} of the progress per step: trying it at once."
-        )
         self.change(waited=0, trials=1)
-        return self._conclude("explore", reason, option, "explore", TRIAL_STEPS, view)
+        return self._conclude("explore", at_once(view, option), option, "explore", TRIAL_STEPS, view)
 
     def _holding(self, row: Seen, view: Outlook) -> str:
         step = f"steps take {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the network"
@@ -330,6 +325,16 @@ class Evaluation(Learning):
             window_steps=window_steps,
         )
         return Verdict(decision, self.state.model_copy(update={"decision": decision}))
+
+
+def at_once(view: Outlook, option: Plan) -> str:
+    """Return why a plan is tried before step times are known."""
+    space, kept = view.space, format_percent(view.efficiency(option) or 0.0)
+    return (
+        f"On this network dense steps exchange gradients for about {_seconds(space.costs[DENSE].seconds or 0.0)}; "
+        f"{space.label(option)} takes about {_seconds(space.costs[option].seconds or 0.0)} and is expected to keep "
+        f"{kept} of the progress per step: trying it at once."
+    )
 
 
 def _seconds(value: float) -> str:

@@ -10,7 +10,7 @@ to 0, so that the wait of a plan that sends less is an upper bound. Arithmetic i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gravac.policies.auto.settings import Coding, Seen
@@ -150,21 +150,29 @@ def fit(
     return TimeModel(space, codings, own, rest, min(1e9, slope), determined=False)
 
 
-def clear_start(space: Space, plans: Sequence[Plan]) -> Plan | None:
+def clear_start(
+    space: Space, plans: Sequence[Plan], efficiency: Callable[[Plan], float | None]
+) -> Plan | None:
     """Return the plan to try before any step time is known; None where that may not pay.
 
     It pays where the exchange, as measured at the start, gets shorter by three times what coding takes, whatever else a
-    step does.
+    step does. Of such plans the one that saves most counts, weighted by what its steps are worth.
+
+    Args:
+        space: The plans and their costs.
+        plans: To choose from.
+        efficiency: Of a plan; None: not known.
     """
     dense = space.costs[DENSE].seconds
     best: tuple[float, Plan] | None = None
     for plan in plans:
-        seconds = space.costs[plan].seconds
-        if dense is None or seconds is None or plan == DENSE:
+        seconds, worth = space.costs[plan].seconds, efficiency(plan)
+        if dense is None or seconds is None or worth is None or plan == DENSE:
             continue
         took = prior_coding(space, plan)
-        if dense - seconds > CLEARLY * took and (best is None or seconds + took < best[0]):
-            best = seconds + took, plan
+        saved = worth * (dense - seconds - took)
+        if dense - seconds > CLEARLY * took and (best is None or saved > best[0]):
+            best = saved, plan
     return None if best is None else best[1]
 
 
