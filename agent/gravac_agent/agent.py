@@ -42,7 +42,7 @@ class Agent:
         collective: Collective that exchanges a codec's payloads; ``auto`` takes the fastest on the measured network.
             Default: ``auto``.
         policy: Decision rule, ``name`` or ``name:setting=value,…``, or a :class:`~gravac.policies.Policy`. One that is
-            not registered needs ``controller=None``. Default: ``gravac``.
+            not registered needs ``controller=None``. Default: ``auto``.
         window: Steps between decisions. Default: 50.
         controller: ``auto``: rank 0 starts a controller that ends with the agent; ``http://…``: use that one; None:
             decide in this process. Default: ``auto``.

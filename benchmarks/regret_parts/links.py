@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gravac.aggregators import parse
 from gravac.collectives import AUTO, Gather, Network
 from gravac.tournament import Run
-from gravac.whatif.exchange import UnknownSizes, Volume, volume
+from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_layers
 from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
 
 GATHER = Gather.name
@@ -86,6 +86,10 @@ def step_seconds(run: Run, network: Network, compute: float, collective: str = A
     """
     if run.wire_cf is None:  # alone
         return compute
+    if (layered := run.accordion_codec) is not None:
+        exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
+        job = NominalJob(run.elements, run.ranks, compute)
+        return job.step(layered, max(1.01, run.wire_cf), network, exchange=exchange).seconds
     codec, at, rest = run.plan.rpartition("@")
     cf = float(rest.partition("/")[0]) if at else 1.0
     if cf > 1.0:

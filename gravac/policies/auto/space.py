@@ -18,12 +18,15 @@ SIZES: Mapping[str, float] = {
     "nearest:levels=5": 11.8,
     "nearest:levels=3": 17.3,
     "nearest:levels=2": 25.6,
+    "dither:levels=7": 10.1,
+    "dither:levels=5": 11.8,
+    "dither:levels=3": 17.3,
 }
 """Wire CF of codecs that have one size."""
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
 DEFAULTS = (
-    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec == "bf16" or codec.startswith("nearest")),
+    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in ("fp16", "int8")),
     *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
 )
 OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
