@@ -199,7 +199,7 @@ def test_ranks_train_with_a_plugins_codec_unless_its_versions_differ(programs: P
             )
             for rank in range(2)
         ]
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        said = [rank.communicate(timeout=300)[0] for rank in ranks]
         assert all(expected in one for one in said), said
         if path:
             for rank, version in enumerate(("1.2", "1.3")):

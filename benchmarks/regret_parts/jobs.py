@@ -41,11 +41,12 @@ class JobCell:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job that was run, and its row."""
+    """A job that was run, and its row. ``fewer``: bytes of dense gradients / bytes handed to collectives."""
 
     cell: JobCell
     job: Job
     plans: list[list[Any]]
+    fewer: float
 
 
 def read_jobs(path: Path) -> list[JobRow]:
@@ -70,9 +71,10 @@ def read_jobs(path: Path) -> list[JobRow]:
                 by_seconds=curve_of(row["curve"], 1, 2),
                 held=label(plans[-1][1], plans[-1][2]),
             )
+            fewer = 4.0 * row["elements"] / max(1.0, row["payload_bytes"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise SystemExit(f"{path}, line {number}: is no row of `regret run`: {error!r}") from None
-        found[cell] = JobRow(cell, job, plans)
+        found[cell] = JobRow(cell, job, plans, fewer)
     return list(found.values())
 
 

@@ -89,7 +89,7 @@ def _rival(name: str, pairs: Sequence[tuple[float, str]]) -> str:
     settings = Counter(setting for _, setting in pairs)
     shown = ", ".join(f"{setting} ({count})" for setting, count in settings.most_common())
     return (
-        f"| {name} | {len(pairs)} | {_times(median(speedups))} | {_times(min(speedups))} | "
+        f"| {name} | {len(pairs)} | {times(median(speedups))} | {times(min(speedups))} | "
         f"{sum(speedup >= 1.0 for speedup in speedups)} | {sum(speedup >= 0.98 for speedup in speedups)} | {shown} |"
     )
 
@@ -153,7 +153,8 @@ def _faster(time: float) -> str:
     return "not reached" if math.isinf(time) else f"{1.0 / time:.2f}x"
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
+    """Format a speed-up."""
     return "only it reaches" if math.isinf(value) else f"{value:.2f}x" if value > 0.0 else "not reached"
 
 
