@@ -75,12 +75,10 @@ class Outlook:
         if plan in self.left or (row is not None and row.efficiency is not None):
             return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
-        if table is None or not (self.space.limited or table.likely > efficiency.alone(self.space.kind)):
-            return False
-        return self._within(1.0 - self.severity * (1.0 - table.high))
+        return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
 
     def keeps(self, plan: Plan) -> bool:
-        """Return whether a plan may be held: it keeps the bound, and it is better than no communication."""
+        """Return whether a plan may be held: it keeps the bound, and half of what communication is worth."""
         if plan.cf == 1.0:
             return True
         found = self.efficiency(plan)
@@ -89,7 +87,7 @@ class Outlook:
     def _within(self, found: float) -> bool:
         if found < 1.0 - self.bound - ROUNDING:
             return False
-        return self.space.limited or found > efficiency.alone(self.space.kind)
+        return self.space.limited or found >= (1.0 + efficiency.alone(self.space.kind)) / 2.0
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""
