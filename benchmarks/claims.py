@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
+from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
 
-from benchmarks.regret import TARGET, bound_of, cells
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.regret import Cell
 from gravac.tournament.rows import ALONE, DENSE

@@ -159,6 +159,12 @@ def test_settings_page_is_fresh() -> None:
     assert written == settings_page(), "python -m tools.pages.settings > docs/settings.md"
 
 
+def test_claims_page_is_fresh() -> None:
+    command = [sys.executable, "-m", "benchmarks.claims"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert found == (DOCS / "claims.md").read_text(), "python -m benchmarks.claims > docs/claims.md"
+
+
 def test_metrics_page_is_fresh() -> None:
     written = (ROOT / "docs/metrics.md").read_text()
     assert written == metrics_page(), "python -m tools.pages.metrics > docs/metrics.md"
