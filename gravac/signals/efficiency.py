@@ -11,10 +11,10 @@ from functools import cache, lru_cache
 from gravac.protocol import GainSums
 from gravac.signals.efficiency_table import ALIASES, ALONE, ROWS, Row, TableKind
 
-PER_LATE: dict[TableKind, float] = {"sgd": 3.3, "adam": 1.8}
+PER_LATE: dict[TableKind, float] = {"sgd": 2.9, "adam": 1.3}
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
-PER_LOST: dict[TableKind, float] = {"sgd": 0.06, "adam": 0.60}
+PER_LOST: dict[TableKind, float] = {"sgd": 0.06, "adam": 0.62}
 """Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
 LEAST_STEPS = 20
 """Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss."""

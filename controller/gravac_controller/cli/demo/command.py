@@ -61,10 +61,10 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
 )
 @click.option(
     "--policy",
-    default="gravac",
+    default="auto",
     show_default=True,
     callback=_policy,
-    help="Policy: gravac, dense, static:cf=100, gravac:epsilon=0.3,ladder=geometric, …",
+    help="Policy: auto:bound=0.1, gravac, dense, static:cf=100, …",
 )
 @click.option(
     "--window", type=click.IntRange(5), default=20, show_default=True, help="Steps between decisions."
