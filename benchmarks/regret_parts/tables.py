@@ -133,7 +133,7 @@ def choices(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
         best, ours = cell.best(bound), cell.jobs[policy]
         yield (
             f"| {cell.task} | {cell.link} | {cell.ranks} | {_held(cell, policy)} | {_faster(ours.time)} | "
-            f"{best.name} | {_faster(best.time)} | {'do not' if best.name == 'dense' else 'compress'} |"
+            f"{best.name} | {_faster(best.time)} | {_advice(min(best.time, ours.time))} |"
         )
 
 
@@ -147,6 +147,10 @@ def _grouped(cells: Sequence[Cell], policy: str) -> Iterator[tuple[tuple[str, in
 
 def _held(cell: Cell, policy: str) -> str:
     return " or ".join(dict.fromkeys(cell.held[policy]))
+
+
+def _advice(time: float) -> str:
+    return "compress" if time < 1.0 - NEAR else "do not"
 
 
 def _faster(time: float) -> str:
