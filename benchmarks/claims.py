@@ -4,6 +4,7 @@ python -m benchmarks.claims > docs/claims.md
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ from two files in `benchmarks/tournament`: `rows.jsonl` ({runs} runs of static p
 `jobs.jsonl` ({jobs} simulated jobs of policies, `python -m benchmarks.regret run`).
 
 Learning is real: {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps} steps,
-{seeds} seeds. Differences below two to three points of efficiency are the noise of one seed. Step times are predicted
+{seeds} seeds each. Differences below two to three points of efficiency are the noise of one seed. Step times are predicted
 for each link by the time model of [`gravac simulate`](simulate.md). The models are small: 100 Mbit/s is to them
 what 10 Gbit/s is to a model a hundred times as large. The papers train for epochs on GPUs, so compare directions, not
 figures.
@@ -44,9 +45,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
         tasks=len({run.task for run in runs}),
         ranks=_listed({run.ranks for run in runs}),
         steps=_listed({run.steps for run in runs}),
-        seeds=_span(
-            [len({run.seed for run in runs if run.task == task}) for task in {run.task for run in runs}]
-        ),
+        seeds=_span(list(Counter((run.task, run.plan, run.ranks) for run in runs).values())),
     )
     yield "## The papers' headlines\n"
     yield from headlines(compared, jobs)
@@ -84,9 +83,9 @@ def headlines(compared: Sequence[Cell], jobs: Sequence[JobRow]) -> Iterator[str]
         yield _line(f"GraVAC: time against {what}", said, _speedups(slow, rival), differs)
     yield _line(
         "GraVAC: multi-level against single-level compression",
-        "1.83 times (RedSync's published best: 1.5)",
-        "not measured",
-        "a plan is one codec at one strength here",
+        "1.83 times with Top-k, 1.5 with RedSync",
+        "1.50 times with Top-k, 1.79 with RedSync",
+        f"`gravac bench multilevel`, {README}: against compressing twice with the same kernels",
     )
     yield _line(
         "GraVAC: the search ends near the best T_comp",
