@@ -31,8 +31,8 @@ from two files in `benchmarks/tournament`: `rows.jsonl` ({runs} runs of static p
 Learning is real: {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps} steps,
 {seeds} seeds each. Differences below two to three points of efficiency are the noise of one seed. Step times are
 predicted for each link by the time model of [`gravac simulate`](simulate.md). The models are small: 100 Mbit/s is to
-them what 10 Gbit/s is to a model a hundred times as large. The papers train for epochs on GPUs, so compare directions, not
-figures.
+them what 10 Gbit/s is to a model a hundred times as large. The papers train for epochs on GPUs, so compare
+directions, not figures.
 """
 
 
