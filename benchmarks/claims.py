@@ -3,6 +3,7 @@
 python -m benchmarks.claims > docs/claims.md
 """
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -151,8 +152,17 @@ def _speedups(compared: Sequence[Cell], rival: tuple[str, ...]) -> str:
             if speedup is not None:
                 found.append(speedup)
         if found:
-            middle, least = (tables.times(value) for value in (median(found), min(found)))
-            shown.append(f"`{policy}` {middle} in the median of {len(found)} cells, at least {least}")
+            reached = [value for value in found if math.isfinite(value)]
+            times = (
+                f"{median(reached):.2f} times less ({min(reached):.2f} to {max(reached):.2f})"
+                if reached
+                else "–"
+            )
+            missed = len(found) - len(reached)
+            shown.append(
+                f"`{policy}`: {times} in {len(reached)} cells"
+                + (f"; in {missed} others the rival does not reach the target" if missed else "")
+            )
     return "; ".join(shown) or "not measured"
 
 

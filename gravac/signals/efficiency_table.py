@@ -1,6 +1,6 @@
 """Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
-Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 155 runs of
+Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 160 runs of
 7 tasks with 4 simulated ranks and error feedback (``benchmarks/tournament``).
 """
 

@@ -138,7 +138,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def main() -> None:
-    TABLE.write_text(table(read_rows(sorted(ROWS.glob("*.jsonl")))), encoding="utf-8")
+    TABLE.write_text(table(read_rows(sorted(ROWS.glob("rows*.jsonl")))), encoding="utf-8")
 
 
 if __name__ == "__main__":
