@@ -10,11 +10,10 @@ import sys
 import threading
 
 from gravac import kernels
-from gravac.wording import display_path, printable
+from gravac.wording import display_path, format_plan, printable
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.build import Parts
-from gravac_agent.windows.step_loop import StepLoop
 
 log = logging.getLogger("gravac.agent")
 READY_SECONDS = 1.0
@@ -82,7 +81,7 @@ class RunLog:
         how = "ended" if clean else "ended by an error in the training"
         log.info(
             "%s",
-            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts.loop)}{_replay(parts.reporter)}",
+            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
         if self._handler is not None:
             log.removeHandler(self._handler)
@@ -105,12 +104,13 @@ class RunLog:
         log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
 
 
-def _sent(loop: StepLoop) -> str:
-    """Describe the CF of most steps, and how many bytes were saved."""
+def _sent(parts: Parts) -> str:
+    """Describe the plan of most steps, and how many bytes were saved."""
+    loop = parts.loop
     if not loop.steps_at:
         return ""
-    cf, steps = loop.steps_at.most_common(1)[0]
-    sent = "stayed dense" if cf == 1 else f"held CF {cf:g}"
+    (codec, cf), steps = loop.steps_at.most_common(1)[0]
+    sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
     fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
     return f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"

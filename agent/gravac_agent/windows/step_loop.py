@@ -91,7 +91,7 @@ class StepLoop:
         self._checked: set[tuple[int, float]] = set()
         self._measure_first = encoder.learning_codecs()
         self._steps_at_level = 0
-        self.steps_at: Counter[float] = Counter()
+        self.steps_at: Counter[tuple[int, float]] = Counter()
         """Steps by the CF that they sent."""
         self.dense_bytes = 0
         self.payload_bytes = 0
@@ -171,7 +171,7 @@ class StepLoop:
         if counts:
             self.window.add_curve(result.curve)
             self.progress.exchanged(self.plan, tick.sample, result.exchanged, self.window)
-        self.steps_at[self.plan.cf] += 1
+        self.steps_at[self.plan.codec, self.plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
         if not tick.agreed:
