@@ -37,6 +37,20 @@ directions, not figures.
 """
 
 
+READING = """
+## What to make of it
+
+- With the default bound `auto` learns nearly what dense learns, and is never slower than dense. On slow links it is several times faster.
+- What it leaves on the table: tasks that happen to bear Top-k at 25x to 100x (logistic regression, the LSTM under AdamW). Nothing that
+  is measured while training tells these from tasks that do not, so within the bound it does not try.
+- **AdamW and Top-k do not go together**: on the GPT, Top-k 10x keeps 87 % of the efficiency and 100x less than half, where rounding to
+  15 or 7 levels keeps 98 %. Under SGD, rounding at random to 7 levels costs nothing that can be seen.
+- `bound=1` is for runs with more steps to spend: it takes plans that keep 70 %, which do not reach the target in as many steps as dense.
+- ResNet and VGG end at a held-out loss that differs by as much from seed to seed as from plan to plan; there the retained value says more.
+- Where dense is as fast, the advice is not to compress: on loopback, for all tasks but those of the second point.
+"""
+
+
 def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
     """Yield the lines of the page."""
     compared, _ = cells(runs, jobs, TARGET, "auto")
@@ -50,6 +64,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
     )
     yield "## The papers' headlines\n"
     yield from headlines(compared, jobs)
+    yield READING
     yield "\n## Statistical efficiency of static plans\n"
     yield from efficiencies(runs)
     yield "\n## Policies against static plans\n"
@@ -152,16 +167,17 @@ def _speedups(compared: Sequence[Cell], rival: tuple[str, ...]) -> str:
             if speedup is not None:
                 found.append(speedup)
         if found:
-            reached = [value for value in found if math.isfinite(value)]
+            reached = [value for value in found if 0.0 < value < math.inf]
             times = (
                 f"{median(reached):.2f} times less ({min(reached):.2f} to {max(reached):.2f})"
                 if reached
                 else "–"
             )
-            missed = len(found) - len(reached)
+            theirs, ours = found.count(math.inf), found.count(0.0)
             shown.append(
                 f"`{policy}`: {times} in {len(reached)} cells"
-                + (f"; in {missed} others the rival does not reach the target" if missed else "")
+                + (f", in {theirs} the rival does not reach the target" if theirs else "")
+                + (f", in {ours} `{policy}` does not" if ours else "")
             )
     return "; ".join(shown) or "not measured"
 
