@@ -43,15 +43,11 @@ def dashboard() -> dict[str, Any]:
     return found
 
 
-OF_SOME_POLICIES = "gravac_candidate_statistical_efficiency_ratio"
-"""Policies that compare gains predict no efficiency of their candidates."""
-
-
 def asks() -> list[Ask]:
     """Every query of the dashboard."""
     board = dashboard()
     of_panels = [
-        Ask(f"{panel['title']} ({panel['id']})", target["expr"], OF_SOME_POLICIES in target["expr"])
+        Ask(f"{panel['title']} ({panel['id']})", target["expr"])
         for panel in board["panels"]
         for target in panel.get("targets", ())
     ]
