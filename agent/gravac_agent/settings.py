@@ -92,8 +92,8 @@ class AgentSettings(BaseSettings):
     )
     collective: Annotated[str, AfterValidator(_known_collective)] = Field(
         "auto",
-        description="Collective that exchanges a codec's payloads. auto: the fastest by the cost model; with more than "
-        "2 ranks the agent measures the network at the start. gather, reduce-scatter, shared, shared:leader=largest, "
+        description="Collective that exchanges a codec's payloads. auto: the fastest by the cost model on the "
+        "network, which the agent measures at the start. gather, reduce-scatter, shared, shared:leader=largest, "
         "all-reduce, compressed-all-reduce: that one. Linear codecs are always all-reduced, and aggregators bring "
         "their own.",
     )

@@ -105,11 +105,10 @@ def test_a_demo_from_page_to_proof(tmp_path: Path, warm: dict[str, str]) -> None
     assert facts["dense_heldout_loss"] < 3.5
     assert facts["decisions"][0]["window"] == -1
     assert facts["decisions"][0]["cf"] > 5.0, "the job begins with a plan, as the link is slow"
-    assert facts["decisions"][0]["codec"] != "dense"
     assert all(decision["reason"] for decision in facts["decisions"])
     # Two ranks hand over a gradient of 1,052,416 floats at each of 20 steps.
     assert facts["dense_bytes"] == 2 * 20 * 1_052_416 * 4
-    assert facts["payload_bytes"] < facts["dense_bytes"]
+    assert facts["payload_bytes"] < facts["dense_bytes"] / 3, "of all steps but the first two"
     assert facts["speedup"] == pytest.approx(facts["steps_per_second"] / facts["dense_steps_per_second"])
     for decision in facts["decisions"][1:]:
         assert decision["rule"] in done.stderr

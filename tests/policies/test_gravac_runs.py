@@ -377,8 +377,8 @@ def test_a_dense_decision_measures_the_baseline_again() -> None:
 
 def test_a_job_that_began_with_the_older_rule_keeps_it() -> None:
     """A recorded spec without the setting is of a run that counted every dense step."""
-    policy = GravacPolicy(epsilon=0.1)
-    settings = {k: v for k, v in policy.spec().settings.items() if k not in policy.Settings.before}
+    known = GravacPolicy(epsilon=0.1).spec().settings
+    settings = {k: v for k, v in known.items() if k not in GravacPolicy.Settings.before}
     run = Run(build(PolicySpec(name="gravac", settings=settings)), Cluster())
     assert run.policy == GravacPolicy(epsilon=0.1, baseline="any", search="greedy")
     run.until(lambda decision: decision.rule == "explore")
@@ -389,10 +389,8 @@ def test_a_job_that_began_with_the_older_rule_keeps_it() -> None:
 def test_it_also_keeps_the_greedy_search() -> None:
     """It stops at the first rung that does not pay, though a stronger one would, and steps down after one window."""
     gains = {10.0: 0.9, 20.0: 0.5, 40.0: 0.9, 160.0: 0.2}
-    greedy, thorough = (
-        Run(GravacPolicy(epsilon=0.1, search=search), Cluster(gains=gains))
-        for search in ("greedy", "thorough")
-    )
+    searches = ("greedy", "thorough")
+    greedy, thorough = (Run(GravacPolicy(epsilon=0.1, search=one), Cluster(gains=gains)) for one in searches)
     assert (greedy.until_hold().cf_candidate, thorough.until_hold().cf_candidate) == (10.0, 40.0)
     assert "so no stronger CF can beat 262 by more than 5 %" in greedy.last.reason
     greedy.change(gains=dict.fromkeys(GAINS, 0.09))

@@ -139,7 +139,7 @@ def assemble(
         builder.fit(aggregator, metered)
     plans = rule.plans(settings.compressor)
     if len(plans) > 1 and world_size > 1:
-        builder.measured(metered)
+        builder.measured(metered)  # what plans cost depends on it
     memory = encoder.memory
     memory.world_size = world_size
     with fail_together(tick_group):

@@ -66,9 +66,8 @@ class Evaluation:
         if free is None:
             return None
         seen = [row.samples_per_second for row in self.candidates]
-        now = [
-            each.free_samples_per_second for each in self.measured.values()
-        ]  # dense may have been measured wrong
+        # Of compressed steps, too: dense ones may have been measured in a bad moment.
+        now = [each.free_samples_per_second for each in self.measured.values()]
         return max(free, *(rate for rate in (*seen, *now) if rate is not None), 0.0)
 
     def dense_free_rate(self) -> float | None:
