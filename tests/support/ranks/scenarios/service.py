@@ -80,10 +80,12 @@ def controller_dies(
         for step in range(steps):
             if step in kills and reporter is not None:
                 until = time.monotonic() + 60
-                while (pid := reporter._process.pid) is None and time.monotonic() < until:  # type: ignore[attr-defined]
-                    time.sleep(0.01)  # it is being started again
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                process = reporter._process  # type: ignore[attr-defined]
+                # On a busy machine the last one killed may not have been started again yet.
+                while (not process.alive() or process.pid in killed) and time.monotonic() < until:
+                    time.sleep(0.01)
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process.pid)
             begun = time.monotonic()
             train(module, optimizer, rank, range(step, step + 1))
             agent.log(loss=1.0 + step)
