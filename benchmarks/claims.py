@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
+from regret_parts.scaling import scaling
 
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.regret import Cell
@@ -79,9 +80,17 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
         *(tables.rivals(compared, name) for name in names),
         tables.learning(compared, names),
         *(tables.choices(compared, name, bound_of(name)) for name in names),
+        *(tables.distribution(jobs, name) for name in names),
     ):
         yield from section
         yield ""
+    yield "## Scaling efficiency, predicted\n"
+    yield (
+        "Computation of a step / its duration, by the model of `gravac whatif`, for the LSTM of `gravac bench train` "
+        "(3.5 million parameters, 0.64 s of computation) with a collective of the cost model's choice. None of these "
+        "ran.\n"
+    )
+    yield from scaling()
 
 
 def headlines(compared: Sequence[Cell], jobs: Sequence[JobRow]) -> Iterator[str]:

@@ -1,22 +1,16 @@
 """Simulated jobs of adaptive policies, one JSON row each, resumed where a file already has them."""
 
-import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from gravac.tournament.curves import curve_of
 from gravac.tournament.regret import Job
 from gravac.version import __version__
-from gravac_agent.bench.process import end_with_parent
+from gravac_agent.simulate import pool
 from gravac_agent.simulate.clock import ModelClock, Phase
 from gravac_agent.simulate.job import Setting, SimulatedJob
 from gravac_agent.tasks import elements_of, make
@@ -47,35 +41,42 @@ class JobRow:
     job: Job
     plans: list[list[Any]]
     fewer: float
+    optimizer: str
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the steps under each plan, by its name."""
+        found: dict[str, float] = {}
+        ends = [start for start, *_ in self.plans[1:]] + [self.cell.steps]
+        for (start, codec, cf, *_), end in zip(self.plans, ends, strict=True):
+            name = label(codec, cf)
+            found[name] = found.get(name, 0.0) + (end - start) / self.cell.steps
+        return found
 
 
 def read_jobs(path: Path) -> list[JobRow]:
-    """Read a file of jobs. A last line that was cut off is left out; of a job that is there twice the last one counts.
+    """Read a file of jobs. A last line that was cut off is removed; of a job that is there twice the last one counts.
 
     Raises:
         SystemExit: a line is no row of a job.
     """
-    if not path.exists():
-        return []
-    text = path.read_text()
-    found = {}
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
-        try:
-            row = json.loads(line)
-            cell = JobCell(**{name: row[name] for name in JobCell.__slots__})
-            plans = row["plans"]
-            job = Job(
-                policy=cell.policy,
-                seed=cell.seed,
-                by_step=curve_of(row["curve"], 0, 2),
-                by_seconds=curve_of(row["curve"], 1, 2),
-                held=label(plans[-1][1], plans[-1][2]),
-            )
-            fewer = 4.0 * row["elements"] / max(1.0, row["payload_bytes"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise SystemExit(f"{path}, line {number}: is no row of `regret run`: {error!r}") from None
-        found[cell] = JobRow(cell, job, plans, fewer)
-    return list(found.values())
+    try:
+        rows = [_row(row) for row in pool.read_lines(path)]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise SystemExit(f"{path}: has a line that is no row of `regret run`: {error!r}") from None
+    return list({row.cell: row for row in rows}.values())
+
+
+def _row(row: dict[str, Any]) -> JobRow:
+    cell, plans = JobCell(**{name: row[name] for name in JobCell.__slots__}), row["plans"]
+    job = Job(
+        policy=cell.policy,
+        seed=cell.seed,
+        by_step=curve_of(row["curve"], 0, 2),
+        by_seconds=curve_of(row["curve"], 1, 2),
+        held=label(plans[-1][1], plans[-1][2]),
+    )
+    fewer = 4.0 * row["elements"] / max(1.0, row["payload_bytes"])
+    return JobRow(cell, job, plans, fewer, row["optimizer"])
 
 
 def label(codec: str, cf: float) -> str:
@@ -92,21 +93,12 @@ def run_jobs(wanted: Sequence[JobCell], path: Path, workers: int) -> Iterator[st
     known = {row.cell for row in read_jobs(path)}
     left = [cell for cell in wanted if cell not in known]
     yield f"{len(left)} of {len(wanted)} jobs to do"
-    if not left:
-        return
-    if path.exists():  # without a last line that was cut off
-        text = path.read_text()
-        path.write_text(text[: text.rfind("\n") + 1])
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool, path.open("a") as out:
-        for number, ended in enumerate(as_completed([pool.submit(simulate, cell) for cell in left]), 1):
-            row = ended.result()
-            out.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
-            out.flush()
-            yield (
-                f"{number} of {len(left)}: {row['task']}, {row['policy']}, {row['link']}, {row['ranks']} ranks, seed "
-                f"{row['seed']}: held-out loss {row['curve'][-1][2]:.4f} in {row['curve'][-1][1]:.1f} simulated s, "
-                f"{row['cpu_seconds']:.0f} s"
-            )
+    for number, row in enumerate(pool.append_rows(simulate, left, path, workers), 1):
+        yield (
+            f"{number} of {len(left)}: {row['task']}, {row['policy']}, {row['link']}, {row['ranks']} ranks, seed "
+            f"{row['seed']}: held-out loss {row['curve'][-1][2]:.4f} in {row['curve'][-1][1]:.1f} simulated s, "
+            f"{row['cpu_seconds']:.0f} s"
+        )
 
 
 def simulate(cell: JobCell) -> dict[str, Any]:
@@ -133,9 +125,3 @@ def simulate(cell: JobCell) -> dict[str, Any]:
         **{name: result[name] for name in ("optimizer", "elements", "payload_bytes", "curve", "plans")},
         "cpu_seconds": round(time.process_time() - began, 1),
     }
-
-
-def _begin_worker() -> None:
-    end_with_parent()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)

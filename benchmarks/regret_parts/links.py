@@ -86,7 +86,7 @@ def step_seconds(run: Run, network: Network, compute: float, collective: str = A
     """
     if run.wire_cf is None:  # alone
         return compute
-    if (layered := run.accordion_codec) is not None:
+    if (layered := run.layered_codec) is not None:
         exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
         job = NominalJob(run.elements, run.ranks, compute)
         return job.step(layered, max(1.01, run.wire_cf), network, exchange=exchange).seconds

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from gravac.tournament.regret import Cell
+from regret_parts.jobs import JobRow
+from regret_parts.links import LINKS
 
 RIVALS: Mapping[str, tuple[str, ...]] = {
     "Top-k": ("topk", "topk+bf16"),
@@ -164,3 +166,24 @@ def times(value: float) -> str:
 
 def _percent(value: float) -> str:
     return "not reached" if math.isinf(value) else f"{value:+.1%}"
+
+
+def distribution(rows: Sequence[JobRow], policy: str) -> Iterator[str]:
+    """Yield the table of the share of all steps under each plan, by link and kind of optimizer."""
+    yield f"### What `{policy}` sends with, as a share of all steps\n"
+    yield "| link | optimizer | jobs | plans |"
+    yield "|---|---|---:|---|"
+    groups: dict[tuple[str, str], list[JobRow]] = {}
+    for row in rows:
+        if row.cell.policy == policy:
+            groups.setdefault((row.cell.link, "SGD" if row.optimizer == "sgd" else "Adam"), []).append(row)
+    for (link, kind), members in sorted(
+        groups.items(), key=lambda item: (list(LINKS).index(item[0][0]), item[0][1])
+    ):
+        steps: dict[str, float] = {}
+        for row in members:
+            for plan, share in row.shares().items():
+                steps[plan] = steps.get(plan, 0.0) + share / len(members)
+        most = sorted(steps.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"`{plan}` {share:.0%}" for plan, share in most if share >= 0.005)
+        yield f"| {link} | {kind} | {len(members)} | {shown} |"

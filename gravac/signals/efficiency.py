@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from gravac.protocol import GainSums
-from gravac.signals.efficiency_table import ALIASES, ALONE, ROWS, Row, TableKind
+from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 
 PER_LATE: dict[TableKind, float] = {"sgd": 2.9, "adam": 1.3}
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
@@ -29,6 +29,9 @@ TELLING = frozenset({"sgd"})
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01
+LEAST_KEPT = 0.85
+"""Efficiency below which no plan is advised or chosen, whatever the bound: what it loses in a training of a planned
+number of steps is seldom made up for in time, and estimates are off by several points."""
 _LOG_2 = 0.6931471805599453
 
 
@@ -123,11 +126,6 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
     late, lost = PER_LATE[_table(kind)], PER_LOST[_table(kind)]
     waiting = min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
     return 1.0 / (1.0 + late * waiting + lost * log(1.0 / min(1.0, max(LOWEST, progress))))
-
-
-def alone(kind: str) -> float:
-    """Return η of ranks that never communicate, under an optimizer of this kind."""
-    return ALONE[_table(kind)]
 
 
 def _table(kind: str) -> TableKind:

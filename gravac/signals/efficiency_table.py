@@ -58,5 +58,3 @@ ROWS: tuple[Row, ...] = (
 """By kind, codec and ascending CF."""
 ALIASES: dict[str, str] = {"topk+bf16": "topk", "fp16": "bf16"}
 """Codecs that lose as little as another one at equal CF, up to the noise of the measurements."""
-ALONE: dict[TableKind, float] = {"sgd": 0.34, "adam": 0.38}
-"""Efficiency of ranks that never communicate. A plan that is no better needs no network to be as good."""

@@ -10,8 +10,8 @@ from gravac.tournament.curves import LossCurve, curve_of
 
 DENSE, ALONE = "dense", "alone"
 """Plans that every task needs: all others are compared with them."""
-ACCORDION = "accordion"
-"""What the plan of a run begins with in which each layer changed between two strengths of a codec."""
+ACCORDION, LGRECO = "accordion", "lgreco"
+"""What the plan of a run begins with in which each layer has a strength of its own: of two, or of many."""
 VALUE_BYTES = 4
 
 
@@ -25,7 +25,7 @@ class Run:
 
     Attributes:
         task: what was learned.
-        plan: ``dense``, ``alone``, ``CODEC@CF``, or ``accordion:…``.
+        plan: ``dense``, ``alone``, ``CODEC@CF``, ``accordion:…`` or ``lgreco:…``.
         ranks: simulated ranks.
         seed: of weights and data.
         steps: length of the run.
@@ -51,11 +51,12 @@ class Run:
     sent_bytes: float | None = None
 
     @property
-    def accordion_codec(self) -> str | None:
-        """The codec of an Accordion run; None for all other plans."""
-        if self.plan.partition(":")[0] != ACCORDION:
-            return None
-        return self.plan.partition("strong=")[2].partition("@")[0]
+    def layered_codec(self) -> str | None:
+        """The codec of a run in which each layer has a strength of its own; None for all other plans."""
+        kind, _, rest = self.plan.partition(":")
+        if kind == ACCORDION:
+            return rest.partition("strong=")[2].partition("@")[0]
+        return rest.partition("@")[0] if kind == LGRECO else None
 
     @property
     def wire_cf(self) -> float | None:

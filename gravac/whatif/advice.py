@@ -74,7 +74,7 @@ def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margi
         options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
         steps: Predicts the steps.
         kind: Of the optimizer: sgd, adam, sign, other.
-        bound: Largest loss of η that is accepted, 0 to 1; 1: any.
+        bound: Largest loss of η that is accepted, 0 to 1; never more than ``efficiency.LEAST_KEPT`` leaves.
         margin: What a plan must promise more than dense, relative.
     """
     base = steps("dense", 1.0)
@@ -88,7 +88,7 @@ def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margi
         except UnknownSizes:
             continue
         likely = expected.likely
-        keeps = likely >= 1.0 - bound and (bound < 1.0 or likely > efficiency.alone(kind))
+        keeps = likely >= max(1.0 - bound, efficiency.LEAST_KEPT)
         found.append(Option(codec, cf, step, likely, base.seconds / step.seconds * likely, keeps))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
     chosen = best if best.speedup > 1.0 + margin else found[0]

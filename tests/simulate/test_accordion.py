@@ -11,10 +11,10 @@ from torch import nn
 from gravac.memories import Bucket
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.simulate.__main__ import contender
-from gravac_agent.simulate.accordion import Accordion, Rule, Seen, layout, parse_accordion
+from gravac_agent.simulate.accordion import Accordion, Interval, Rule, parse_accordion
 from gravac_agent.simulate.learning import Learner
 from gravac_agent.simulate.plans import PlanError, parse
-from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in
+from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in, layers_of
 from gravac_agent.simulate.run import learn
 from gravac_agent.simulate.tournament import cells
 from gravac_agent.tasks import Recipe, make
@@ -50,14 +50,14 @@ def plan(text: str = "mild=topk@2,strong=topk@50,interval=2") -> str:
 def test_the_rule_by_hand(
     before: tuple[float, float] | None, now: tuple[float, float], rates: tuple[float, float], critical: str
 ) -> None:
-    earlier = None if before is None else Seen(dict(zip("ab", before, strict=True)), rates[0])
-    found = Rule().critical(earlier, Seen(dict(zip("ab", now, strict=True)), rates[1]))
+    earlier = None if before is None else Interval(dict(zip("ab", before, strict=True)), rates[0])
+    found = Rule().critical(earlier, Interval(dict(zip("ab", now, strict=True)), rates[1]))
     assert found == frozenset(critical)
 
 
 def test_settings_of_the_rule_count() -> None:
     """``drop=0`` is the paper's clause to the letter."""
-    before, now = Seen({"a": 4.0}, 1.0), Seen({"a": 3.0}, 0.999)
+    before, now = Interval({"a": 4.0}, 1.0), Interval({"a": 3.0}, 0.999)
     assert Rule().critical(before, now) == frozenset()
     assert Rule(drop=0.0).critical(before, now) == {"a"}
     assert Rule(drop=0.0).critical(before, replace(now, rate=1.0)) == frozenset()
@@ -116,7 +116,7 @@ def matrices() -> Recipe:
 
 
 def by_layer(recipe: Recipe, text: str, steps: int, observe: Accordion | None = None) -> Learner:
-    names = layout(recipe.build_model(1))
+    names = layers_of(recipe.build_model(1))
     ranks = SimulatedRanks(2, text, seed=1)
     return Learner(recipe, 2, 1, steps, ranks, names, None if observe is None else observe.observe)
 
@@ -124,7 +124,7 @@ def by_layer(recipe: Recipe, text: str, steps: int, observe: Accordion | None = 
 def test_with_equal_levels_it_is_the_codec_alone() -> None:
     recipe, chosen = matrices(), parse_accordion(plan("mild=topk@20,strong=topk@20,interval=2"))
     model = recipe.build_model(1)
-    accordion = Accordion(chosen, [bucket for bucket, _ in buckets_in(model, layout(model))])
+    accordion = Accordion(chosen, [bucket for bucket, _ in buckets_in(model, layers_of(model))])
     ours, static = by_layer(recipe, "topk", 6, accordion), by_layer(recipe, "topk", 6)
     for _ in range(6):
         step = ours.train(accordion.plans(1.0))

@@ -35,7 +35,6 @@ ROWS: tuple[Row, ...] = (
     Row("adam", "topk", 50.0, 0.28, 0.36, 0.45),
     Row("adam", "powersgd", 20.0, 0.38, 0.48, 0.60),
 )
-ALONE = {"sgd": 0.45, "adam": 0.40}
 
 
 @contextmanager
@@ -43,7 +42,6 @@ def fixed_efficiencies() -> Iterator[None]:
     """Use this table instead of the measured one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(efficiency, "ROWS", ROWS)
-        patch.setattr(efficiency, "ALONE", ALONE)
         efficiency._rows.cache_clear()
         yield
     efficiency._rows.cache_clear()

@@ -6,11 +6,14 @@ import os
 import socket
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from gravac.protocol import JobSpec
+from gravac.traces import read_trace
 from gravac_agent.bench.methods import AgentSpec, MethodError, agent_spec
 from gravac_controller.bench import namespaces
 from gravac_controller.bench.ranks import Place, Ranks, RanksFailed
@@ -112,6 +115,52 @@ def test_without_root_the_agent_paces_itself(monkeypatch: pytest.MonkeyPatch) ->
     assert dense["seconds"] > 0.8 * dense["dense_bytes"] * 8 / 1e7
     assert "an emulated link slows only the agent" in found["fp16"]["error"]
     assert found["fp16"]["seconds"] is None
+
+
+@pytest.mark.distributed
+@pytest.mark.usefixtures("warm")
+def test_another_task_and_its_kept_journals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    words = [
+        "bench",
+        "train",
+        "--link",
+        "100mbit",
+        "--steps",
+        "24",
+        "--block",
+        "24",
+        "--warmup",
+        "2",
+        "--json",
+    ]
+    words += ["--task", "gpt:size=0.3m,text=python,heldout=32", "--methods", "none agent", "--curve"]
+    keep = ["--keep", str(tmp_path / "kept")]
+    done = CliRunner().invoke(main, [*words, *keep], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["task"], result["width"]) == ("gpt:size=0.3m,text=python,heldout=32", None)
+    assert result["elements"] < 400_000, "the LSTM of the default has 3.5 million"
+    for row in result["rows"]:
+        (steps, seconds, loss), *more = row["curve"]
+        assert not more, "one round"
+        assert (steps, loss) == (24, row["heldout_loss"])
+        assert seconds == pytest.approx(24 * fmean(row["step_seconds"]))
+    journal = tmp_path / "kept" / "method1" / "bench" / "journal.jsonl"
+    job = next(iter(read_trace(journal))).record
+    assert isinstance(job, JobSpec)
+    assert job.optimizer_kind == "adam"
+    done = CliRunner().invoke(main, [*words, *keep])
+    assert done.exit_code == 2
+    assert "is not empty; give a new folder" in done.output
+    done = CliRunner().invoke(main, [*words, "--width", "80"])
+    assert done.exit_code == 2
+    assert "--width 80 is of the LSTM" in done.output
+    done = CliRunner().invoke(main, [*words, "--decay", "0.5"])
+    assert "--task gpt:size=0.3m,text=python,heldout=32 has a schedule of its own" in done.output
+    done = CliRunner().invoke(main, ["bench", "train", "--task", "gtp", "--methods", "none", "--steps", "4"])
+    assert done.exit_code == 1
+    assert "did you mean 'gpt'" in done.output
 
 
 def test_rows() -> None:

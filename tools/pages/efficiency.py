@@ -53,10 +53,8 @@ ROWS: tuple[Row, ...] = (
 '''
 TAIL = ''')
 """By kind, codec and ascending CF."""
-ALIASES: dict[str, str] = {{"topk+bf16": "topk", "fp16": "bf16"}}
+ALIASES: dict[str, str] = {"topk+bf16": "topk", "fp16": "bf16"}
 """Codecs that lose as little as another one at equal CF, up to the noise of the measurements."""
-ALONE: dict[TableKind, float] = {alone}
-"""Efficiency of ranks that never communicate. A plan that is no better needs no network to be as good."""
 '''
 
 
@@ -65,16 +63,13 @@ def table(runs: Sequence[Run]) -> str:
     dense = {_place(run): run for run in runs if run.plan == DENSE}
     found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     shown: dict[tuple[str, str, float], list[float]] = defaultdict(list)
-    alone: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         base = dense.get(_place(run))
-        if run.plan == DENSE or base is None:
+        if run.plan in (DENSE, ALONE) or base is None:
             continue
-        kind, eta = KINDS[run.optimizer], _efficiency(base, run)
-        if run.plan == ALONE:
-            alone[kind].append(eta)
-        elif (key := _plan(run)) is not None:
-            found[kind, *key].append(eta)
+        kind = KINDS[run.optimizer]
+        if (key := _plan(run)) is not None:
+            found[kind, *key].append(_efficiency(base, run))
             shown[kind, *key].append(_shown(run, kind))
     lines = [
         f'    Row("{kind}", "{codec}", {cf}, {_three(values, shown[kind, codec, cf])}),\n'
@@ -87,10 +82,7 @@ def table(runs: Sequence[Run]) -> str:
         tasks=len({run.task for run in runs}),
         ranks=_listed(sorted({run.ranks for run in runs})),
     )
-    shares = ", ".join(
-        f'"{kind}": {median(values):.2f}' for kind, values in sorted(alone.items(), reverse=True)
-    )
-    return head + "".join(lines) + TAIL.format(alone="{" + shares + "}")
+    return head + "".join(lines) + TAIL
 
 
 def _shown(run: Run, kind: str) -> float:
@@ -120,7 +112,7 @@ def _efficiency(dense: Run, run: Run) -> float:
 
 def _plan(run: Run) -> tuple[str, float] | None:
     """Return the codec's bare name and its CF; None for Accordion, and for another memory than the residual."""
-    if run.accordion_codec is not None:
+    if run.layered_codec is not None:
         return None
     sent, _, memory = run.plan.partition("/")
     if memory not in ("", "residual"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gravac_agent.bench.methods import Applied, MethodError, apply
 from gravac_agent.bench.process import Answer, counters, serve_requests
 from gravac_agent.errors import AgentError
-from gravac_agent.tasks import Task, TaskError, elements_of, evaluate, lm, loss_of
+from gravac_agent.tasks import Task, TaskError, elements_of, evaluate, lm, loss_of, make
 
 WIDTH = lm.WIDTHS["3m"]
 """Width of the language model with 3.5 M parameters (3,511,616)."""
@@ -32,6 +32,8 @@ class Trainer:
         interface: Network interface whose counters give the bytes; None: they are not reported.
         heldout_batches: Held-out batches that ``evaluate`` uses.
         decay: First and last step of a learning rate that falls to 0 in a straight line; None: it stays.
+        length: Steps of the whole training, over which the learning rate follows the recipe's schedule; None: it does
+            not.
         step: Steps done.
     """
 
@@ -40,6 +42,7 @@ class Trainer:
     interface: str | None
     heldout_batches: int
     decay: tuple[int, int] | None = None
+    length: int | None = None
     step: int = 0
     _schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
 
@@ -76,6 +79,8 @@ class Trainer:
 
     def _rate(self, step: int) -> float:
         """Return the learning rate as a share of the task's."""
+        if self.length is not None:
+            return self.task.recipe.schedule(step, self.length)
         ramp = self.task.recipe.schedule.ramp(step)
         if self.decay is None:
             return ramp
@@ -112,8 +117,12 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--width", type=int, default=WIDTH, help="width of the LSTM; 872 gives 3.5 M parameters"
     )
+    parser.add_argument("--task", default=None, help="a task other than the LSTM, such as gpt:size=3m")
+    parser.add_argument("--length", type=int, default=None, help="steps of the whole training of --task")
     parser.add_argument("--window", type=int, default=20, help="steps between an agent's decisions")
-    parser.add_argument("--heldout", type=int, default=4, help="held-out batches of a rank, 4096 bytes each")
+    parser.add_argument(
+        "--heldout", type=int, default=4, help="held-out batches of a rank, 16 sequences each"
+    )
     parser.add_argument(
         "--decay", type=int, nargs=2, default=None, help="first and last step of a falling learning rate"
     )
@@ -125,7 +134,10 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 @contextmanager
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
     """Answer requests ``{"do": "train", "steps": …}`` and ``{"do": "evaluate"}``."""
-    task = lm.demo(chosen.width).on_rank(rank, world_size, chosen.seed)
+    if chosen.task is None:
+        task = lm.demo(chosen.width).on_rank(rank, world_size, chosen.seed)
+    else:
+        task = make(chosen.task).part_of(rank, world_size, chosen.seed)
     with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
         trainer = Trainer(
             task=task,
@@ -133,6 +145,7 @@ def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tu
             interface=chosen.interface,
             heldout_batches=chosen.heldout,
             decay=None if chosen.decay is None else tuple(chosen.decay),
+            length=chosen.length,
         )
 
         def answer(request: dict[str, Any]) -> dict[str, Any]:

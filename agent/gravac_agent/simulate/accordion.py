@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gravac.memories import Bucket
 from gravac.tournament.rows import ACCORDION
 from gravac.wording import did_you_mean
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.simulate.plans import PlanError, StaticPlan, parse
+from gravac_agent.simulate.ranks import is_layer
 
 EXAMPLE = f"{ACCORDION}:mild=topk+bf16@2,strong=topk+bf16@100,interval=30"
 DENSE = parse("dense")
@@ -29,7 +30,7 @@ SETTINGS = (*NEEDED, "summed", "change", "drop")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Interval:
     """What is known at the end of an interval.
 
     Attributes:
@@ -55,7 +56,7 @@ class Rule:
     change: float = 0.5
     drop: float = 0.5
 
-    def critical(self, before: Seen | None, now: Seen) -> frozenset[str]:
+    def critical(self, before: Interval | None, now: Interval) -> frozenset[str]:
         """Return the layers to compress mildly.
 
         Args:
@@ -99,16 +100,16 @@ class Accordion:
 
     Args:
         plan: The settings.
-        buckets: One for each parameter, as ``layout`` groups them.
+        buckets: One for each parameter, as ``ranks.layers_of`` groups them.
     """
 
     def __init__(self, plan: AccordionPlan, buckets: Sequence[Bucket]) -> None:
         self.plan, self._buckets = plan, buckets
         self._sums = {
-            bucket.names[0]: torch.zeros(sum(bucket.numels)) for bucket in buckets if _is_layer(bucket)
+            bucket.names[0]: torch.zeros(sum(bucket.numels)) for bucket in buckets if is_layer(bucket)
         }
         self._critical = frozenset(self._sums)
-        self._before: Seen | None = None
+        self._before: Interval | None = None
         self._steps = self._in_interval = 0
         self._strong = 0.0
         self._levels = self._choose()
@@ -120,7 +121,7 @@ class Accordion:
             rate: Learning rate of the next step, in any unit.
         """
         if self._in_interval == self.plan.interval:
-            now = Seen({name: float(total.norm()) for name, total in self._sums.items()}, rate)
+            now = Interval({name: float(total.norm()) for name, total in self._sums.items()}, rate)
             self._critical = self.plan.rule.critical(self._before, now)
             self._before, self._in_interval = now, 0
             self._levels = self._choose()
@@ -136,8 +137,12 @@ class Accordion:
         if self._in_interval > self.plan.interval - self.plan.summed:
             for of_rank in gradients:
                 for bucket, gradient in zip(self._buckets, of_rank, strict=True):
-                    if _is_layer(bucket):
+                    if is_layer(bucket):
                         self._sums[bucket.names[0]].add_(gradient, alpha=1.0 / len(gradients))
+
+    def figures(self) -> dict[str, float]:
+        """Return what a row says besides the curve."""
+        return {"strong_share": round(self.strong_share, 4)}
 
     @property
     def strong_share(self) -> float:
@@ -152,14 +157,9 @@ class Accordion:
     def _choose(self) -> list[Plan]:
         mild, strong, dense = self.plan.mild.plan(), self.plan.strong.plan(), DENSE.plan()
         return [
-            dense if not _is_layer(bucket) else mild if bucket.names[0] in self._critical else strong
+            dense if not is_layer(bucket) else mild if bucket.names[0] in self._critical else strong
             for bucket in self._buckets
         ]
-
-
-def layout(model: nn.Module) -> list[list[str]]:
-    """Return a bucket for each trainable parameter, as ``Learner`` reads it, in the order of DDP's."""
-    return [[name] for name, one in reversed(list(model.named_parameters())) if one.requires_grad]
 
 
 def parse_accordion(text: str) -> AccordionPlan:
@@ -246,7 +246,3 @@ def _share(name: str, text: str, most: float) -> float:
     if not 0.0 <= number <= most:
         raise PlanError(f"{name}={text} must be a number from 0 to {most:g}")
     return number
-
-
-def _is_layer(bucket: Bucket) -> bool:
-    return len(bucket.shapes[0]) > 1

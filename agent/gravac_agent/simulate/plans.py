@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gravac import aggregators, memories
-from gravac.tournament.rows import ACCORDION
+from gravac.tournament.rows import ACCORDION, LGRECO
 from gravac_agent.exchange.plan import Directive, Plan
 
 FORMS = "dense, alone, or CODEC@CF, with an error memory as CODEC@CF/MEMORY"
@@ -47,9 +47,9 @@ def parse(text: str) -> StaticPlan:
     """
     if text in ("dense", "alone"):
         return StaticPlan(text, "", 1.0, "residual")
-    if text.partition(":")[0] == ACCORDION:
+    if (kind := text.partition(":")[0]) in (ACCORDION, LGRECO):
         raise PlanError(
-            f"plan {text!r}: {ACCORDION} is no plan of one strength; run it with gravac bench tournament"
+            f"plan {text!r}: {kind} is no plan of one strength; run it with gravac bench tournament"
         )
     sent, _, memory = text.partition("/")
     codec, at, number = sent.rpartition("@")

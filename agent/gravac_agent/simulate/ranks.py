@@ -225,3 +225,13 @@ def buckets_in(module: nn.Module, layout: Sequence[Sequence[str]]) -> list[tuple
         numels, shapes = (one.numel() for one in members), (tuple(one.shape) for one in members)
         found.append((Bucket(number, tuple(names), tuple(numels), tuple(shapes)), members))
     return found
+
+
+def layers_of(module: nn.Module) -> list[list[str]]:
+    """Return a bucket for each trainable parameter, as ``buckets_in`` reads them, in the order of DDP's."""
+    return [[name] for name, one in reversed(list(module.named_parameters())) if one.requires_grad]
+
+
+def is_layer(bucket: Bucket) -> bool:
+    """Return whether a bucket of one parameter is a layer: it has two dimensions or more."""
+    return len(bucket.shapes[0]) > 1

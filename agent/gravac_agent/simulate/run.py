@@ -5,14 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gravac.tournament.rows import ACCORDION
+from gravac.tournament.rows import ACCORDION, LGRECO
 from gravac.version import __version__
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import NAMES
-from gravac_agent.simulate.accordion import Accordion, AccordionPlan, layout, parse_accordion
+from gravac_agent.simulate.accordion import Accordion, AccordionPlan, parse_accordion
 from gravac_agent.simulate.learning import Learner, alone
+from gravac_agent.simulate.lgreco import Lgreco, LgrecoPlan, parse_lgreco
 from gravac_agent.simulate.plans import StaticPlan, parse
-from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in
+from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in, layers_of
 from gravac_agent.tasks import Recipe, Score, elements_of, evaluate, make
 
 MEASURED_ALONE = 2
@@ -21,13 +22,16 @@ IDLE_COMPRESSOR = "topk"
 """What the encoders of a dense run are built with; it sends nothing."""
 
 
-def chosen_plan(text: str) -> StaticPlan | AccordionPlan:
-    """Read what a run learns under: a plan of one strength, or Accordion.
+def chosen_plan(text: str) -> StaticPlan | AccordionPlan | LgrecoPlan:
+    """Read what a run learns under: a plan of one strength, Accordion, or L-GreCo.
 
     Raises:
         PlanError: There is no such plan.
     """
-    return parse_accordion(text) if text.partition(":")[0] == ACCORDION else parse(text)
+    kind = text.partition(":")[0]
+    if kind == ACCORDION:
+        return parse_accordion(text)
+    return parse_lgreco(text) if kind == LGRECO else parse(text)
 
 
 def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int = 40) -> dict[str, Any]:
@@ -44,7 +48,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
         before) and, for all plans but ``alone``, ``signals`` between the points. ``payload_bytes`` and ``sent_bytes``
-        are those of a step on one rank, the mean of all steps. Of Accordion also ``strong_share``.
+        are those of a step on one rank, the mean of all steps. Accordion adds ``strong_share``, L-GreCo ``spread``.
 
     Raises:
         PlanError: There is no such plan.
@@ -63,7 +67,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         "elements": elements_of(recipe.build_model(seed)),
     }
     every = max(1, steps // points)
-    if isinstance(chosen, AccordionPlan):
+    if not isinstance(chosen, StaticPlan):
         row |= _by_layer(recipe, chosen, ranks, seed, steps, every)
     elif chosen.alone:
         row |= {
@@ -86,15 +90,19 @@ def _together(
 
 
 def _by_layer(
-    recipe: Recipe, chosen: AccordionPlan, ranks: int, seed: int, steps: int, every: int
+    recipe: Recipe, chosen: AccordionPlan | LgrecoPlan, ranks: int, seed: int, steps: int, every: int
 ) -> dict[str, Any]:
     model = recipe.build_model(seed)
-    names = layout(model)
-    accordion = Accordion(chosen, [bucket for bucket, _ in buckets_in(model, names)])
-    simulated = _ranks_for(recipe, chosen.strong, ranks, seed)
-    learner = Learner(recipe, ranks, seed, steps, simulated, names, accordion.observe)
-    row = _learned(learner, lambda: accordion.plans(recipe.schedule(learner.step, steps)), every)
-    return row | {"strong_share": round(accordion.strong_share, 4)}
+    names = layers_of(model)
+    buckets = [bucket for bucket, _ in buckets_in(model, names)]
+    if isinstance(chosen, AccordionPlan):
+        rule: Accordion | Lgreco = Accordion(chosen, buckets)
+        simulated = _ranks_for(recipe, chosen.strong, ranks, seed)
+    else:
+        rule, simulated = Lgreco(chosen, buckets), _ranks_for(recipe, chosen.uniform, ranks, seed)
+    learner = Learner(recipe, ranks, seed, steps, simulated, names, rule.observe)
+    row = _learned(learner, lambda: rule.plans(recipe.schedule(learner.step, steps)), every)
+    return row | rule.figures()
 
 
 def _ranks_for(recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int) -> SimulatedRanks:

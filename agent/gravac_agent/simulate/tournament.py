@@ -5,19 +5,14 @@ output, and the rows to the file of ``--out``.
 """
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from gravac_agent.bench.process import end_with_parent, run_program
+from gravac_agent.bench.process import run_program
+from gravac_agent.simulate import pool
 from gravac_agent.simulate.plans import PlanError
 from gravac_agent.simulate.run import chosen_plan, learn
 from gravac_agent.tasks import TaskError, make
@@ -60,15 +55,11 @@ def cells(
 
 
 def done(path: Path) -> set[Cell]:
-    """Return the runs that a file of rows has. Removes a last line that was cut off, so that its run is repeated."""
-    if not path.exists():
-        return set()
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    rows = (json.loads(line) for line in whole.splitlines())
-    return {Cell(row["task"], row["plan"], row["ranks"], row["seed"], row["steps"]) for row in rows}
+    """Return the runs that a file of rows has."""
+    return {
+        Cell(row["task"], row["plan"], row["ranks"], row["seed"], row["steps"])
+        for row in pool.read_lines(path)
+    }
 
 
 def run(wanted: Sequence[Cell], path: Path, workers: int) -> Iterator[str]:
@@ -80,27 +71,15 @@ def run(wanted: Sequence[Cell], path: Path, workers: int) -> Iterator[str]:
     known = done(path)
     left = [cell for cell in wanted if cell not in known]
     yield f"{len(left)} of {len(wanted)} runs to do"
-    if not left:
-        return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool, path.open("a") as out:
-        for number, ended in enumerate(as_completed([pool.submit(_learn, cell) for cell in left]), 1):
-            row = ended.result()
-            out.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
-            out.flush()
-            yield (
-                f"{number} of {len(left)}: {row['task']}, {row['plan']}, {row['ranks']} ranks, seed {row['seed']}: "
-                f"held-out loss {row['curve'][-1][1]:.4f}, {row['cpu_seconds']:.0f} s"
-            )
+    for number, row in enumerate(pool.append_rows(_learn, left, path, workers), 1):
+        yield (
+            f"{number} of {len(left)}: {row['task']}, {row['plan']}, {row['ranks']} ranks, seed {row['seed']}: "
+            f"held-out loss {row['curve'][-1][1]:.4f}, {row['cpu_seconds']:.0f} s"
+        )
 
 
 def _learn(cell: Cell) -> dict[str, Any]:
     return learn(**asdict(cell))
-
-
-def _begin_worker() -> None:
-    end_with_parent()
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
 
 
 def main() -> None:

@@ -134,6 +134,19 @@ class Recipe:
         if self.clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, self.clip_norm)
 
+    def part_of(self, rank: int, world_size: int, seed: int) -> Task:
+        """Make one rank of a job that shares ``global_batch``, as simulated ranks do.
+
+        Raises:
+            TaskError: The global batch cannot be divided among so many ranks.
+        """
+        return Task(
+            recipe=self,
+            model=self.build_model(seed),
+            batches=self.batches(rank, world_size, seed),
+            heldout=self.data.heldout(rank, world_size),
+        )
+
     def on_rank(self, rank: int, world_size: int, seed: int) -> Task:
         """Make one rank of a job in which each rank has a batch of ``rank_batch``."""
         return Task(

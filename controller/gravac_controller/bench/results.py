@@ -34,6 +34,7 @@ class Tally:
     steps: int = 0
     elements: int = 0
     heldout_loss: float | None = None
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
     error: str | None = None
 
     def step_seconds(self) -> list[float]:
@@ -43,6 +44,11 @@ class Tally:
             for block in self.blocks
             for step in zip(*(answer["seconds"] for answer in block), strict=True)
         ]
+
+    def add_point(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Add a point to the curve: steps, seconds that they took if all took as long as the timed ones, and loss."""
+        timed = self.step_seconds()
+        self.curve.append((self.steps, fmean(timed) * self.steps, heldout_loss(answers)))
 
     def per_step(self, what: str) -> float | None:
         """Mean over ranks and timed steps of a sum that blocks report; None where unknown."""
@@ -72,7 +78,8 @@ def rows(tallies: Sequence[Tally], emulated: bool) -> list[dict[str, Any]]:
 
     ``baseline``: seconds per step of ``none``, a lower bound for all methods. ``ratio``: baseline / seconds. Both are
     None where ``none`` was not run. ``sent_bytes``: from the counter of the interface, including headers and
-    acknowledgements. ``cpu_seconds``: CPU time of a rank, all threads. ``step_seconds``: every timed step, in order.
+    acknowledgements. ``curve``: steps, seconds and held-out loss after each round, if asked for. ``cpu_seconds``: CPU
+    time of a rank, all threads. ``step_seconds``: every timed step, in order.
     """
     limit = next((tally for tally in tallies if tally.name == "none" and tally.error is None), None)
     baseline = median(limit.step_seconds()) if limit is not None and limit.blocks else None
@@ -95,6 +102,7 @@ def _row(tally: Tally, baseline: float | None, emulated: bool) -> dict[str, Any]
         "dense_bytes": 4 * tally.elements,
         "training_losses": losses,
         "heldout_loss": tally.heldout_loss,
+        "curve": tally.curve,
         "steps": tally.steps,
         "step_seconds": timed,
         "emulated": emulated,

@@ -24,8 +24,10 @@ class ChangeImpossible(RuntimeError):
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks of ``block`` steps; the first ``warmup`` steps are not timed.
 
-    ``link``: a rate, or none. ``then``: the rate in the second half; None: the same. ``decay``: share of the steps, at
-    the end, over which the learning rate decays to 0.
+    ``task``: see ``gravac_agent.tasks.make``, trained by its recipe, the batch shared among the ranks; None: the LSTM
+    of ``width``. ``link``: a rate, or none. ``then``: the rate in the second half; None: the same. ``decay``: share of
+    the steps, at the end, over which the LSTM's learning rate decays to 0. ``curve``: measure the held-out loss after
+    every round.
     """
 
     methods: Sequence[str]
@@ -36,9 +38,11 @@ class Benchmark:
     block: int
     warmup: int
     width: int
+    task: str | None = None
     heldout: int
     seed: int
     decay: float = 0.0
+    curve: bool = False
 
 
 def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, Any]:
@@ -63,7 +67,8 @@ def run(benchmark: Benchmark, scratch: Path, progress: Progress) -> dict[str, An
         "emulated": emulated,
         "no_network": places.no_network,
         "machine": described,
-        "width": benchmark.width,
+        "task": benchmark.task,
+        "width": benchmark.width if benchmark.task is None else None,
         "seed": benchmark.seed,
         "decay": benchmark.decay,
         "elements": max(tally.elements for tally in tallies),
@@ -110,6 +115,8 @@ def _take_turns(
                 if tally.error is None:
                     with _failing(tally, progress):
                         _block(benchmark, running[tally.name], tally)
+                        if benchmark.curve:
+                            tally.add_point(running[tally.name].ask(START_SECONDS, do="evaluate"))
         for tally in now:
             if tally.error is None:
                 with _failing(tally, progress):
@@ -147,6 +154,8 @@ def _words(
     method = "agent///dense" if emulated and method == "dense" else method
     words = [sys.executable, "-m", "gravac_agent.bench.train", "--method", method, "--scratch", str(scratch)]
     words += ["--width", str(benchmark.width), "--heldout", str(benchmark.heldout)]
+    if benchmark.task is not None:
+        words += ["--task", benchmark.task, "--length", str(benchmark.rounds * benchmark.block)]
     words += ["--seed", str(benchmark.seed), "--link", benchmark.link if emulated else "none"]
     if benchmark.decay:
         steps = benchmark.rounds * benchmark.block

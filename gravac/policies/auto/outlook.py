@@ -72,13 +72,18 @@ class Outlook:
         row = self.seen.get(plan)
         if self.keeps(plan):
             return True
-        if plan in self.left or (row is not None and row.efficiency is not None):
+        if plan in self.left or (row is not None and row.efficiency is not None) or self._weaker_failed(plan):
             return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
         return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
 
+    def _weaker_failed(self, plan: Plan) -> bool:
+        """Return whether the same codec at a lower CF was measured outside the bound."""
+        weaker = (row for row in self.seen.values() if row.codec == plan.codec and 1.0 < row.cf < plan.cf)
+        return any(row.efficiency is not None and not self._within(row.efficiency) for row in weaker)
+
     def keeps(self, plan: Plan) -> bool:
-        """Return whether a plan may be held: it keeps the bound, and half of what communication is worth."""
+        """Return whether a plan may be held: it keeps the bound, and ``efficiency.LEAST_KEPT``."""
         if plan.cf == 1.0:
             return True
         found = self.efficiency(plan)
@@ -87,7 +92,7 @@ class Outlook:
     def _within(self, found: float) -> bool:
         if found < 1.0 - self.bound - ROUNDING:
             return False
-        return self.space.limited or found >= (1.0 + efficiency.alone(self.space.kind)) / 2.0
+        return self.space.limited or found >= efficiency.LEAST_KEPT
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""

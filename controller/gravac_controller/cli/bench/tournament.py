@@ -200,7 +200,7 @@ def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float
     if run.wire_cf is None:  # alone
         return compute_seconds
     job, network = NominalJob(run.elements, run.ranks, compute_seconds), link(bits_per_second)
-    layered = run.accordion_codec
+    layered = run.layered_codec
     if layered is not None:
         exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
         return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds

@@ -1,6 +1,7 @@
 """``gravac bench train``: compare training methods over links of a given bandwidth."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -77,7 +78,17 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
 )
 @options.width
 @click.option(
-    "--heldout", type=click.IntRange(1, 12), default=4, show_default=True, help="Held-out batches per rank."
+    "--task",
+    default=None,
+    metavar="TASK",
+    help="Train this task instead of the LSTM, as `gravac simulate` does: gpt:size=3m, lm:optimizer=adamw, resnet.",
+)
+@click.option(
+    "--heldout",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Held-out batches per rank, of 16 sequences or images; at most what the task has.",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**20), default=0, show_default=True, help="Seed of weights and data."
@@ -87,7 +98,15 @@ def _methods(context: click.Context, option: click.Parameter, text: str) -> tupl
     type=click.FloatRange(0.0, 1.0),
     default=0.0,
     show_default=True,
-    help="Share of the steps, at the end, over which the learning rate decays to 0.",
+    help="Share of the steps, at the end, over which the LSTM's learning rate decays to 0.",
+)
+@click.option("--curve", is_flag=True, help="Measure the held-out loss after every round, for --json.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for the agents' journals, one folder per method by its place in --methods, which `gravac replay`, "
+    "`explain` and `report` read. Without it they are deleted.",
 )
 @options.as_json
 def train(
@@ -99,17 +118,20 @@ def train(
     block: int,
     warmup: int,
     width: int,
+    task: str | None,
     heldout: int,
     seed: int,
     decay: float,
+    curve: bool,
+    keep: Path | None,
     as_json: bool,
 ) -> None:
     """Train over links of a given bandwidth with several methods in turn, and compare them.
 
     Creates a network inside this machine, with a namespace for each host and shaped links between them (needs root, ip
-    and tc), and trains a language model on it. Each method has its own processes and the same weights, data and steps.
-    Methods take turns, so that other load affects all of them. Without root, the agent emulates the link and PyTorch's
-    hooks are skipped; the output says so.
+    and tc), and trains an LSTM, or another task, on it. Each method has its own processes and the same weights, data
+    and steps. Methods take turns, so that other load affects all of them. Without root, the agent emulates the link
+    and PyTorch's hooks are skipped; the output says so.
 
     Exit code 1 when a method failed or was skipped.
 
@@ -117,8 +139,18 @@ def train(
     Examples:
       gravac bench train --link 100mbit --hosts 2
       gravac bench train --link 1gbit --then 100mbit --methods "dense agent"
+      gravac bench train --link 100mbit --task gpt:size=3m --steps 200
       gravac bench train --link 1gbit --methods "none dense agent/qsgd agent/topk/conef:bits=4/static:cf=40"
     """
+    source = click.get_current_context().get_parameter_source("width")
+    if task is not None and source is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError(
+            f"--width {width} is of the LSTM, and --task {task} trains another; give one of them"
+        )
+    if task is not None and decay:
+        raise click.UsageError(f"--decay {decay:g} is of the LSTM; --task {task} has a schedule of its own")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep {keep} is not empty; give a new folder")
     block = min(block, steps)
     if warmup >= block:
         raise click.UsageError(f"--warmup {warmup} must be below the steps of a block, {block}")
@@ -133,12 +165,16 @@ def train(
         block=block,
         warmup=warmup,
         width=width,
+        task=task,
         heldout=heldout,
         seed=seed,
         decay=decay,
+        curve=curve,
     )
     try:
-        result = output.perform(lambda scratch, progress: run(benchmark, scratch, progress), _show, as_json)
+        result = output.perform(
+            lambda scratch, progress: run(benchmark, keep or scratch, progress), _show, as_json
+        )
     except ChangeImpossible as error:
         raise click.UsageError(str(error)) from None
     if any(row["error"] for row in result["rows"]):
