@@ -128,13 +128,23 @@ class Compressor(ABC):
         """
         self.decompress(payload, x, -1.0)
 
+    def decoded(self, payload: Payload) -> Tensor:
+        """Returns the decoded tensor, which the payload keeps until ``forget``: not to be changed."""
+        kept = payload.decoded
+        if kept.tensor is None:
+            kept.tensor = self.decode(payload)
+        return kept.tensor
+
     def energy(self, payload: Payload) -> float:
         """Returns ‖decoded‖²."""
-        return kernels.energy(self.decode(payload))
+        kept = payload.decoded
+        if kept.energy is None:
+            kept.energy = kernels.energy(self.decoded(payload))
+        return kept.energy
 
     def inner(self, payload: Payload, x: Tensor) -> float:
         """Returns ⟨decoded, x⟩."""
-        return kernels.inner(self.decode(payload), x)
+        return kernels.inner(self.decoded(payload), x)
 
     def kept_energy(self, payload: Payload, x: Tensor) -> float:
         """Returns how much of ``‖x‖²`` a payload keeps, which the gate compares.

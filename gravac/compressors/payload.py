@@ -1,6 +1,6 @@
 """What codecs take and return: keys, traits, bounds and payloads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -90,6 +90,14 @@ class Bound:
         return min([*ratios, self.omega] if self.omega is not None else ratios, default=None)
 
 
+@dataclass(slots=True)
+class Decoded:
+    """What decoding a payload gave, kept by the rank that made it: several figures of a step need it."""
+
+    tensor: Tensor | None = None
+    energy: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """One rank's compressed tensor.
@@ -100,6 +108,7 @@ class Payload:
         numel: Elements of the original tensor.
         cf: The CF it was compressed with; every rank knows it.
         key: The key it was compressed with; every rank knows it.
+        decoded: Filled by ``Compressor.decoded``; ``forget`` frees it.
     """
 
     parts: tuple[Tensor, ...]
@@ -107,6 +116,11 @@ class Payload:
     numel: int
     cf: float = 1.0
     key: Key | None = None
+    decoded: Decoded = field(default_factory=Decoded, init=False, compare=False, repr=False)
+
+    def forget(self) -> None:
+        """Frees what decoding gave."""
+        self.decoded.tensor = self.decoded.energy = None
 
     @property
     def values(self) -> Tensor:

@@ -61,6 +61,7 @@ class Induced(Compressor):
         first = self.first.compress(x, cf, key, dtype)
         rest = x.clone()
         self.first.remove(first, rest)
+        first.forget()
         second = self.second.compress(rest, self.second_cf, _second(key), dtype)
         return Pair(first.parts + second.parts, None, x.numel(), cf, key, first, second)
 

@@ -9,8 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gravac import aggregators, memories
+from gravac.aggregators import OneShot
 from gravac.collectives.communicator import Communicator, Done
-from gravac.compressors import Dense, Key
+from gravac.compressors import Compressor, Dense, Key, Payload
 from gravac.kernels import tally
 from gravac.memories import Bucket
 from gravac.signals.spectrum import LADDER
@@ -102,6 +103,28 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
             assert sums.failed == sums.nonfinite == 0
             ours.commit()
             follower.commit()
+
+
+@pytest.mark.parametrize("compressor", ["nearest:levels=7", "dither:levels=5", "int8", "blocksign", "qsgd"])
+def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
+    compressor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Energy, alignment and residual all need what was sent: decoding for each of them took half of the encoding."""
+    ours, gradient = encoder(compressor, "residual"), next(gradients())
+    assert isinstance(ours.aggregator, OneShot)
+    codec = ours.aggregator.codec_for(BUCKET)
+    decodes: list[Payload] = []
+    decode = type(codec).decode
+
+    def counted(self: Compressor, payload: Payload) -> torch.Tensor:
+        decodes.append(payload)
+        return decode(self, payload)
+
+    monkeypatch.setattr(type(codec), "decode", counted)
+    found = ours.encode(plan(10.0, 10.0, 10.0), BUCKET, gradient, Key(0, 0, 0, 0), StepSums())
+    assert isinstance(found, Compressed)
+    assert len(decodes) == 1
+    assert found.transfer.payload.decoded.tensor is None
 
 
 @pytest.mark.parametrize("kernels", ["cpu", "reference"])

@@ -202,6 +202,7 @@ class Encoder:
             except Exception:  # the residual stays as it was
                 log.exception("the error memory failed on bucket %d", bucket.number)
                 sums.failed = 1
+        transfer.payload.forget()
         return transfer
 
     def _prepare(

@@ -33,6 +33,9 @@ class Quantizer(Compressor):
     def decompress(self, payload: Payload, out: Tensor, scale: float = 1.0) -> None:
         out.add_(self.decode(payload).to(out.dtype), alpha=scale)
 
+    def remove(self, payload: Payload, x: Tensor) -> None:
+        x.sub_(self.decoded(payload).to(x.dtype))
+
 
 def mildest(ladder: tuple[int, ...], cf: float) -> int:
     """Returns the most bits of a descending ``ladder`` with 32 / bits >= ``cf``, else the fewest."""
