@@ -134,6 +134,16 @@ def test_one_bad_window_changes_nothing() -> None:
         assert job.last.epoch == epoch
 
 
+def test_a_slow_and_then_a_fast_window_are_noise() -> None:
+    job = Job(SLOW)
+    plan, epoch = held(job), job.last.epoch
+    begin = len(job.sent)
+    factors = {0: 1.6, 1: 0.7, 2: 1.5, 3: 0.75}
+    job.disturb = lambda step: factors.get((step - begin) // 50, 1.0)
+    job.windows(8)
+    assert (job.plan, job.last.epoch) == (plan, epoch), job.rules
+
+
 def test_a_link_that_slows_down_and_recovers_gets_a_new_plan_within_three_windows() -> None:
     world = World(ranks=2, megabits=1000.0, hidden=0.1, coding=3.0)
     job = Job(world)

@@ -99,8 +99,11 @@ class Evaluation(Learning):
         else:
             off = abs(found.step_seconds - reference)
             allowed = max(LEAST_MOVE, NOISES_TO_MOVE * self.state.noise) * reference
-            if off > allowed or self._network_moved(found, allowed):
-                return self._moving(found, reference)
+            if off > allowed:
+                return self._moving(found, reference, found.step_seconds > reference)
+            if self._network_moved(found, allowed):
+                waited = found.exposed_seconds or 0.0
+                return self._moving(found, reference, waited > self.state.reference_exposed)
             noise = self.state.noise + 0.1 * (1.25 * off / max(1e-9, reference) - self.state.noise)
             reference += 0.2 * (found.step_seconds - reference)
             exposed = self.state.reference_exposed
@@ -118,13 +121,14 @@ class Evaluation(Learning):
             return False
         return abs(now - was) * self.space.fewer(self.plan) > allowed
 
-    def _moving(self, found: Measurement, reference: float) -> Verdict:
-        """The step time is off: twice in a row it has moved."""
+    def _moving(self, found: Measurement, reference: float, slower: bool) -> Verdict:
+        """The step time, or the wait in it, is off: twice in a row to the same side it has moved."""
         was, now = (
             self._times(reference, self.state.reference_exposed),
             self._times(found.step_seconds, found.exposed_seconds or 0.0),
         )
-        self.change(off=self.state.off + 1, fitting=0, outside=0)
+        off = self.state.off + 1 if self.state.slower == slower else 1  # noise goes both ways
+        self.change(off=off, slower=slower, fitting=0, outside=0)
         if self.state.off < IN_A_ROW:
             reason = (
                 f"A step took {now}, before {was}: holding {self._label(self.plan)}, and looking again if the next "

@@ -102,9 +102,10 @@ class AutoState(PolicyState):
     ``waited``: windows in a row without a settled step of the plan that is to be measured. ``trials``: plans tried in
     this search. ``reference``: step seconds of the held plan; null until measured. ``reference_exposed``: seconds of it
     waiting for the network. ``noise``: relative noise of a window's step time. ``off``: windows in a row whose times
-    are off the reference. ``outside``: windows in a row whose efficiency is outside the bound. ``fitting``: windows in
-    a row in which another plan is predicted to win. ``severity``: measured loss of efficiency / expected one.
-    ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans; null before.
+    are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
+    outside the bound. ``fitting``: windows in a row in which another plan is predicted to win. ``severity``: measured
+    loss of efficiency / expected one. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans;
+    null before.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
@@ -116,6 +117,7 @@ class AutoState(PolicyState):
     reference_exposed: Seconds = 0.0
     noise: Annotated[float, Field(ge=0, le=1)] = NOISE
     off: Count = 0
+    slower: bool = False
     outside: Count = 0
     fitting: Count = 0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
