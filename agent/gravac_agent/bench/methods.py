@@ -80,7 +80,9 @@ def agent_spec(method: str) -> AgentSpec:
 
 
 @contextmanager
-def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
+def apply(
+    method: str, task: Task, link: str, scratch: Path, window: int, bucket_mb: float | None = None
+) -> Iterator[Applied]:
     """Prepare ``task`` for training by a method.
 
     Args:
@@ -90,17 +92,19 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
             network that is slow itself.
         scratch: Folder for an agent's journal.
         window: Steps between an agent's decisions.
+        bucket_mb: Size of DDP's buckets, in MB; None: DDP's default. PowerSGD's hook has one bucket.
 
     Raises:
         MethodError: When the method does not exist or cannot run here.
     """
+    buckets: dict[str, Any] = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
     elements = sum(parameter.numel() for parameter in task.model.parameters())
     name, _, setting = method.partition(":")
     if name.split("/")[0] == "agent":
-        with _agent(agent_spec(method), task, link, scratch, window) as applied:
+        with _agent(agent_spec(method), task, link, scratch, window, buckets) as applied:
             yield applied
     elif method == "none":  # DDP without its communication
-        module = DistributedDataParallel(task.model)
+        module = DistributedDataParallel(task.model, **buckets)
         module.register_comm_hook(None, _no_communication)
         yield _applied(module, task, lambda steps: 0)
     elif method == "alone":
@@ -110,9 +114,10 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
             f"{method}: an emulated link slows only the agent; a really slow one needs root, ip and tc"
         )
     elif method == "dense":
-        yield _applied(DistributedDataParallel(task.model), task, lambda steps: 4 * elements * steps)
+        module = DistributedDataParallel(task.model, **buckets)
+        yield _applied(module, task, lambda steps: 4 * elements * steps)
     elif method == "fp16":
-        module = DistributedDataParallel(task.model)
+        module = DistributedDataParallel(task.model, **buckets)
         module.register_comm_hook(None, default_hooks.fp16_compress_hook)
         yield _applied(module, task, lambda steps: 2 * elements * steps)
     elif name == "powersgd" and setting.isdecimal() and int(setting) > 0:
@@ -122,8 +127,10 @@ def apply(method: str, task: Task, link: str, scratch: Path, window: int) -> Ite
 
 
 @contextmanager
-def _agent(spec: AgentSpec, task: Task, link: str, scratch: Path, window: int) -> Iterator[Applied]:
-    module = DistributedDataParallel(task.model)
+def _agent(
+    spec: AgentSpec, task: Task, link: str, scratch: Path, window: int, buckets: dict[str, Any]
+) -> Iterator[Applied]:
+    module = DistributedDataParallel(task.model, **buckets)
     optimizer, clip_norm = task.recipe.optimizer(module.parameters()), _clip_norm(task)
     if spec.memory and memories.build(spec.memory).transforms:
         # The memory applies the momentum and sends the sum of many gradients, so it also does the clipping.

@@ -135,10 +135,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def setup(chosen: argparse.Namespace, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], Answer]]:
     """Answer requests ``{"do": "train", "steps": …}`` and ``{"do": "evaluate"}``."""
     if chosen.task is None:
-        task = lm.demo(chosen.width).on_rank(rank, world_size, chosen.seed)
+        task, bucket_mb = lm.demo(chosen.width).on_rank(rank, world_size, chosen.seed), None
     else:
-        task = make(chosen.task).part_of(rank, world_size, chosen.seed)
-    with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window) as applied:
+        recipe = make(chosen.task)
+        task, bucket_mb = recipe.part_of(rank, world_size, chosen.seed), recipe.bucket_mb
+    with apply(chosen.method, task, chosen.link, chosen.scratch, chosen.window, bucket_mb) as applied:
         trainer = Trainer(
             task=task,
             applied=applied,

@@ -24,10 +24,10 @@ class ChangeImpossible(RuntimeError):
 class Benchmark:
     """What to run. Every method trains ``rounds`` blocks of ``block`` steps; the first ``warmup`` steps are not timed.
 
-    ``task``: see ``gravac_agent.tasks.make``, trained by its recipe, the batch shared among the ranks; None: the LSTM
-    of ``width``. ``link``: a rate, or none. ``then``: the rate in the second half; None: the same. ``decay``: share of
-    the steps, at the end, over which the LSTM's learning rate decays to 0. ``curve``: measure the held-out loss after
-    every round.
+    ``task``: see ``gravac_agent.tasks.make``, trained by its recipe (the batch is shared among the ranks, DDP has the
+    buckets of simulated ranks); None: the LSTM of ``width``. ``link``: a rate, or none. ``then``: the rate in the
+    second half; None: the same. ``decay``: share of the steps, at the end, over which the LSTM's learning rate decays
+    to 0. ``curve``: measure the held-out loss after every round.
     """
 
     methods: Sequence[str]
