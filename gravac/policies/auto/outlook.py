@@ -83,16 +83,14 @@ class Outlook:
         return any(row.efficiency is not None and not self._within(row.efficiency) for row in weaker)
 
     def keeps(self, plan: Plan) -> bool:
-        """Return whether a plan may be held: it keeps the bound, and ``efficiency.LEAST_KEPT``."""
+        """Return whether a plan may be held: it keeps the bound, see ``accepted_loss``."""
         if plan.cf == 1.0:
             return True
         found = self.efficiency(plan)
         return found is not None and self._within(found)
 
     def _within(self, found: float) -> bool:
-        if found < 1.0 - self.bound - ROUNDING:
-            return False
-        return self.space.limited or found >= efficiency.LEAST_KEPT
+        return found >= 1.0 - accepted_loss(self.bound, self.space) - ROUNDING
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""
@@ -169,6 +167,11 @@ class Outlook:
         if not self.may_keep(plan):
             return "too_strong"
         return "passed" if plan in self.seen else "untried"
+
+
+def accepted_loss(bound: float, space: Space) -> float:
+    """Return the largest loss of η of a plan that may be held; of plans that the user listed the bound alone counts."""
+    return bound if space.limited else min(bound, 1.0 - efficiency.LEAST_KEPT)
 
 
 def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gravac.policies.auto import timemodel
 from gravac.policies.auto.learning import Learning
-from gravac.policies.auto.outlook import Outlook
+from gravac.policies.auto.outlook import Outlook, accepted_loss
 from gravac.policies.auto.settings import NOISE, AutoState, Seen
 from gravac.policies.base import DENSE, Plan, Verdict
 from gravac.policies.windows import Measurement, gain_of, levels_under, next_decision, unusable
@@ -144,14 +144,14 @@ class Evaluation(Learning):
 
     def _bounded(self, row: Seen) -> Verdict:
         """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row."""
-        likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self.settings.bound
+        likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self._accepted
         outside = likely is not None and self.plan != DENSE and likely < least
         self.change(outside=self.state.outside + 1 if outside else 0)
         if self.state.outside >= IN_A_ROW:
             assert likely is not None
             self.rest(self.plan)
             self.change(outside=0, trials=MOST_TRIALS - 1)
-            left = f"{self._label(self.plan)} keeps {format_percent(likely)} of the progress of a step, too little"
+            left = self._too_much(self.plan, likely)
             return self._search(row, left=left)
         self.wake()
         view = self.view(row)
@@ -251,8 +251,7 @@ class Evaluation(Learning):
         times = view.score(option) / max(1e-30, view.score(base))
         kept = format_percent(view.efficiency(option) or 0.0)
         if not why and not view.keeps(row.plan):
-            share = format_percent(view.efficiency(row.plan) or 0.0)
-            why = f"{self._label(row.plan)} keeps {share} of the progress of a step, too little"
+            why = self._too_much(row.plan, view.efficiency(row.plan) or 0.0)
         row = view.seen.get(base, row)
         name = "Dense steps take" if base == DENSE else f"Steps with {self._label(base)} take"
         fewer = view.space.fewer(option)
@@ -278,6 +277,17 @@ class Evaluation(Learning):
         """Try a plan before step times are known, as the network is slow."""
         self.change(waited=0, trials=1)
         return self._conclude("explore", at_once(view, option), option, "explore", TRIAL_STEPS, view)
+
+    def _too_much(self, plan: Plan, likely: float) -> str:
+        """Return why a plan is left, or not held, whose efficiency this is."""
+        return (
+            f"{self._label(plan)} loses {format_percent(1.0 - likely)} of the progress of a step, and at most "
+            f"{format_percent(self._accepted)} is accepted"
+        )
+
+    @property
+    def _accepted(self) -> float:
+        return accepted_loss(self.settings.bound, self.space)
 
     def _holding(self, row: Seen, view: Outlook) -> str:
         step = f"steps take {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the network"
