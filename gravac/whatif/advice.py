@@ -101,7 +101,10 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
         f"a dense step takes {_seconds(dense.step.seconds)}, {_seconds(dense.step.exposed)} of it waiting for the "
         "network"
     )
-    strongest = max(options, key=lambda option: option.speedup)
+    strongest = max(
+        (option for option in options if option.efficiency >= efficiency.LEAST_KEPT),
+        key=lambda option: option.speedup,
+    )
     if chosen.cf > 1.0:
         found = (
             f"Compress with {chosen.label}: {waits}; with it {_seconds(chosen.step.seconds)}, and each is expected to "

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gravac.policies.base import Plan
 from gravac.signals import efficiency
+from gravac.signals.efficiency import LEAST_KEPT
 from gravac.whatif.advice import advise, usual_plans
 from gravac.whatif.timemodel import StepTime
 from gravac_controller.cli import main
@@ -53,10 +54,14 @@ def test_a_slow_link_is_worth_compressing_for_and_a_fast_one_is_not() -> None:
 
 
 def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
-    bounded, free = (asked(*JOB, "--link", "10mbit", "--optimizer", "sgd", "--bound", b) for b in (0.02, 1))
+    bounded, free = (asked(*JOB, "--link", "10mbit", "--optimizer", "sgd", "--bound", b) for b in (0.001, 1))
     chosen = {row["plan"]: row for row in free["rows"]}
     assert chosen[free["chosen"]]["speedup"] > chosen[bounded["chosen"]]["speedup"]
     assert f"{free['chosen']} is predicted to be" in bounded["sentence"]
+    assert chosen[free["chosen"]]["efficiency"] >= LEAST_KEPT, "an unlimited bound is no license to lose half"
+    assert any(row["speedup"] > chosen[free["chosen"]]["speedup"] for row in free["rows"]), (
+        "which would be faster"
+    )
     adam = asked(*JOB, "--link", "10mbit", "--optimizer", "adamw", "--bound", 1)
     others = {row["plan"]: row["efficiency"] for row in adam["rows"]}
     assert any(row["efficiency"] > others.get(plan, 1.0) for plan, row in chosen.items()), (
