@@ -54,7 +54,7 @@ class JobRow:
 
 
 def read_jobs(path: Path) -> list[JobRow]:
-    """Read a file of jobs. A last line that was cut off is removed; of a job that is there twice the last one counts.
+    """Read a file of jobs. A last line that was cut off is left out; of a job that is there twice the last one counts.
 
     Raises:
         SystemExit: a line is no row of a job.

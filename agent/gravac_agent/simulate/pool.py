@@ -16,26 +16,18 @@ Cell = TypeVar("Cell")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file, none if it does not exist.
-
-    Removes a last line that was cut off, so that its run is repeated and a new row begins on a line of its own.
+    """Return the rows of a file, none if it does not exist. A last line without its end is left out.
 
     Raises:
         ValueError: A line is no JSON.
     """
-    if not path.exists():
-        return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    return [json.loads(line) for line in whole.splitlines()]
+    return [json.loads(line) for line in _whole(path).splitlines()]
 
 
 def append_rows(
     run: Callable[[Cell], dict[str, Any]], cells: Sequence[Cell], path: Path, workers: int
 ) -> Iterator[dict[str, Any]]:
-    """Run every cell and append its row, in the order in which they end.
+    """Run every cell and append its row, in the order in which they end. A last line that was cut off is removed first.
 
     Args:
         run: Returns the row of a cell. It and the cells are sent to other processes.
@@ -48,12 +40,20 @@ def append_rows(
     """
     if not cells:
         return
+    if path.exists():
+        path.write_text(_whole(path))
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool, path.open("a") as out:
         for ended in as_completed([pool.submit(run, cell) for cell in cells]):
             row = ended.result()
             out.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
             out.flush()
             yield row
+
+
+def _whole(path: Path) -> str:
+    """Return the lines of a file that have an end: another process may still write the last one."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1]
 
 
 def _begin_worker() -> None:
