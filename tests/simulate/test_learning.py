@@ -123,7 +123,9 @@ def test_a_tournament_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     whole = [json.dumps(learn(cell.task, cell.plan, cell.ranks, cell.seed, cell.steps)) for cell in wanted]
     rows.write_text("\n".join(whole)[:-40])
     assert done(rows) == set(wanted[:3])
-    assert rows.read_text() == "\n".join(whole)[:-40], "reading changes nothing: another process may write the line"
+    assert rows.read_text() == "\n".join(whole)[:-40], (
+        "reading changes nothing: another process may write the line"
+    )
     lines = list(run(wanted, rows, workers=1))
     assert lines[0] == "1 of 4 runs to do"
     assert len(lines) == 2
