@@ -59,11 +59,14 @@ def read_jobs(path: Path) -> list[JobRow]:
     Raises:
         SystemExit: a line is no row of a job.
     """
-    try:
-        rows = [_row(row) for row in pool.read_lines(path)]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise SystemExit(f"{path}: has a line that is no row of `regret run`: {error!r}") from None
-    return list({row.cell: row for row in rows}.values())
+    found: dict[JobCell, JobRow] = {}
+    for number, line in enumerate(pool.read_lines(path), 1):
+        try:
+            row = _row(line)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SystemExit(f"{path}, line {number}: is no row of `regret run`: {error!r}") from None
+        found[row.cell] = row
+    return list(found.values())
 
 
 def _row(row: dict[str, Any]) -> JobRow:

@@ -109,7 +109,7 @@ def test_sums_are_those_of_the_tensors(compressor: str, memory: str, kernels: An
 def test_a_payload_is_decoded_once_and_its_tensor_is_freed(
     compressor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Energy, alignment and residual all need what was sent: decoding for each of them took half of the encoding."""
+    """Energy, alignment and residual all need what was sent: decoding for each took nearly half of the encoding."""
     ours, gradient = encoder(compressor, "residual"), next(gradients())
     assert isinstance(ours.aggregator, OneShot)
     codec = ours.aggregator.codec_for(BUCKET)

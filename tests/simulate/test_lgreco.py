@@ -57,7 +57,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     rule.observe(broken)
     assert [one.cf for one in rule.plans(1.0)] == [10.0, 1.0, 10.0]
     rule.observe(gradients())
-    assert rule.plans(1.0)[2].cf > 10.0, "the sums began anew"
+    assert rule.plans(1.0)[2].cf > 10.0, "the sums hold nothing of the step before"
 
 
 def test_a_run_has_a_row() -> None:

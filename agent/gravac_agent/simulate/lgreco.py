@@ -58,7 +58,11 @@ class Lgreco:
         self._levels = self._plans()
 
     def plans(self, rate: float) -> Sequence[Plan]:
-        """Return what to send of each bucket in the next step. Decides first if an interval is over."""
+        """Return what to send of each bucket in the next step. Decides first if an interval is over.
+
+        Args:
+            rate: Learning rate of the next step, which this rule does not use; Accordion's does.
+        """
         if self._in_interval == self.plan.interval:
             self._choose()
             self._in_interval = 0

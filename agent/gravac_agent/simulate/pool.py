@@ -19,9 +19,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, none if it does not exist. A last line without its end is left out.
 
     Raises:
-        ValueError: A line is no JSON.
+        ValueError: A line is no JSON; names it.
     """
-    return [json.loads(line) for line in _whole(path).splitlines()]
+    found = []
+    for number, line in enumerate(_whole(path).splitlines(), 1):
+        try:
+            found.append(json.loads(line))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    return found
 
 
 def append_rows(
