@@ -4,8 +4,9 @@ The sums in a report run over ranks and steps, so each figure is a ratio of sums
 """
 
 import math
+from collections.abc import Sequence
 
-from gravac.protocol import GainSums, LevelSums, RankRow, WindowReport
+from gravac.protocol import GainSums, LevelSums, PlanCost, RankRow, WindowReport
 from gravac.signals.diversity import DiversityTracker, diversity
 from gravac.signals.efficiency import CERTAIN, Efficiency, measured
 
@@ -100,6 +101,35 @@ def residual_ratio(report: WindowReport) -> float | None:
 def step_seconds(report: WindowReport) -> float | None:
     """Return the mean duration of a step on rank 0 in seconds: seconds / steps."""
     return ratio(report.seconds, steps(report))
+
+
+def predicted_dense_step_seconds(report: WindowReport, plans: Sequence[PlanCost]) -> float | None:
+    """Predict the duration of a dense step from a window that compressed, in seconds.
+
+    The step as measured, without coding, and with the wait for the network that a dense exchange adds on the network
+    as it was measured at the start. An exchange that partly hides behind backward takes longer than the wait that is
+    seen, so this is an upper estimate.
+
+    Args:
+        report: the window. Its level with the most settled steps counts.
+        plans: what each plan costs, of the job's spec.
+    """
+    dense = next((cost.seconds for cost in plans if cost.cf == 1.0), None)
+    costs = {(cost.codec, cost.cf): cost.seconds for cost in plans if cost.cf != 1.0}
+    levels = [level for level in report.levels if costs.get((level.codec, level.cf)) is not None]
+    level = max(levels, key=lambda level: level.settled_steps, default=None)
+    if dense is None or level is None:
+        return None
+    step, exposed, sent = (
+        level.step_seconds_median,
+        level.exposed_seconds_median,
+        costs[level.codec, level.cf],
+    )
+    coding = ratio(report.phases.compress + report.phases.decompress, steps(report))
+    if step is None or exposed is None or sent is None or coding is None:
+        return None
+    own = max(0.0, step - exposed - coding)
+    return _finite(own + max(0.0, exposed + dense - sent))
 
 
 def own_step_seconds(row: RankRow) -> float | None:

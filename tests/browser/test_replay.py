@@ -2,10 +2,15 @@
 
 import gzip
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gravac.whatif.nominal import link
+from gravac_agent.simulate.clock import ModelClock, Phase
+from gravac_agent.simulate.job import Setting, SimulatedJob
+from gravac_agent.tasks import elements_of, make
 from tests.support.browser import TraceServer, only_failed_requests, open_trace, texts_of
 from tools.harness.chromium import OpenPage
 from tools.harness.controller import Controller
@@ -148,3 +153,21 @@ def test_the_server_ends(recorded: tuple[Path, RecordedJob], open_page: OpenPage
     assert "Start it again" in tab.text("#banner")
     assert tab.text("#cf") == "40×", "what was shown stays"
     only_failed_requests(tab)
+
+
+def test_what_a_job_that_never_sent_dense_saved_is_predicted(tmp_path: Path, open_page: OpenPage) -> None:
+    """On a slow link ``auto`` starts compressed, so no warm-up measures the dense step."""
+    recipe = replace(make("digits:width=8,optimizer=adamw"), bucket_mb=0.02)
+    slow = ModelClock(elements_of(recipe.build_model(1)), 2, 0.002, (Phase(0, link(3e5, 1e-5)),))
+    setting = Setting(
+        recipe=recipe, policy="auto", clock=slow, name="slow", ranks=2, seed=1, steps=36, window=8, points=4
+    )
+    trace = Path(SimulatedJob(setting, tmp_path).run()["trace"])
+    running = TraceServer(trace)
+    try:
+        tab = open_trace(open_page, running.url)
+        assert "predicted, not measured" in tab.text("#saved")
+        assert "≈ −" not in tab.text("#saved")
+        assert "as fast as dense (predicted)" in tab.text("#tiles [data-fact=step]")
+    finally:
+        assert running.stop() == 0

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gravac.protocol import Decision, WindowReport
+from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.signals import figures
 from gravac.traces import read_trace
 from gravac.traces.replay import replay
 from gravac.whatif.nominal import NominalJob, link
@@ -65,6 +66,21 @@ def test_the_policy_decides_and_its_trace_replays_byte_for_byte(tmp_path: Path) 
     assert any(sums.residual_dot_gradient for sums in compressed)
     assert all(window.loss for window in windows)
     assert result["curve"][-1][:2] == [44, pytest.approx(44 * result["seconds"], abs=1e-5)]
+
+
+def test_the_dense_step_is_predicted_where_the_job_starts_compressed(tmp_path: Path) -> None:
+    """Against the same job sent dense, on links on which nothing hides behind backward."""
+    for number, bits in enumerate((3e5, 2e6)):
+        ours = job(tmp_path, "auto", (0, bits), name=f"auto-{number}", steps=36).run()
+        dense = job(tmp_path, "dense", (0, bits), name=f"dense-{number}", steps=20).run()
+        spec = next(
+            line.record for line in read_trace(Path(ours["trace"])) if isinstance(line.record, JobSpec)
+        )
+        windows, _ = records(ours)
+        assert not any(level.cf == 1.0 for level in windows[-1].levels)
+        predicted = figures.predicted_dense_step_seconds(windows[-1], spec.plans)
+        assert predicted == pytest.approx(dense["seconds"], rel=0.1)
+        assert figures.predicted_dense_step_seconds(windows[-1], ()) is None
 
 
 def test_the_same_seed_gives_the_same_job(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def job_view(job: LiveJob) -> JobView:
         risk=_risk(job, decision.epsilon),
         totals=job.totals,
         baseline_step_seconds=job.baseline_step_seconds,
+        predicted_dense_step_seconds=job.predicted_dense_step_seconds,
         gradient_diversity=job.gradient_diversity,
         batch_bound_samples=job.batch_bound_samples,
         events=tuple(job.events),

@@ -38,7 +38,7 @@ KEPT_INCARNATIONS = 64
 STALE_WINDOWS = 5
 MAX_SECONDS = 1e9
 """The largest value that a field of seconds may have."""
-BASELINE_MEDIANS = 32
+BASELINE_MEDIANS = PREDICTIONS = 32
 PHASES = ("data_wait", "compute", "compress", "communicate", "decompress")
 CARRIED_CHARACTERS = 150_000
 """Bound on ``Carried`` as JSON: it must fit into a journal line."""
@@ -58,6 +58,7 @@ class Carried(Record):
     dense_exposed: tuple[float, ...]
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
+    dense_predicted: tuple[float, ...] = Field(default=(), description="Empty in older parts.")
     losses: LossBins | None = Field(default=None, description="Of the training so far; null in older parts.")
     events: tuple[EventView, ...] = Field(description="The last ones that fit.")
 
@@ -103,6 +104,7 @@ class LiveJob:
         self._undecided = False
         self._dense_medians: deque[float] = deque(maxlen=BASELINE_MEDIANS)
         self._dense_exposed: deque[float] = deque(maxlen=BASELINE_MEDIANS)
+        self._dense_predicted: deque[float] = deque(maxlen=PREDICTIONS)
         self._changed = asyncio.Event()
         self._repeating = (
             False  # a new part of the journal begins by repeating the spec and the decision in force
@@ -153,6 +155,7 @@ class LiveJob:
             phase_seconds=dict(self.phase_seconds),
             dense_medians=tuple(self._dense_medians),
             dense_exposed=tuple(self._dense_exposed),
+            dense_predicted=tuple(self._dense_predicted),
             gradient_diversity=self.gradient_diversity,
             batch_bound_samples=self.batch_bound_samples,
             losses=self.losses.bins,
@@ -168,6 +171,7 @@ class LiveJob:
         self.phase_seconds.update(carried.phase_seconds)
         self._dense_medians.extend(carried.dense_medians)
         self._dense_exposed.extend(carried.dense_exposed)
+        self._dense_predicted.extend(carried.dense_predicted)
         self.gradient_diversity = carried.gradient_diversity
         self.batch_bound_samples = carried.batch_bound_samples
         self.losses = LossSlope(carried.losses)
@@ -206,6 +210,9 @@ class LiveJob:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if self.decision is not None:
             self._measure_baseline(dense_baseline(report, self.decision))
+        predicted = figures.predicted_dense_step_seconds(report, spec.plans)
+        if predicted is not None:
+            self._dense_predicted.append(predicted)
 
     def _measure_baseline(self, level: LevelSums | None) -> None:
         if level is not None and level.step_seconds_median is not None:
@@ -261,6 +268,11 @@ class LiveJob:
     def baseline_step_seconds(self) -> float | None:
         """Return the median of the dense step medians of the warm-up windows, in seconds; None before the first."""
         return statistics.median(self._dense_medians) if self._dense_medians else None
+
+    @property
+    def predicted_dense_step_seconds(self) -> float | None:
+        """Return the dense step as the last windows predict it (their median), in seconds; None while unknown."""
+        return statistics.median(self._dense_predicted) if self._dense_predicted else None
 
     @property
     def baseline_exposed_seconds(self) -> float | None:

@@ -207,6 +207,10 @@ class JobView(JobSummary):
     baseline_step_seconds: Seconds | None = Field(
         description="Median dense step of the warm-up, in seconds; null while unknown."
     )
+    predicted_dense_step_seconds: Seconds | None = Field(
+        description="A dense step as predicted from the last windows that compressed and the network as measured at "
+        "the start, in seconds; an upper estimate, as it hides nothing more behind backward. Null while unknown."
+    )
     gradient_diversity: LastKnown | None = Field(
         description="Last measured in a window with at least half of its steps dense (warm-up, fallback); later "
         "windows often have none."

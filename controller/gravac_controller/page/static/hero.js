@@ -53,10 +53,11 @@ function gateSentence(decision, report) {
 function tilesOf({ job }) {
   const view = job.latest;
   if (view === null) return [];
-  const base = job.baseline_step_seconds, step = view.step_seconds;
+  const base = job.baseline_step_seconds ?? job.predicted_dense_step_seconds, step = view.step_seconds;
+  const source = known(job.baseline_step_seconds) ? "" : " (predicted)";
   const faster = known(base) && step > 0 ? base / step : null;
   const against = faster === null ? "" : job.phase === "warmup" ? "measuring the baseline"
-    : faster >= 1 ? `${times(faster)} as fast as dense` : `${percent(step / base - 1)} slower than dense`;
+    : faster >= 1 ? `${times(faster)} as fast as dense${source}` : `${percent(step / base - 1)} slower than dense${source}`;
   const useful = known(view.useful_samples_per_second) ? `samples/s: T_sys ${digits(view.samples_per_second)} × η` : "needs η";
   return [
     ["useful", "Useful throughput", digits(view.useful_samples_per_second), useful],

@@ -6,12 +6,12 @@ import { NONE, bytes, count, duration, known, percent, seconds, times } from "./
 const box = $("saved");
 
 export function showSaved(state) {
-  const { totals, baseline_step_seconds: base } = state.job;
+  const { totals, baseline_step_seconds: base, predicted_dense_step_seconds: predicted } = state.job;
   if (totals.windows === 0) {
     box.replaceChildren(el("p", { class: "muted" }, "No data before the first window."));
     return;
   }
-  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, denseSteps(state.rows)), ...headroomPart(headroomOf(state.rows), state.job));
+  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, predicted, denseSteps(state.rows)), ...headroomPart(headroomOf(state.rows), state.job));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
@@ -28,19 +28,23 @@ function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {
 const compare = (label, value, share) => el("p", { class: "compare" },
   el("span", {}, label), bar(share), el("span", { class: "num" }, bytes(value)));
 
-function timePart({ steps, seconds: spent }, base, measured) {
-  if (!known(base)) {
+function timePart({ steps, seconds: spent }, base, predicted, measured) {
+  const step = base ?? predicted;
+  if (!known(step)) {
     return [
       el("p", { class: "big-line" }, el("strong", {}, NONE), " ", el("span", { class: "muted" }, "time saved: unknown")),
       el("p", { class: "muted small" }, "An estimate needs the dense step time, which the warm-up measures."),
     ];
   }
-  const saved = base * steps - spent;
+  const saved = step * steps - spent;
+  const source = known(base) ? "median in warm-up" : "predicted, not measured";
+  const doubt = known(base) ? spread(measured, steps, spent)
+    : " No step was sent dense. The prediction takes the network as measured at the start and is an upper estimate.";
   return [
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
-    el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(base)} (median in warm-up) would take `
-      + `${duration(base * steps)}; they took ${duration(spent)}, including exploration.${spread(measured, steps, spent)}`),
+    el("p", { class: "muted small" }, `${count(steps)} steps at the dense ${seconds(step)} (${source}) would take `
+      + `${duration(step * steps)}; they took ${duration(spent)}, including exploration.${doubt}`),
   ];
 }
 
