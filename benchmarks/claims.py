@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
+import objectives
 from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
@@ -60,6 +61,17 @@ READING = """
   retained value says more.
 - Where dense is as fast, the advice is not to compress: on loopback, for all tasks but those of the second point.
 """
+OBJECTIVES = """
+## T_comp and useful throughput
+
+![What each objective promises against the speed-up to the target](objectives.svg)
+
+GraVAC maximizes T_comp = T_sys · gain, `auto` useful throughput T_sys · η (`python -m benchmarks.objectives --plot
+docs/objectives.svg`; 4 ranks, seed 1, medians over tasks). The gain does not order codecs as learning does. Neither
+says that a plan which loses much misses the target in as many steps as dense (the dots at the bottom), whatever the
+length of a step: this is what the bound is for. Of the plans expected to keep it, the one with the highest useful
+throughput is nearly always the fastest to the target.
+"""
 
 
 def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
@@ -78,6 +90,8 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
     yield READING
     yield "\n## Statistical efficiency of static plans\n"
     yield from efficiencies(runs)
+    yield OBJECTIVES
+    yield from objectives.table(objectives.points(read_rows([objectives.ROWS]), TARGET))
     yield "\n## Policies against static plans\n"
     yield f"The target is the held-out loss that dense has after {TARGET:.0%} of its steps.\n"
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))

@@ -165,6 +165,14 @@ def test_claims_page_is_fresh() -> None:
     assert found == (ROOT / "docs/claims.md").read_text(), "python -m benchmarks.claims > docs/claims.md"
 
 
+def test_plot_of_the_claims_is_fresh(tmp_path: Path) -> None:
+    plot = tmp_path / "objectives.svg"
+    command = [sys.executable, "-m", "benchmarks.objectives", "--plot", str(plot)]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    fresh = plot.read_bytes() == (ROOT / "docs/objectives.svg").read_bytes()
+    assert fresh, "python -m benchmarks.objectives --plot docs/objectives.svg"
+
+
 def test_metrics_page_is_fresh() -> None:
     written = (ROOT / "docs/metrics.md").read_text()
     assert written == metrics_page(), "python -m tools.pages.metrics > docs/metrics.md"
