@@ -17,6 +17,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "AgentSettings",
     "AgentState",
     "Link",
+    "LoadPlanner",
     # errors of the agent
     "AgentError",
     "AgreementError",
@@ -94,6 +95,7 @@ _HOMES = {
     "Decision": "gravac.protocol",
     "Key": "gravac.compressors",
     "Link": "gravac_agent",
+    "LoadPlanner": "gravac_agent.state.dcp",
     "Memory": "gravac.memories",
     "NoController": "gravac_controller.client",
     "NotAController": "gravac_controller.client",

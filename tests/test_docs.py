@@ -215,6 +215,25 @@ dist.destroy_process_group()
 """
 
 
+CHECKPOINTED = """
+def trained(inside, **way):
+    with gravac.Agent(model, optimizer, **way) as agent:
+        inside(agent)
+        for inputs, targets in loader[: 3 - agent.state.step]:
+            criterion(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert agent.state.step == 3
+        save("all", model, optimizer, agent)
+        save_one(".", 0, model, optimizer, agent)
+
+trained(lambda agent: None)
+trained(lambda agent: load("all", model, optimizer, agent))
+trained(lambda agent: load_one(".", 0, model, optimizer, agent))
+trained(lambda agent: load_all(".", 1, agent))
+"""
+
+
 @pytest.mark.distributed
 @pytest.mark.parametrize("document", ["README.md", "docs/start.md"])
 def test_the_example_trains(document: str, tmp_path: Path) -> None:
@@ -231,6 +250,23 @@ def test_the_example_trains(document: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "ended after 3 steps" in done.stderr
+
+
+@pytest.mark.distributed
+def test_the_checkpoint_examples_run(tmp_path: Path) -> None:
+    """In one process: both ways to save, each loaded by a new agent. Real ranks: tests/ranks/test_checkpoints.py."""
+    code = "\n".join(blocks(ROOT / "docs/checkpoints.md", "python"))
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING.replace("# Here stands the example.", code + CHECKPOINTED))
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "rendezvous")],
+        cwd=tmp_path,
+        env={**os.environ, "GRAVAC_CONTROLLER": "none", "GRAVAC_POLICY": "static:cf=4"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_architecture_names_every_room() -> None:

@@ -16,7 +16,7 @@ import gravac
 from gravac_agent.settings import AgentSettings
 
 PUBLIC = """
-    Agent AgentSettings AgentState Link
+    Agent AgentSettings AgentState Link LoadPlanner
     AgentError AgreementError ClosedError PeerError SetupError
     Client ControllerError NoController NotAController Refused
     TraceError check read_trace redecide replay testing whatif

@@ -17,7 +17,7 @@ from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, load
 from gravac_agent.setup import usage
 from gravac_agent.setup.build import Parts
-from gravac_agent.state import checkpoint
+from gravac_agent.state import by_rank, checkpoint
 from gravac_agent.state.rates import Scaler
 from gravac_agent.state.switch import switch
 
@@ -301,22 +301,34 @@ class Agent:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residual, plan and gain averages, for a checkpoint between steps.
 
+        ``torch.distributed.checkpoint.save({"agent": agent, …})`` calls it and saves the states of all ranks.
+
         Returns:
-            Plain tensors, numbers and strings: ``torch.load(…, weights_only=True)`` reads them. Save one per rank.
+            Plain tensors, numbers and strings under the key ``rank<number>``: ``torch.load(…, weights_only=True)``
+            reads them. Save one per rank. With ``enabled=False`` there is nothing under it.
         """
+        if not self.settings.enabled and not self._closed:
+            return {by_rank.FORMAT: by_rank.VERSION}
         session = self._running()
         session.finish_step()
-        return checkpoint.save(session.parts, session.layout, session.module, session.rates)
+        state = checkpoint.save(session.parts, session.layout, session.module, session.rates)
+        return by_rank.pack(state, by_rank.key_of(session.module))
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from a checkpoint. Every rank calls it, before the first step.
 
+        ``torch.distributed.checkpoint.load({"agent": agent, …}, planner=gravac.LoadPlanner())`` calls it.
+
         Args:
-            state: This rank's state; after a change of the number of ranks, the list of all ranks' states.
+            state: This rank's state; after a change of the number of ranks, the list of all ranks' states. Where it has
+                none, the agent starts anew with a warning.
 
         Raises:
             SetupError: On all ranks, when a state does not fit on one.
         """
+        if not self.settings.enabled and not self._closed:
+            checkpoint.warn_of_unused(state)
+            return
         session = self._running()
         if session.parts.loop.step:
             raise SetupError("call load_state_dict before the first step")

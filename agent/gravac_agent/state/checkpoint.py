@@ -19,6 +19,7 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.setup.build import Parts
+from gravac_agent.state import by_rank
 from gravac_agent.state.rates import Rates
 from gravac_agent.state.regroup import Regrouper, regrouper
 
@@ -76,8 +77,14 @@ def load_everywhere(
         parts.encoder.aggregator_of(parts.loop.plan).figures()
     )  # of the first step, on a rank that is in it
     try:
-        one = dict(state) if isinstance(state, Mapping) else [dict(each) for each in state]
-        found = load(one, parts, module, rates)
+        states = by_rank.unpack(state)
+        if states:
+            found = load(_wanted(states, parts, isinstance(state, Mapping)), parts, module, rates)
+        else:
+            log.warning(
+                "the checkpoint has no state of this agent: residual, plan and gains start anew, and what the earlier "
+                "run had not sent yet is lost"
+            )
     except SetupError as error:
         problem = str(error)
     except Exception as error:
@@ -87,6 +94,14 @@ def load_everywhere(
         lambda: raise_together(problem, "load_state_dict", parts.engine.tick_codec, figures, parts.tick_group)
     )
     return found
+
+
+def warn_of_unused(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Warn when an agent with ``enabled=False`` is given a residual, which plain DDP never sends."""
+    if by_rank.has_residual(state):
+        log.warning(
+            "enabled=False: the checkpoint's residual, which the earlier run had not sent yet, is lost"
+        )
 
 
 def load(
@@ -149,6 +164,16 @@ def load(
     return regrouper(first["buckets"], module)
 
 
+def _wanted(
+    states: list[dict[str, Any]], parts: Parts, mapping: bool
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return this rank's own state where the number of ranks is the same, else all of them."""
+    for state in states:
+        if (state.get("world_size"), state.get("rank")) == (parts.world_size, parts.rank):
+            return state
+    return states[0] if mapping and len(states) == 1 else states
+
+
 def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
     return {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
 
@@ -183,7 +208,8 @@ def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
     if state["world_size"] != parts.world_size:
         raise SetupError(
             f"the agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
-            "pass the states of all its ranks as a list, so that no residual is lost"
+            "pass the states of all its ranks as a list, so that no residual is lost. With "
+            "torch.distributed.checkpoint, write load(..., planner=gravac.LoadPlanner())"
         )
     if state["rank"] != parts.rank:
         raise SetupError(

@@ -1,5 +1,6 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
+from tests.support.ranks.scenarios.checkpoints import resharded, resumed_from_dcp, without_an_agent
 from tests.support.ranks.scenarios.clipping import clipped
 from tests.support.ranks.scenarios.exactness import (
     conserved,
@@ -79,8 +80,10 @@ __all__ = [
     "progress",
     "progress_as_simulated",
     "progress_off",
+    "resharded",
     "resumed",
     "resumed_between_plans",
+    "resumed_from_dcp",
     "resumed_under_another_policy",
     "same_as_ddp",
     "same_job_twice",
@@ -99,5 +102,6 @@ __all__ = [
     "two_groups",
     "uneven",
     "unstable_memory",
+    "without_an_agent",
     "wrapped",
 ]

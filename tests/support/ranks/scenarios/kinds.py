@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
-from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
 
 
 class Slopes(nn.Module):
@@ -65,7 +65,7 @@ def narrow(
                 digests.append(float(p.grad.double().abs().sum()))
             optimizer.step()
             optimizer.zero_grad()
-        residuals, skipped = agent.state_dict()["residual"], parts.loop.nonfinite_steps
+        residuals, skipped = flat(agent)["residual"], parts.loop.nonfinite_steps
         buckets, trace = len(agent._session.layout), agent.trace_path
         worst = 0.0
         for name, total, gone in zip(names, came, went, strict=True):
@@ -156,7 +156,7 @@ def mixed_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str,
     job = {"data_dir": folder, "controller": None, "job": "mixed", "window": 5} | options
     with Agent(*watched, **job) as agent:
         steps(*watched, range(10))
-        state = {"agent": agent.state_dict(), "model": watched[0].state_dict()}
+        state = {"agent": flat(agent), "model": watched[0].state_dict()}
         state = copy.deepcopy(state)
         steps(*watched, range(10, 20))
         assert agent._parts is not None
@@ -217,7 +217,7 @@ def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
             sent.append(parts.loop.payload_bytes - before)
             before = parts.loop.payload_bytes
         failed, names = parts.loop.failed_steps, agent._session.layout[0].names
-        residuals = agent.state_dict()["residual"]
+        residuals = flat(agent)["residual"]
         buckets, trace = len(agent._session.layout), agent.trace_path
         agent.switch(compressor="topk")  # another codec is tried again
         train(module, optimizer, rank, range(14, 19))

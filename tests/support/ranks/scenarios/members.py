@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent, AgreementError, SetupError
 from gravac_agent.network.link import Link
-from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
 from tests.support.ranks.simulation import simulate
 
 
@@ -117,7 +117,7 @@ def switched(rank: int, world: int, folder: str, stages: list[dict[str, str]]) -
         assert agent._parts is not None
         loss = train(module, optimizer, rank, range(6))
         for number, stage in enumerate(stages):
-            before = agent.state_dict()["residual"]
+            before = flat(agent)["residual"]
             agent.switch(**stage)
             after = agent._parts.memory.state_dict()
             moved.append(max(float((before[name] - after[name]).abs().max()) for name in before))
@@ -188,19 +188,19 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
     agent, module, optimizer = job("linked", link=Link(bits_per_second=1e10))
     with agent:
         train(module, optimizer, rank, range(1))
-        early = agent.state_dict()
+        early = flat(agent)
         train(module, optimizer, rank, range(1, 6))
-        state = agent.state_dict()
+        state = flat(agent)
         found["linked"] = fingerprint(module), str(state["network"])
     agent, module, optimizer = job("measured")
     with agent:
         train(module, optimizer, rank, range(6))
-        found["measured"] = fingerprint(module), str(agent.state_dict()["network"])
+        found["measured"] = fingerprint(module), str(flat(agent)["network"])
         agent.switch(collective="shared")
         train(module, optimizer, rank, range(6, 12))
-        before = agent.state_dict()["residual"]
+        before = flat(agent)["residual"]
         agent.switch(collective="reduce-scatter", compressor="topk+int8")
-        after = agent.state_dict()["residual"]
+        after = flat(agent)["residual"]
         found["moved"] = max(float((before[name] - after[name]).abs().max()) for name in before)
         try:
             agent.switch(compressor="qsgd")
@@ -212,7 +212,7 @@ def chosen_collectives(rank: int, world: int, folder: str) -> dict[str, Any]:
     with agent:
         agent.load_state_dict(state)
         train(module, optimizer, rank, range(6, 12))
-        found["resumed"] = fingerprint(module), str(agent.state_dict()["network"])
+        found["resumed"] = fingerprint(module), str(flat(agent)["network"])
     early["network"]["bytes_per_second"] *= 1 + rank
     agent, module, optimizer = job("apart")
     try:

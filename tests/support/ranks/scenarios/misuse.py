@@ -17,7 +17,7 @@ from gravac.protocol import WindowReport
 from gravac.traces import read_trace
 from gravac_agent import Agent
 from gravac_agent.setup import build
-from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
 
 
 def uneven(
@@ -68,7 +68,7 @@ def fails_alone(rank: int, world: int, folder: str, what: str) -> dict[str, Any]
     if what.startswith("load"):
         with Agent(module, optimizer, data_dir=folder, job="first", **options) as agent:
             train(module, optimizer, rank, range(4))
-            state = agent.state_dict()
+            state = flat(agent)
         module = wrapped(buckets=4)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     name = "0.weight"

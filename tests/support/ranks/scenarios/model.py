@@ -9,6 +9,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac_agent import Agent
+from gravac_agent.state.by_rank import unpack
+
 
 def each_of(
     rank: int, world: int, folder: str, which: str, cases: list[dict[str, Any]]
@@ -49,6 +52,12 @@ def fingerprint(module: nn.Module) -> str:
         whole = parameter.detach().contiguous()
         digest.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
     return digest.hexdigest()
+
+
+def flat(agent: Agent) -> dict[str, Any]:
+    """The state of this rank as one dictionary, without the layout of checkpoints."""
+    (state,) = unpack(agent.state_dict())
+    return state
 
 
 def train(

@@ -1,0 +1,84 @@
+"""The states of several ranks in one dictionary, as ``torch.save`` and ``torch.distributed.checkpoint`` (DCP) write it.
+
+DCP writes one value for each key, whichever rank had it. So the state of each rank is under a key of its own. DCP also
+writes an object for each number inside nested dictionaries. So all but the residual is one list of pairs, which it
+writes as one object.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac_agent.errors import SetupError
+
+FORMAT = "gravac_agent"
+"""Key that marks a dictionary as one of these; its value is the version of the layout."""
+VERSION = 1
+KEY = re.compile(r"rank[0-9]+(-group[0-9]+)?")
+"""Key of a rank's state. The group is named where a job has several data-parallel groups."""
+
+
+def key_of(module: DistributedDataParallel) -> str:
+    """Return the key of this rank's state."""
+    members = dist.get_process_group_ranks(module.process_group)
+    group = "" if len(members) == dist.get_world_size() else f"-group{members[0]}"
+    return f"rank{module.process_group.rank()}{group}"
+
+
+def pack(state: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the state of one rank in the layout of all ranks.
+
+    Args:
+        state: As ``checkpoint.save`` returns it.
+        key: As ``key_of`` returns it.
+    """
+    residual = dict(state["residual"])
+    facts = {name: value for name, value in state.items() if name != "residual"}
+    return {
+        FORMAT: VERSION,
+        key: {"facts": [*facts.items(), ("residuals", sorted(residual))], "residual": residual},
+    }
+
+
+def unpack(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the states of all ranks in it, each as ``checkpoint.save`` returned it.
+
+    Args:
+        state: One dictionary with any number of ranks, or a list of such. A flat state of one rank, as gravac saved it
+            before it knew this layout, counts too.
+
+    Raises:
+        SetupError: It is no state of an agent, or a residual is missing.
+    """
+    if not isinstance(state, Mapping):
+        return [one for each in state for one in unpack(each)]
+    if "version" in state:
+        return [dict(state)]
+    if state and state.get(FORMAT) != VERSION:
+        raise SetupError(
+            f"state with the keys {', '.join(map(str, state))[:200]} is none of this Agent's: pass what state_dict() "
+            "returned"
+        )
+    return [_flat(key, entry) for key, entry in state.items() if KEY.fullmatch(key)]
+
+
+def has_residual(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a rank of ``state`` had a residual, also where only its ``facts`` were read."""
+    if not isinstance(state, Mapping):
+        return any(has_residual(each) for each in state)
+    entries = [entry for key, entry in state.items() if KEY.fullmatch(key)]
+    return bool(state.get("residual")) or any(dict(entry["facts"])["residuals"] for entry in entries)
+
+
+def _flat(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    facts, residual = dict(entry["facts"]), dict(entry.get("residual", {}))
+    missing = set(facts.pop("residuals")) - residual.keys()
+    if missing:
+        raise SetupError(
+            f"the residual of {len(missing)} parameters was not read from the checkpoint ({key}, such as "
+            f"{min(missing)!r}): write torch.distributed.checkpoint.load(..., planner=gravac.LoadPlanner())"
+        )
+    return {**facts, "residual": residual}

@@ -1,0 +1,45 @@
+"""torch.distributed.checkpoint saves the states of all ranks at once, and any number of ranks loads them (P6)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.ranks.harness import RunEach, RunRanks, run_ranks
+
+pytestmark = pytest.mark.distributed
+
+
+def test_one_call_saves_all_ranks_and_resume_is_exact(run_each: RunEach) -> None:
+    """Residuals, a sketch, momentum and the factors of PowerSGD, with the agent at the top and inside an AppState."""
+    cases = [
+        {"nested": False},
+        {"nested": True, "memory": "conef-sketch"},
+        {"nested": False, "memory": "momentum"},
+        {"nested": True, "compressor": "powersgd:rank=2"},
+    ]
+    for case, results in run_each("resumed_from_dcp", 2, cases):
+        for result in results:
+            assert result["buckets"] >= 4
+            assert result["resumed"] == result["whole"], case
+            assert "SetupError: the residual of" in result["without planner"], case
+            assert "planner=gravac.LoadPlanner()" in result["without planner"]
+
+
+@pytest.mark.parametrize("memory", ["residual", "conef-sketch"])
+def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: str) -> None:
+    """2, 3, 2 ranks. Each run saves more residual than the tolerance, and reads all ranks of the one before."""
+    stages = [(2, "", "first"), (3, "first", "second"), (2, "second", "third")]
+    for number, (world, load, save) in enumerate(stages):
+        results = run_ranks(
+            tmp_path, "resharded", world, load=load, save=save, first=10 * number, memory=memory
+        )
+        for result in results:
+            assert result["step"] == 10 * (number + 1)
+            assert result["ranks"] == list(range(world))
+            assert result["moved"] <= 1e-6 < 1e-3 < result["largest"]
+
+
+def test_checkpoints_without_an_agent(run_ranks: RunRanks) -> None:
+    for result in run_ranks("without_an_agent", 2):
+        assert all("residual, plan and gains start anew" in text for text in result["warned"]), result
+        assert "enabled=False: the checkpoint's residual" in result["not enabled"]

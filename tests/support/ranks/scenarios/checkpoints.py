@@ -1,0 +1,171 @@
+"""Checkpoints by torch.distributed.checkpoint: the states of all ranks in one folder."""
+
+import logging
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac import LoadPlanner
+from gravac_agent import Agent
+from gravac_agent.state.by_rank import unpack
+from tests.support.ranks.scenarios.model import fingerprint, flat, train, wrapped
+
+OPTIONS: dict[str, Any] = {"controller": None, "policy": "static:cf=25", "window": 5}
+
+
+class App:
+    """Model, optimizer and agent as one Stateful, as the documentation of DCP recommends."""
+
+    def __init__(
+        self, module: DistributedDataParallel, optimizer: torch.optim.Optimizer, agent: Agent
+    ) -> None:
+        self.module, self.optimizer, self.agent = module, optimizer, agent
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.module, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "agent": self.agent.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_state_dict(
+            self.module,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+        self.agent.load_state_dict(state["agent"])
+
+
+def job(folder: str, name: str, **options: Any) -> App:
+    module = wrapped(buckets=8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+    if options.get("memory", "").startswith("momentum"):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    return App(module, optimizer, Agent(module, optimizer, data_dir=folder, job=name, **OPTIONS | options))
+
+
+def resumed_from_dcp(rank: int, world: int, folder: str, nested: bool, **options: Any) -> dict[str, Any]:
+    """20 steps in one go, and with a checkpoint of all ranks in one folder after 10 of them."""
+    path = f"{folder}/checkpoint"
+    app = job(folder, "whole", **options)
+    with app.agent:
+        train(app.module, app.optimizer, rank, range(10))
+        if nested:
+            dcp.save(_state(app, nested), checkpoint_id=path)
+        else:
+            saving = dcp.async_save(_state(app, nested), checkpoint_id=path)
+        train(app.module, app.optimizer, rank, range(10, 20))
+        if not nested:
+            saving.result()  # type: ignore[union-attr]
+        buckets = len(app.agent._session.layout) if app.agent._session else 0
+    whole = fingerprint(app.module)
+    app = job(folder, "again", **options)
+    with app.agent:
+        state = _state(app, nested)
+        dcp.load(state, checkpoint_id=path, planner=LoadPlanner())
+        _loaded(app, state, nested)
+        train(app.module, app.optimizer, rank, range(10, 20))
+    resumed = fingerprint(app.module)
+    app, error = job(folder, "plain", **options), ""
+    with app.agent:
+        try:
+            dcp.load({"agent": app.agent} if not nested else {"app": app}, checkpoint_id=path)
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+    return {"whole": whole, "resumed": resumed, "buckets": buckets, "without planner": error}
+
+
+def resharded(
+    rank: int, world: int, folder: str, load: str, save: str, first: int, **options: Any
+) -> dict[str, Any]:
+    """Load a checkpoint of another number of ranks, train 10 steps and save one; returns mean residuals by their sum.
+
+    ``load``: none at the beginning.
+    """
+    app, loaded = job(folder, f"ranks{world}-{first}", **options), 0.0
+    with app.agent:
+        before = None
+        if load:
+            dcp.load({"app": app}, checkpoint_id=f"{folder}/{load}", planner=LoadPlanner())
+            before = torch.load(f"{folder}/{load}.mean.pt", weights_only=True)
+            mean = mean_residual(app.agent)
+            loaded = max(float((mean[name] - before[name]).abs().max()) for name in before)
+            assert before.keys() == mean.keys()
+        train(app.module, app.optimizer, rank, range(first, first + 10))
+        dcp.save({"app": app}, checkpoint_id=f"{folder}/{save}")
+        mean = mean_residual(app.agent)
+        if rank == 0:
+            torch.save(mean, f"{folder}/{save}.mean.pt")
+            dcp_to_torch_save(f"{folder}/{save}", f"{folder}/{save}.pt")
+        dist.barrier()
+        whole = torch.load(f"{folder}/{save}.pt", weights_only=True)["app"]["agent"]
+        step = app.agent.state.step if app.agent.state else -1
+    largest = max(float(value.abs().max()) for value in mean.values())
+    return {
+        "moved": loaded,
+        "largest": largest,
+        "step": step,
+        "ranks": sorted(one["rank"] for one in unpack(whole)),
+    }
+
+
+def without_an_agent(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """A checkpoint saved before the agent was there, and one of an agent that was not enabled."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("gravac.agent").addHandler(handler)
+    found = []
+    app = job(folder, "off", enabled=False)
+    with app.agent:
+        train(app.module, app.optimizer, rank, range(3))
+        dcp.save({"model": app.module.state_dict()}, checkpoint_id=f"{folder}/model")
+        dcp.save({"model": app.module.state_dict(), "agent": app.agent}, checkpoint_id=f"{folder}/off")
+    for path in ("model", "off"):
+        messages.clear()
+        app = job(folder, path)
+        with app.agent:
+            state = {"model": app.module.state_dict(), "agent": app.agent}
+            dcp.load(state, checkpoint_id=f"{folder}/{path}", planner=LoadPlanner())
+            train(app.module, app.optimizer, rank, range(3))
+            if path == "off":
+                dcp.save({"agent": app.agent}, checkpoint_id=f"{folder}/on")
+        found.append("; ".join(message for message in messages if "no state of this agent" in message))
+    messages.clear()
+    app = job(folder, "off-again", enabled=False)
+    with app.agent:
+        dcp.load({"agent": app.agent}, checkpoint_id=f"{folder}/on", planner=LoadPlanner())
+        train(app.module, app.optimizer, rank, range(3))
+    logging.getLogger("gravac.agent").removeHandler(handler)
+    return {"warned": found, "not enabled": "; ".join(messages)}
+
+
+def mean_residual(agent: Agent) -> dict[str, torch.Tensor]:
+    """The mean of the residual over ranks, in double precision."""
+    mean = {}
+    for name, value in sorted(flat(agent)["residual"].items()):
+        total = value.double()
+        dist.all_reduce(total)
+        mean[name] = total / dist.get_world_size()
+    return mean
+
+
+def _state(app: App, nested: bool) -> dict[str, Any]:
+    if nested:
+        return {"app": app}
+    model, optimizer = get_state_dict(app.module, app.optimizer)
+    return {"model": model, "optimizer": optimizer, "agent": app.agent}
+
+
+def _loaded(app: App, state: dict[str, Any], nested: bool) -> None:
+    if not nested:
+        set_state_dict(
+            app.module,
+            app.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
