@@ -15,7 +15,7 @@ from gravac_agent.errors import ClosedError, SetupError
 from gravac_agent.network.link import Link
 from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, load
-from gravac_agent.setup import usage
+from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank, checkpoint
 from gravac_agent.state.rates import Scaler
@@ -26,8 +26,10 @@ class Agent:
     """Compresses the gradients of a DDP module and decides once a window how far, the same on all ranks.
 
     Every rank makes an agent, with the same settings, and runs its training loop inside ``with``. Where ``with`` does
-    not fit, call :meth:`start` before the first step and :meth:`close` after the last one. One agent may run in a
-    process at a time.
+    not fit, call :meth:`start` before the first step and :meth:`close` after the last one.
+
+    A process may run several agents, each for a module with parameters of its own: all ranks make them, and start
+    them, in the same order.
 
     A setting that is None, or not given, comes from the environment variable ``GRAVAC_<NAME>``, else it has the
     default named here. ``docs/settings.md`` lists all of them.
@@ -46,7 +48,8 @@ class Agent:
         window: Steps between decisions. Default: 50.
         controller: ``auto``: rank 0 starts a controller that ends with the agent; ``http://…``: use that one; None:
             decide in this process. Default: ``auto``.
-        job: Name of the job. Default: made of the script's name and the start time.
+        job: Name of the job. Default: made of the script's name and the start time; for a further agent of a process
+            that of the first one with a number, such as ``<job>-2``.
         data_dir: Folder of the journals, one folder per job. Default: ``gravac-runs``.
         page_port: Port of the controller that rank 0 starts; 0 takes any free one. Default: 0.
         link: Emulates a slow link, such as ``100mbit`` or a :class:`Link`; ``none`` is the real network.
@@ -121,6 +124,7 @@ class Agent:
     ) -> None:
         self._policy = policy if policy is not None and not isinstance(policy, str) else None
         self._link = link if isinstance(link, Link) else None
+        self._named = job is not None
         if controller is None:
             controller = "none"
         self.settings: AgentSettings = load(
@@ -158,6 +162,8 @@ class Agent:
             usage.check_devices(ddp)
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
+        members = dist.get_process_group_ranks(ddp.process_group)
+        self._number = running.next_number(members) if self.settings.enabled else 0
         self._session: Session | None = None
         self._started = self._closed = False
         self._reminder = usage.warn_of_steps_outside(optimizer) if self.settings.enabled else None
@@ -179,6 +185,8 @@ class Agent:
                 self._module,
                 self._optimizer,
                 self.settings,
+                number=self._number,
+                named=self._named,
                 scaler=self._scaler,
                 policy=self._policy,
                 link=self._link,

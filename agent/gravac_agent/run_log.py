@@ -49,21 +49,48 @@ class _Stderr(logging.Handler):
             self.handleError(record)
 
 
+class _StderrInUse:
+    """The handler above, on the logger while agents of this process need it. For the training thread only."""
+
+    def __init__(self) -> None:
+        self._handler: logging.Handler | None = None
+        self._level = logging.NOTSET
+        self._agents = 0
+
+    def enter(self) -> bool:
+        """Add the handler, if the program has none. Returns whether ``leave`` has to be called."""
+        if self._handler is None:
+            if log.hasHandlers():
+                return False
+            self._handler, self._level = _Stderr(), log.level
+            log.addHandler(self._handler)
+            if log.level == logging.getLogger("gravac").level == logging.NOTSET:
+                log.setLevel(logging.INFO)
+        self._agents += 1
+        return True
+
+    def leave(self) -> None:
+        """Remove it with the last agent that needs it."""
+        self._agents -= 1
+        if self._handler is not None and not self._agents:
+            log.removeHandler(self._handler)
+            log.setLevel(self._level)
+            self._handler = None
+
+
+_stderr = _StderrInUse()
+
+
 class RunLog:
     """The log of one agent from its start to ``end``. Silent on all ranks but 0."""
 
     def __init__(self, parts: Parts, settings: AgentSettings) -> None:
         self._parts: Parts | None = None if parts.reporter is None else parts
         self._began, self._over = threading.Lock(), threading.Event()
-        self._handler: logging.Handler | None = None
-        self._level = log.level
+        self._on_stderr = False
         if self._parts is None:
             return
-        if settings.log_to_stderr and not log.hasHandlers():
-            self._handler = _Stderr()
-            log.addHandler(self._handler)
-            if log.level == logging.getLogger("gravac").level == logging.NOTSET:
-                log.setLevel(logging.INFO)
+        self._on_stderr = settings.log_to_stderr and _stderr.enter()
         _warn_of_kernels(settings)
         if settings.controller == "none":
             self._begin(parts)
@@ -83,9 +110,8 @@ class RunLog:
             "%s",
             f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
-        if self._handler is not None:
-            log.removeHandler(self._handler)
-            log.setLevel(self._level)
+        if self._on_stderr:
+            _stderr.leave()
 
     def _wait(self) -> None:
         while (parts := self._parts) is not None and parts.reporter is not None:

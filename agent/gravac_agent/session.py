@@ -3,7 +3,7 @@
 import logging
 import threading
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +13,14 @@ from torch.utils.hooks import RemovableHandle
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
-from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import fail_together
 from gravac_agent.exchange.hook import attach, leftover
 from gravac_agent.network.link import Link
 from gravac_agent.run_log import RunLog
 from gravac_agent.settings import AgentSettings
-from gravac_agent.setup import usage
+from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import assemble
+from gravac_agent.setup.running import RunningAgent
 from gravac_agent.state.rates import Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
@@ -64,13 +64,11 @@ class AgentState:
 
 
 class Session:
-    """Everything between ``Agent.start`` and ``Agent.close``; at most one in a process.
+    """Everything between ``Agent.start`` and ``Agent.close``.
 
     All methods run on the training thread. DDP's hook calls ``submit``; the other steps of the loop are seen through
     hooks on the module and the optimizer.
     """
-
-    running: ClassVar["Session | None"] = None
 
     def __init__(
         self,
@@ -78,25 +76,42 @@ class Session:
         optimizer: torch.optim.Optimizer,
         settings: AgentSettings,
         *,
+        number: int,
+        named: bool,
         scaler: Scaler | None,
         policy: Policy | None,
         link: Link | None,
     ) -> None:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
+        Args:
+            module: As in ``Agent``, and so the arguments that are not listed here.
+            optimizer: As in ``Agent``.
+            settings: The agent's settings.
+            number: Number of the agent among those that this process made for these ranks.
+            named: Whether the job's name was given to this agent, and not found in the environment.
+            scaler: As in ``Agent``.
+            policy: An instance of a policy, instead of the one in the settings.
+            link: An emulated link, instead of the one in the settings.
+
         Raises:
             SetupError: On all ranks, when one of them cannot start.
             AgreementError: On all ranks, when their settings differ.
         """
         self.module, self.optimizer, self._settings = usage.ddp_of(module), optimizer, settings
-        with fail_together(self.module.process_group, settings.agreement_seconds):
-            if Session.running is not None:
-                raise SetupError("another Agent runs in this process: close it first, one at a time")
-            usage.check(self.module, optimizer, settings.memory)
-            self._slot = attach(self.module)
-        names = {id(parameter): name for name, parameter in self.module.module.named_parameters()}
-        self.rates = Rates(optimizer, scaler, names)
-        self.parts = assemble(self.module, optimizer, settings, self._slot, policy, link)
+        self._entry: RunningAgent | None = None
+        try:
+            with fail_together(self.module.process_group, settings.agreement_seconds):
+                usage.check(self.module, optimizer, settings.memory)
+                self._slot = attach(self.module)
+                self._entry = entry = running.enter(self.module, settings, named)
+            self.rates = Rates(optimizer, scaler, entry.parameters)
+            self.parts = assemble(
+                self.module, optimizer, settings, self._slot, policy, link, entry.job, number
+            )
+        except BaseException:
+            running.leave(self._entry)
+            raise
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
         """Buckets of the running step, in order."""
@@ -104,7 +119,7 @@ class Session:
         # Set while the step's last bucket was submitted and the step is not finished.
         self._in_flight = threading.Event()
         self._nonfinite = False  # the last finished step had a non-finite gradient
-        Session.running = self
+        self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
         self._slot.handler = self
         self._handles: list[RemovableHandle] = [
             # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
@@ -128,7 +143,7 @@ class Session:
                 handle.remove()
             parts.engine.close()
             self._slot.handler, self._slot.leftover = None, leftover(parts.memory)
-            Session.running = None
+            running.leave(self._entry)
             if parts.reporter is not None:
                 message = "finished" if clean else "ended by an error in the training"
                 windows, steps = parts.loop.window.number, parts.loop.step
@@ -203,10 +218,13 @@ class Session:
 
     def finish_step(self) -> None:
         """End the step in flight, if any. Raises what a collective of the step raised."""
+        self._finish_step(dropped=False)
+
+    def _finish_step(self, dropped: bool) -> None:
         if not self._in_flight.is_set():
             return
         self._in_flight.clear()
-        self._nonfinite = not self.parts.loop.end_step()
+        self._nonfinite = not self.parts.loop.end_step(dropped)
         self.intake.end_step()
 
     def _begin_step(self) -> None:
@@ -224,10 +242,10 @@ class Session:
         loop.close_window(self.intake.pop_samples())
 
     def _before_forward(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() and usage.is_trained(self.module)):
             return
         usage.check_division(self.module)
-        self.finish_step()
+        self._finish_step(dropped=self._gradients_dropped())
         if self.parts.loop.window_full:
             self._close_window()
         self.parts.loop.clock.forward_began()
@@ -239,13 +257,22 @@ class Session:
         self.finish_step()
         if self._nonfinite and self._settings.nonfinite == "skip":
             log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
-            usage.drop_gradients(self.module, self.optimizer)
+            usage.drop_gradients(self.module, self.optimizer, running.parameters_of_others(self._entry))
+
+    def _gradients_dropped(self) -> bool:
+        """Whether the trainer set the gradients of the step in flight to zero, and no optimizer has used them."""
+        if (
+            not (self._in_flight.is_set() and self._stepped) or self._stepping
+        ):  # an optimizer's closure uses them
+            return False
+        return usage.gradients_are_zero(self.module)
 
     def _before_own_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._stepped = self._stepping = True
         loop = self.parts.loop
         loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._nonfinite = False
+        self._nonfinite = self._stepping = False
         self.parts.loop.progress.after_step(evaluated=self._in_flight.is_set())
         self.parts.loop.clock.optimizer_ended()

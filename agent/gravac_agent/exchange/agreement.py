@@ -29,6 +29,18 @@ def new_group(members: list[int], seconds: float | None, backend: str) -> dist.P
     return group
 
 
+def align_groups(group: dist.ProcessGroup) -> None:
+    """Give all members of ``group`` the same number of process groups. All of them call it before ``new_group``.
+
+    torch names a group after its ranks and the number of groups that this process is in. Where ranks are in different
+    numbers of groups, such as agents of a part of the ranks, they would look for each other under different names.
+    """
+    mine = len(dist.distributed_c10d._world.pg_names)
+    most = max(int(count) for count in gather_texts(str(mine), group))
+    for _ in range(most - mine):
+        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+
+
 def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
     """Return every rank's text, in rank order. All ranks call it. ``seconds`` None: the group's own timeout.
 

@@ -17,7 +17,7 @@ from gravac.protocol import JobSpec
 from gravac.signals.gain import GainTracker
 from gravac.version import __version__
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import check_equal, fail_together, new_group
+from gravac_agent.exchange.agreement import align_groups, check_equal, fail_together, new_group
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.hook import HookState
@@ -35,8 +35,8 @@ from gravac_agent.settings import AgentSettings, spelled
 from gravac_agent.setup.describe import (
     environment,
     innermost,
-    job_name,
     model_shape,
+    names_digest,
     optimizer_spec,
     revision,
 )
@@ -74,8 +74,20 @@ def assemble(
     slot: HookState,
     policy: Policy | None,
     link: links.Link | None,
+    job: str,
+    number: int,
 ) -> Parts:
     """Agree with the other ranks on the setup, build the parts and start this rank's threads.
+
+    Args:
+        module: The module.
+        optimizer: Steps its parameters.
+        settings: The agent's settings.
+        slot: The module's hook.
+        policy: An instance of a policy, instead of the one in the settings.
+        link: An emulated link, instead of the one in the settings.
+        job: The job's name, before what several data-parallel groups add to it.
+        number: Number of the agent among those that this process made for these ranks.
 
     Raises:
         SetupError: On all ranks, when one of them cannot start.
@@ -87,7 +99,6 @@ def assemble(
     builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, policy)
-        job = settings.job or job_name()
         if settings.job is None and world_size < dist.get_world_size():
             job += f"-ranks{members[0]}"  # several data-parallel groups: a job each
         spec = JobSpec(
@@ -106,6 +117,7 @@ def assemble(
         )
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
+    align_groups(module.process_group)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
     setup = check_equal(
@@ -122,7 +134,9 @@ def assemble(
             "rescale": settings.rescale,
             "progress": settings.progress,
             "link": str(builder.link),
+            "agent": number,
             "parameters": model_shape(module).model_dump(),
+            "parameter names": names_digest(module),
             "gravac": __version__,
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },

@@ -1,5 +1,6 @@
 """The description of a job in its journal: names, sizes, versions."""
 
+import hashlib
 import platform
 import re
 import secrets
@@ -77,6 +78,12 @@ def model_shape(module: DistributedDataParallel) -> ModelShape:
         tensors=len(trainable),
         elements=sum(parameter.numel() for parameter in trainable),
     )
+
+
+def names_digest(module: DistributedDataParallel) -> str:
+    """Return a digest of the names and shapes of all parameters. It differs between most models."""
+    lines = [f"{name} {tuple(parameter.shape)}" for name, parameter in module.module.named_parameters()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def innermost(optimizer: Any) -> Any:

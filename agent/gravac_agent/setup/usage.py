@@ -1,7 +1,7 @@
 """Checks what an agent is attached to, with clear errors before anything starts."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -147,18 +147,43 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
 def before_steps(
     module: DistributedDataParallel, optimizer: torch.optim.Optimizer, hook: Any
 ) -> RemovableHandle:
-    """Call ``hook`` before the optimizer's steps; before those of any optimizer, where others step the module too."""
+    """Call ``hook`` before the optimizer's steps; where others step the module too, before theirs as well."""
     owned, there = _owned(module, optimizer)
     if owned < there:
-        return register_optimizer_step_pre_hook(hook)
+
+        def before_ours(stepped: Any, args: Any, kwargs: Any) -> None:
+            if _owned(module, stepped)[0]:  # not an optimizer of another model
+                hook(stepped, args, kwargs)
+
+        return register_optimizer_step_pre_hook(before_ours)
     handle: RemovableHandle = optimizer.register_step_pre_hook(hook)
     return handle
 
 
-def drop_gradients(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Set all gradients to None, so that the optimizer's step does nothing."""
+def is_trained(module: DistributedDataParallel) -> bool:
+    """Whether a parameter gets gradients now. A GAN freezes its discriminator while the generator learns."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def gradients_are_zero(module: DistributedDataParallel) -> bool:
+    """Whether every gradient is None or zero, as after ``zero_grad``."""
+    gradients = (parameter.grad for parameter in module.parameters())
+    return not any(one is not None and (one.is_sparse or bool(one.any())) for one in gradients)
+
+
+def drop_gradients(
+    module: DistributedDataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = ()
+) -> None:
+    """Set all gradients to None, so that the optimizer's step does nothing.
+
+    Args:
+        module: Its gradients.
+        optimizer: Those of the other parameters that it steps.
+        spared: ``id`` of parameters to leave alone: those of other agents, which decide for themselves.
+    """
     for parameter in module.parameters():
         parameter.grad = None
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            parameter.grad = None
+            if id(parameter) not in spared:
+                parameter.grad = None

@@ -117,8 +117,12 @@ class StepLoop:
         step_of_window = 0 if self.window_full else self.step - self.window.first_step
         self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
 
-    def end_step(self) -> bool:
+    def end_step(self, dropped: bool = False) -> bool:
         """End the running step and begin the next one. Waits for the step's tick.
+
+        Args:
+            dropped: The trainer dropped the step's gradients, so nothing of them may stay in the error memory. Equal
+                on all ranks, as gradients are after the exchange.
 
         Returns:
             True when the step counts, False when a rank had a non-finite gradient.
@@ -138,7 +142,14 @@ class StepLoop:
         if counts:
             if not sums.failed:
                 self._encoder.aggregator_of(self.plan).learn(tick.means)
-            self._encoder.commit()
+            if dropped:
+                self._encoder.rollback()
+                self._encoder.note(
+                    "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no "
+                    "residual. Freeze the module with requires_grad_(False), or use no_sync(), to save their exchange."
+                )
+            else:
+                self._encoder.commit()
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
@@ -170,7 +181,8 @@ class StepLoop:
         self.window.own.agent_cpu += result.cpu_seconds
         if counts:
             self.window.add_curve(result.curve)
-            self.progress.exchanged(self.plan, tick.sample, result.exchanged, self.window)
+            if not dropped:
+                self.progress.exchanged(self.plan, tick.sample, result.exchanged, self.window)
         self.steps_at[self.plan.codec, self.plan.cf] += 1
         self.dense_bytes += result.dense_bytes
         self.payload_bytes += result.payload_bytes
