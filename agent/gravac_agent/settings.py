@@ -114,7 +114,8 @@ class AgentSettings(BaseSettings):
     job: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$",
-        description="Name of the job; default: the script's name and the start time.",
+        description="Name of the job; default: the script's name and the start time. A further agent of a process "
+        "that has no `job=` of its own adds a number, such as `-2`.",
     )
     data_dir: Path = Field(
         Path("gravac-runs"), description="Folder of the journals, with a folder for each job."
