@@ -29,9 +29,9 @@ TELLING = frozenset({"sgd"})
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01
-LEAST_KEPT = 0.85
-"""Efficiency below which no plan is advised or chosen, whatever the bound: what it loses in a training of a planned
-number of steps is seldom made up for in time, and estimates are off by several points."""
+LEAST_KEPT, ROUNDING = 0.85, 1e-9
+"""A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
+bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
 _LOG_2 = 0.6931471805599453
 
 
@@ -48,6 +48,11 @@ class Efficiency:
     likely: float
     low: float
     high: float
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the plan keeps enough even at the lowest credible estimate."""
+        return self.low >= LEAST_KEPT - ROUNDING
 
 
 CERTAIN = Efficiency(1.0, 1.0, 1.0)

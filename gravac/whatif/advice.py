@@ -26,7 +26,8 @@ class Option:
         step: Predicted time of a step.
         efficiency: Expected η.
         speedup: Useful throughput relative to dense: step of dense / step · η.
-        keeps: Whether η keeps the bound.
+        keeps: Whether η keeps the bound and is reliable.
+        reliable: Whether η is at least ``efficiency.LEAST_KEPT`` in every task that was simulated.
     """
 
     codec: str
@@ -35,6 +36,7 @@ class Option:
     efficiency: float
     speedup: float
     keeps: bool
+    reliable: bool
 
     @property
     def label(self) -> str:
@@ -74,11 +76,11 @@ def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margi
         options: Codec and CF of each plan. Those of which no efficiency or no size is known are left out.
         steps: Predicts the steps.
         kind: Of the optimizer: sgd, adam, sign, other.
-        bound: Largest loss of η that is accepted, 0 to 1; never more than ``efficiency.LEAST_KEPT`` leaves.
+        bound: Largest loss of η that is accepted, 0 to 1. Plans whose η is not ``reliable`` are never chosen.
         margin: What a plan must promise more than dense, relative.
     """
     base = steps("dense", 1.0)
-    found = [Option("dense", 1.0, base, 1.0, 1.0, True)]
+    found = [Option("dense", 1.0, base, 1.0, 1.0, True, True)]
     for codec, cf in options:
         expected = None if codec is None else efficiency.expected(codec, cf, kind)
         if codec is None or expected is None:
@@ -87,9 +89,10 @@ def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margi
             step = steps(codec, cf)
         except UnknownSizes:
             continue
-        likely = expected.likely
-        keeps = likely >= max(1.0 - bound, efficiency.LEAST_KEPT)
-        found.append(Option(codec, cf, step, likely, base.seconds / step.seconds * likely, keeps))
+        likely, reliable = expected.likely, expected.reliable
+        keeps = likely >= 1.0 - bound and reliable
+        speedup = base.seconds / step.seconds * likely
+        found.append(Option(codec, cf, step, likely, speedup, keeps, reliable))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
     chosen = best if best.speedup > 1.0 + margin else found[0]
     return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin))
@@ -102,7 +105,7 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
         "network"
     )
     strongest = max(
-        (option for option in options if option.efficiency >= efficiency.LEAST_KEPT),
+        (option for option in options if option.reliable),
         key=lambda option: option.speedup,
     )
     if chosen.cf > 1.0:

@@ -90,7 +90,9 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
         assert efficiency.LEAST_KEPT <= world.efficiency(held(job)) < 0.98, (
             "more than the default bound allows"
         )
-        assert not [plan for plan in job.sent if plan.codec is None and plan.cf >= 100.0]
+        every = [efficiency.expected(plan.codec or "topk+bf16", plan.cf, kind) for plan in job.sent]
+        assert len(set(job.sent)) > 1
+        assert all(found is not None and found.low >= efficiency.LEAST_KEPT for found in every), "in any task"
     listed = Job(World(ranks=4, megabits=30.0), "auto:bound=1,plans=topk+bf16@100")
     assert held(listed).cf == 100.0, "the user's own choice"
 
@@ -116,7 +118,7 @@ def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
             fresh=True,
         )
         state = AutoState(decision=policy.start().decision, seen=(row,))
-        return outlook(own, 0.2, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
+        return outlook(own, 0.1, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
 
     assert strong in view(None).doubtful()
     assert strong in view(0.95).doubtful(), "the weaker one keeps the bound"

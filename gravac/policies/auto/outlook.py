@@ -15,6 +15,8 @@ from gravac.signals.efficiency import Efficiency
 RECENT = 8
 """Windows for which a measured efficiency counts before the one that was expected."""
 ROUNDING = 1e-9
+MOST_LOST = 1.0 - efficiency.LEAST_KEPT
+"""Largest bound up to which a window can show that a plan keeps it: windows are off by several points of η."""
 LOSSLESS = frozenset({"bf16", "fp16"}) | UNCOMPRESSED
 """Codecs that need no error memory to keep their efficiency."""
 
@@ -24,8 +26,9 @@ class Outlook:
     """Ranks the plans of a space.
 
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
-    the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. Where windows
-    show η, plans of which the highest credible one does are tried after those.
+    the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. But the lowest
+    one must be at least ``efficiency.LEAST_KEPT``, unless a window showed better. Where windows show η, plans of which
+    the highest credible one keeps the bound are tried after those.
 
     Attributes:
         space: The plans.
@@ -74,8 +77,15 @@ class Outlook:
             return True
         if plan in self.left or (row is not None and row.efficiency is not None) or self._weaker_failed(plan):
             return False
+        if self.bound > MOST_LOST and not self._reliable(plan):
+            return False
         table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
         return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
+
+    def _reliable(self, plan: Plan) -> bool:
+        """Return whether a plan keeps enough even in the task that bears it worst, or the user listed it."""
+        table = self._simulated(plan)
+        return self.space.limited or table is None or table.reliable
 
     def _weaker_failed(self, plan: Plan) -> bool:
         """Return whether the same codec at a lower CF was measured outside the bound."""
@@ -86,8 +96,10 @@ class Outlook:
         """Return whether a plan may be held: it keeps the bound, see ``accepted_loss``."""
         if plan.cf == 1.0:
             return True
-        found = self.efficiency(plan)
-        return found is not None and self._within(found)
+        found, row = self.efficiency(plan), self.seen.get(plan)
+        if found is None or not self._within(found):
+            return False
+        return (row is not None and row.efficiency is not None) or self._reliable(plan)
 
     def _within(self, found: float) -> bool:
         return found >= 1.0 - accepted_loss(self.bound, self.space) - ROUNDING
@@ -171,7 +183,7 @@ class Outlook:
 
 def accepted_loss(bound: float, space: Space) -> float:
     """Return the largest loss of η of a plan that may be held; of plans that the user listed the bound alone counts."""
-    return bound if space.limited else min(bound, 1.0 - efficiency.LEAST_KEPT)
+    return bound if space.limited else min(bound, MOST_LOST)
 
 
 def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:
