@@ -118,7 +118,7 @@ def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
             fresh=True,
         )
         state = AutoState(decision=policy.start().decision, seen=(row,))
-        return outlook(own, 0.1, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
+        return outlook(own, 0.15, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
 
     assert strong in view(None).doubtful()
     assert strong in view(0.95).doubtful(), "the weaker one keeps the bound"
