@@ -157,6 +157,32 @@ def test_no_process_group(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -
         Agent(module, optimizer)
 
 
+def test_the_python_reducer(world_of_one: None, tmp_path: Path) -> None:
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):  # type: ignore[attr-defined]
+        module, optimizer = pair()
+    agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
+    with (
+        pytest.raises(SetupError, match=r"'python_reducer' .* set it to 'ddp_optimizer', the default"),
+        agent,
+    ):
+        pass
+    with Agent(module, optimizer, enabled=False):
+        pass
+
+
+def test_an_optimizer_of_another_model_ends_no_step(world_of_one: None, tmp_path: Path) -> None:
+    module, _ = pair()
+    optimizer = torch.optim.SGD([module.module.bias], lr=0.1)  # so the agent looks at all optimizers
+    other = torch.optim.SGD([module.module.weight], lr=0.1)
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path) as agent:
+        module(torch.ones(3, 4)).sum().backward()
+        step(*pair())
+        assert agent.state is not None
+        assert agent.state.step == 0
+        other.step()
+        assert agent.state.step == 1
+
+
 def test_hook_already_taken(world_of_one: None, tmp_path: Path) -> None:
     module, optimizer = pair()
     module.register_comm_hook(None, allreduce_hook)

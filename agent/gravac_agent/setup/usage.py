@@ -56,6 +56,7 @@ def check(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, mem
     _check_owned(module, optimizer)
     check_memory(memory, module, optimizer)
     check_join(module)
+    _check_reducer(module)
 
 
 def _owned(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
@@ -115,6 +116,15 @@ def check_join(module: DistributedDataParallel) -> None:
         raise SetupError(
             "the Agent starts inside a Join context, and ranks leave that one by one: write "
             "`with Agent(...):` around `with Join([module]):`"
+        )
+
+
+def _check_reducer(module: DistributedDataParallel) -> None:
+    if getattr(module, "_use_python_reducer", False):
+        raise SetupError(
+            "torch._dynamo.config.optimize_ddp='python_reducer' (compiled autograd) exchanges gradients inside the "
+            "compiled graph, past the agent: set it to 'ddp_optimizer', the default, before you make the "
+            "DistributedDataParallel module, or pass enabled=False"
         )
 
 

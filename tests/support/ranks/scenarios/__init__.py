@@ -12,6 +12,7 @@ from tests.support.ranks.scenarios.exactness import (
     true_gains,
 )
 from tests.support.ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
+from tests.support.ranks.scenarios.features import features
 from tests.support.ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
@@ -69,6 +70,7 @@ __all__ = [
     "every_codec",
     "failing_codec",
     "fails_alone",
+    "features",
     "fingerprint",
     "gan",
     "groups_of_some_ranks",
