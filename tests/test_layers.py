@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"network"},
         {"settings"},
         {"exchange"},
-        {"reporting"},
+        {"fsdp", "reporting"},
         {"windows"},
         {"setup"},
         {"run_log", "state"},

@@ -1,4 +1,4 @@
-"""The agent as a trainer sees it: a context manager around a DDP module."""
+"""The agent as a trainer sees it: a context manager around a DDP module or an FSDP2 model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies.base import Policy
 from gravac_agent.errors import ClosedError, SetupError
@@ -23,7 +22,7 @@ from gravac_agent.state.switch import switch
 
 
 class Agent:
-    """Compresses the gradients of a DDP module and decides once a window how far, the same on all ranks.
+    """Compresses the gradients of a DDP module or an FSDP2 model. Decides once a window how far, for all ranks alike.
 
     Every rank makes an agent, with the same settings, and runs its training loop inside ``with``. Where ``with`` does
     not fit, call :meth:`start` before the first step and :meth:`close` after the last one.
@@ -35,9 +34,9 @@ class Agent:
     default named here. ``docs/settings.md`` lists all of them.
 
     Args:
-        module: The DDP module, or ``torch.compile`` of one.
+        module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
         optimizer: The optimizer that steps the module's parameters.
-        enabled: False trains with plain DDP: nothing is registered and nothing is started. Default: True.
+        enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
         compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them.
             Default: ``topk+bf16``.
         memory: Error memory, ``name`` or ``name:setting=value,…``. Default: ``residual``.
@@ -91,7 +90,7 @@ class Agent:
 
     def __init__(
         self,
-        module: DistributedDataParallel,
+        module: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
         enabled: bool | None = None,
@@ -156,13 +155,13 @@ class Agent:
             token=token,
         )
         usage.check_arguments(optimizer, scaler)
-        ddp = usage.ddp_of(module)
+        trained = usage.data_parallel(module)
         self._module, self._optimizer, self._scaler = module, optimizer, scaler
         if self.settings.enabled:
-            usage.check_devices(ddp)
+            usage.check_devices(trained)
         if not dist.is_initialized():
             raise SetupError("no process group: call torch.distributed.init_process_group first")
-        members = dist.get_process_group_ranks(ddp.process_group)
+        members = dist.get_process_group_ranks(trained.process_group)
         self._number = running.next_number(members) if self.settings.enabled else 0
         self._session: Session | None = None
         self._started = self._closed = False

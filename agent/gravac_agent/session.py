@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
 from gravac_agent.exchange.agreement import fail_together
-from gravac_agent.exchange.hook import attach, leftover
+from gravac_agent.exchange.hook import leftover
+from gravac_agent.fsdp.model import ShardedModel
+from gravac_agent.fsdp.reduce_scatter import attach
 from gravac_agent.network.link import Link
 from gravac_agent.run_log import RunLog
 from gravac_agent.settings import AgentSettings
@@ -72,7 +73,7 @@ class Session:
 
     def __init__(
         self,
-        module: DistributedDataParallel,
+        module: nn.Module,
         optimizer: torch.optim.Optimizer,
         settings: AgentSettings,
         *,
@@ -98,14 +99,15 @@ class Session:
             SetupError: On all ranks, when one of them cannot start.
             AgreementError: On all ranks, when their settings differ.
         """
-        self.module, self.optimizer, self._settings = usage.ddp_of(module), optimizer, settings
+        self.module, self.optimizer, self._settings = usage.data_parallel(module), optimizer, settings
         self._entry: RunningAgent | None = None
         try:
             with fail_together(self.module.process_group, settings.agreement_seconds):
-                usage.check(self.module, optimizer, settings.memory)
+                usage.check(self.module, optimizer, settings.memory, settings.collective)
                 self._slot = attach(self.module)
                 self._entry = entry = running.enter(self.module, settings, named)
-            self.rates = Rates(optimizer, scaler, entry.parameters)
+            pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
+            self.rates = Rates(optimizer, scaler, entry.parameters, pieces)
             self.parts = assemble(
                 self.module, optimizer, settings, self._slot, policy, link, entry.job, number
             )
@@ -120,7 +122,9 @@ class Session:
         self._in_flight = threading.Event()
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
+        self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._slot.handler = self
+        self._slot.take_over()
         self._handles: list[RemovableHandle] = [
             # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
             module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
@@ -142,7 +146,7 @@ class Session:
             for handle in self._handles:
                 handle.remove()
             parts.engine.close()
-            self._slot.handler, self._slot.leftover = None, leftover(parts.memory)
+            self._slot.release(leftover(parts.memory))
             running.leave(self._entry)
             if parts.reporter is not None:
                 message = "finished" if clean else "ended by an error in the training"
@@ -198,6 +202,39 @@ class Session:
             self.regrouper = None
         return regrouper.submit(bucket, buffer, last, engine.submit)
 
+    def begin_backward(self, abandoned: bool) -> None:
+        """Begin the exchange of a sharded step. ``abandoned``: drop what an unfinished backward exchanged."""
+        if abandoned:
+            self.parts.loop.restart_step()
+        self._begin_step()
+
+    def submit_rows(
+        self, bucket: Bucket, rows: Tensor, out: Tensor, factor: float
+    ) -> torch.futures.Future[Tensor]:
+        """Hand the gradient of one FSDP module to the exchange thread.
+
+        Args:
+            bucket: Which parameters it is made of.
+            rows: The gradient, a row for each rank, shape ``(ranks * n,)``.
+            out: Receives ``factor`` times the mean of this rank's row, shape ``(n,)``.
+            factor: See there.
+
+        Returns:
+            A future of ``out``.
+        """
+        self.layout.append(bucket)
+        return self.parts.engine.submit(bucket, rows, False, out, factor)
+
+    def end_backward(self) -> None:
+        """End the exchange of a sharded step."""
+        self._in_flight.set()
+        self.parts.engine.end_backward()
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` at the end of the step."""
+        self._error = error
+        self._in_flight.set()
+
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float, error_if_nonfinite: bool, foreach: bool | None
     ) -> Tensor:
@@ -224,6 +261,9 @@ class Session:
         if not self._in_flight.is_set():
             return
         self._in_flight.clear()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         self._nonfinite = not self.parts.loop.end_step(dropped)
         self.intake.end_step()
 
@@ -245,6 +285,7 @@ class Session:
         if not (torch.is_grad_enabled() and usage.is_trained(self.module)):
             return
         usage.check_division(self.module)
+        self._slot.forward_began()
         self._finish_step(dropped=self._gradients_dropped())
         if self.parts.loop.window_full:
             self._close_window()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from gravac.aggregators.base import Aggregator, Draft, Tensors
+from gravac.aggregators.compressed_reduce_scatter import CompressedReduceScatter
 from gravac.aggregators.majority import MajorityVote
 from gravac.aggregators.oneshot import OneShot
 from gravac.aggregators.powersgd import PowerSGD
@@ -65,9 +66,33 @@ def build(
     return parse(text, collective, network, elements)(group)
 
 
+def build_sharded(
+    text: str, group: dist.ProcessGroup | Communicator, elements: int | None = None
+) -> CompressedReduceScatter:
+    """Build the compressed reduce-scatter of a codec on ``group``.
+
+    Args:
+        text: A codec with its settings, such as ``int8`` or ``topk+bf16``.
+        group: The ranks that average.
+        elements: Gradient elements of the whole model; see ``CompressedReduceScatter``.
+
+    Raises:
+        ValueError: There is no such codec, setting or value, or it is an aggregator of several rounds.
+    """
+    parse(text)
+    name, _ = split(text, "compressor")
+    if name in AGGREGATORS:
+        raise ValueError(
+            f"compressor={text!r} averages whole gradients in several rounds, and a reduce-scatter gives each rank a "
+            "shard only: choose a codec, such as topk+bf16, blockrandomk or int8"
+        )
+    return CompressedReduceScatter(build_compressor(text), group, elements)
+
+
 __all__ = [
     "AGGREGATORS",
     "Aggregator",
+    "CompressedReduceScatter",
     "Draft",
     "Exchange",
     "MajorityVote",
@@ -76,5 +101,6 @@ __all__ = [
     "Tensors",
     "TernGradSum",
     "build",
+    "build_sharded",
     "parse",
 ]

@@ -3,7 +3,7 @@
 To add one, write its file and name its class in ``COLLECTIVES`` of ``choice.py``.
 """
 
-from gravac.collectives.all_reduce import AllReduce
+from gravac.collectives.all_reduce import AllReduce, InPlace
 from gravac.collectives.base import Collective, Exchange, Transfer, Workload
 from gravac.collectives.choice import (
     AUTO,
@@ -23,7 +23,7 @@ from gravac.collectives.communicator import (
     communicator,
 )
 from gravac.collectives.compressed_all_reduce import CompressedAllReduce
-from gravac.collectives.cost import Network, ring_bytes
+from gravac.collectives.cost import Network, ring_bytes, scatter_bytes
 from gravac.collectives.gather import Gather
 from gravac.collectives.reduce_scatter import ReduceScatter
 from gravac.collectives.shared import SharedSupport
@@ -41,6 +41,7 @@ __all__ = [
     "Done",
     "Exchange",
     "Gather",
+    "InPlace",
     "Network",
     "ProcessGroupCommunicator",
     "ReduceScatter",
@@ -53,4 +54,5 @@ __all__ = [
     "communicator",
     "parse_collective",
     "ring_bytes",
+    "scatter_bytes",
 ]

@@ -40,13 +40,15 @@ class _Decoded:
 
 
 @dataclass(slots=True)
-class _InPlace:
+class InPlace:
+    """A dense reduction, which itself writes the output."""
+
     work: Work
     sent_bytes: int
     payload_bytes: int
 
     def mean_into(self, out: Tensor) -> None:
-        return  # the buffer that was reduced is the output
+        return
 
 
 def _nbytes(gradient: Tensor) -> int:
@@ -99,7 +101,7 @@ class AllReduce(Collective):
         else:
             gradient.mul_(self.share)
         work, nbytes = self.communicator.sum(gradient), _nbytes(gradient)
-        return _InPlace(work, ring_bytes(nbytes, self.world_size), nbytes)
+        return InPlace(work, ring_bytes(nbytes, self.world_size), nbytes)
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 # The spelling of torch 2.13; older ones know only the long name, which 2.13 deprecates.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Work(Protocol):
@@ -26,6 +27,8 @@ class Communicator(ABC):
 
     rank: int
     size: int
+    scatters_whole: bool = False
+    """Whether ``scatter_sum`` is an all-reduce of which each rank keeps its part."""
 
     @abstractmethod
     def sum(self, x: Tensor) -> Work:
@@ -54,12 +57,22 @@ class Communicator(ABC):
             x: A part for each rank, in rank order, equally long on all ranks.
         """
 
+    @abstractmethod
+    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
+        """Does a reduce-scatter.
+
+        Args:
+            out: Receives the sum over ranks of the parts that they have for this one.
+            x: A part for each rank, in rank order, equally long on all ranks.
+        """
+
 
 class ProcessGroupCommunicator(Communicator):
     """A ``torch.distributed`` process group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.scatters_whole = dist.get_backend(group) == "gloo"
 
     def sum(self, x: Tensor) -> Work:
         return _issued(dist.all_reduce(x, group=self.group, async_op=True))
@@ -75,6 +88,9 @@ class ProcessGroupCommunicator(Communicator):
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
         return _issued(dist.all_to_all_single(out, x, group=self.group, async_op=True))
+
+    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
+        return _issued(_reduce_scatter(out, x, group=self.group, async_op=True))
 
 
 class Done:
@@ -108,6 +124,10 @@ class _Alone(Communicator):
         return Done()
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
+        out.copy_(x)
+        return Done()
+
+    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
         out.copy_(x)
         return Done()
 

@@ -48,6 +48,14 @@ def ring_bytes(nbytes: int, ranks: int) -> int:
     return 2 * (ranks - 1) * nbytes // ranks
 
 
+def scatter_bytes(nbytes: int, ranks: int, whole: bool) -> int:
+    """Returns the bytes that each rank sends in a reduce-scatter of S bytes: (n-1)/n S in a ring.
+
+    ``whole``: by an all-reduce of which each rank keeps its part, as gloo does.
+    """
+    return ring_bytes(nbytes, ranks) if whole else (ranks - 1) * nbytes // ranks
+
+
 def all_reduce(network: Network, ranks: int, nbytes: int) -> float:
     """Returns the seconds of a ring all-reduce of S bytes: 2(n-1) α + 2 (n-1)/n S/β."""
     return network.seconds(2 * (ranks - 1), 2 * (ranks - 1) / ranks * nbytes)

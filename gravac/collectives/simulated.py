@@ -83,6 +83,12 @@ class _Simulated(Communicator):
 
         return self._meet(x, for_me, out)
 
+    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
+        def for_me(all_: list[Tensor]) -> Tensor:
+            return _sum([one.chunk(self.size)[self.rank] for one in all_])
+
+        return self._meet(x, for_me, out)
+
     def _meet(self, x: Tensor, combine: Callable[[list[Tensor]], Tensor], out: Tensor) -> Work:
         self._world.meet(self.rank, x, combine, out)
         return Done()

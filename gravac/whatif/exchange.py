@@ -8,8 +8,9 @@ import torch
 
 from gravac import aggregators, compressors
 from gravac.aggregators import AGGREGATORS
-from gravac.collectives import AUTO, COLLECTIVES, AllReduce, Gather, Network, Workload, choose
+from gravac.collectives import AUTO, COLLECTIVES, AllReduce, Gather, Network, Workload, choose, scatter_bytes
 from gravac.collectives.communicator import ALONE
+from gravac.collectives.messages import HEADER_BYTES
 from gravac.compressors import Compressor, Dense
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
@@ -106,6 +107,35 @@ def volume_of_layers(
         link_bytes = (2 / ranks if summed else 1) * others * payload_bytes
     return Volume(
         messages, link_bytes, payload_bytes, AllReduce.name if summed else Gather.name, 1 if summed else ranks
+    )
+
+
+def volume_of_shards(
+    compressor: str, elements: int, cf: float, ranks: int, calls: int, whole: bool
+) -> Volume:
+    """Return the exchange of one gradient that FSDP2 shards: a compressed reduce-scatter for each of its modules.
+
+    Args:
+        compressor: name of a codec, with its settings.
+        elements: of the gradient.
+        cf: 1: dense.
+        ranks: world size.
+        calls: FSDP modules, taken as equally large.
+        whole: whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+
+    Raises:
+        ValueError: ``compressor`` is unknown, or no codec.
+    """
+    codec = Dense() if cf == 1.0 else codec_of(compressor)
+    if codec is None:
+        raise ValueError(f"compressor={compressor!r} cannot ride a reduce-scatter")
+    row = max(1, elements // (calls * ranks))
+    summed = codec.traits.linear
+    payload = calls * ranks * (codec.wire_bytes(row, cf, torch.float32) + (0 if summed else HEADER_BYTES))
+    messages = (calls * (2 if summed and whole else 1) + TICK_ROUNDS) * (ranks - 1.0)
+    link = scatter_bytes(payload, ranks, summed and whole)
+    return Volume(
+        messages, link, payload, "reduce-scatter" if summed else "all-to-all", 1 if summed else ranks
     )
 
 

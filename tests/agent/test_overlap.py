@@ -54,7 +54,7 @@ class Network(Communicator):
     def sum(self, *tensors: Any) -> Any:
         raise AssertionError("Top-k is gathered")
 
-    maximum = broadcast = exchange = sum
+    maximum = broadcast = exchange = scatter_sum = sum
 
     def pop_waits(self) -> list[tuple[float, float]]:
         """As ``Metered``: no time is spent waiting for rounds."""

@@ -4,7 +4,7 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.policies import AutoPolicy, Plan
-from gravac_agent.setup.plan_costs import plan_costs
+from gravac_agent.setup.plan_costs import Shards, plan_costs
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)
 
@@ -23,6 +23,20 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
     assert seven.payload_bytes == pytest.approx(1.25 * coded, rel=0.02), "its own, and the mean of its shard"
     assert seven.link_bytes == pytest.approx(1.5 * coded, rel=0.02), "a compressed all-reduce: 2 (n-1)/n"
     assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
+
+
+@pytest.mark.parametrize(("whole", "rounds"), [(False, 0.75), (True, 1.5)])
+def test_shards_cost_a_reduce_scatter(whole: bool, rounds: float) -> None:
+    plans = (Plan(None, 1.0), Plan("int8", 4.0), Plan("blockrandomk", 10.0))
+    dense, coded, summed = plan_costs(
+        plans, "topk", 1_000_000, 4, NETWORK, "auto", Shards(modules=10, whole=whole)
+    )
+    assert dense.payload_bytes == 4_000_000
+    assert dense.link_bytes == rounds * 4_000_000, "gloo's reduce-scatter is an all-reduce"
+    assert coded.link_bytes == pytest.approx(0.75 * 1_000_000, rel=0.03), "an all-to-all is none"
+    assert summed.link_bytes == pytest.approx(rounds * 400_000, rel=0.01)
+    assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
+    assert dense.messages - coded.messages == (30 if whole else 0)
 
 
 def test_without_a_measured_network_there_are_no_seconds() -> None:

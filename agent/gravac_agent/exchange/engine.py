@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import AllReduce, Transfer
+from gravac.collectives import Transfer
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac_agent.errors import peer_error
@@ -48,6 +48,10 @@ class Job:
     run: Callable[[], None]
 
 
+class EndOfBackward:
+    """No bucket of the step follows, which only the end of backward shows."""
+
+
 class Due:
     """The emulated link is done with the oldest transfer."""
 
@@ -56,7 +60,7 @@ class Stop:
     """End the threads."""
 
 
-Message = SubmittedBucket | Arrived | Job | Due | Stop
+Message = SubmittedBucket | Arrived | EndOfBackward | Job | Due | Stop
 """What the exchange thread acts on."""
 
 _DUE = Due()
@@ -70,7 +74,7 @@ class Engine:
 
     Args:
         encoder: Encodes and decodes buckets.
-        dense: All-reduces the buckets that are not compressed.
+        dense: Issues the trainer's own collective, for buckets that are not compressed.
         metered: The data group, which records how long an aggregation waited inside its rounds.
         pacer: The emulated link.
         tick_group: Group of the ticks.
@@ -84,7 +88,7 @@ class Engine:
         self,
         *,
         encoder: Encoder,
-        dense: AllReduce,
+        dense: Callable[[SubmittedBucket], Transfer],
         metered: Metered,
         pacer: Pacer,
         tick_group: dist.ProcessGroup,
@@ -120,13 +124,29 @@ class Engine:
         self._sample.begin_step()
         self._step = StepRecord(plan, number, Survey(surveyed))
 
-    def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
-        """Queue one bucket; the future holds its mean over ranks, written into ``buffer``."""
+    def submit(
+        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
+    ) -> torch.futures.Future[Tensor]:
+        """Queue one bucket; the future holds its mean over ranks, times ``factor``.
+
+        Args:
+            bucket: Which parameters the buffer is made of.
+            buffer: The gradient, shape ``(n,)``.
+            last: Whether it is the last bucket of the step. Where that is not known, call ``end_backward``.
+            out: Receives the mean of this rank's shard; None: ``buffer`` receives that of the whole.
+            factor: For a trainer that wants something else than the mean.
+        """
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         if last and self._step is not None:
             self._step.last_submit_at = time.monotonic()
-        self._inbox.put(SubmittedBucket(bucket, buffer, last, future))
+        self._inbox.put(SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor))
         return future
+
+    def end_backward(self) -> None:
+        """End a step none of whose buckets was the last. The futures of all of them are done."""
+        if self._step is not None:
+            self._step.last_submit_at = time.monotonic()
+        self._inbox.put(EndOfBackward())
 
     def wait_step(self) -> StepResult:
         """Wait for the end of the step, which is its tick.
@@ -192,6 +212,8 @@ class Engine:
                 case Arrived():  # no name bound: it would keep the payload alive until the next one
                     sent_bytes = message.bucket.transfer.sent_bytes
                     message.bucket.ends_at = self._pacer.deadline(time.monotonic(), sent_bytes)
+                case EndOfBackward():
+                    self._end_backward()
                 case Job():
                     message.run()
                 case Due():
@@ -227,7 +249,7 @@ class Engine:
                     step.dense_bytes += submitted.buffer.nbytes
                     in_flight = InFlight(submitted, transfer, in_place=False, raw=False)
                 case Uncompressed(raw):
-                    reduced: Transfer = self._dense.reduce_in_place(submitted.buffer)
+                    reduced = self._dense(submitted)
                     # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
                     step.dense_bytes += reduced.payload_bytes
                     in_flight = InFlight(submitted, reduced, in_place=True, raw=raw)
@@ -235,23 +257,39 @@ class Engine:
             self._in_flight.append(in_flight)
             self._to_wait_for.put(in_flight)
             if submitted.last:
-                figures = self.encoder.aggregator_of(step.plan).figures()
-                announcement = self._announcement
-                step.tick = self.tick_codec.pack(
-                    step.sums,
-                    announcement.directive,
-                    announcement.fingerprint(),
-                    figures,
-                    self.encoder.raw_mean.pop(),
-                    self._sample.raw,
-                )
-                step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
+                self._issue_tick(step)
         except Exception as error:  # a collective could not be issued: report it where DDP waits
             self._fail(submitted, error)
         for wait_begin, wait_end in self._metered.pop_waits():
             step.activity += [("compress", begin, wait_begin), ("communicate", wait_begin, wait_end)]
             begin = wait_end
         step.activity.append(("compress", begin, time.monotonic()))
+
+    def _issue_tick(self, step: StepRecord) -> None:
+        figures = self.encoder.aggregator_of(step.plan).figures()
+        announcement = self._announcement
+        step.tick = self.tick_codec.pack(
+            step.sums,
+            announcement.directive,
+            announcement.fingerprint(),
+            figures,
+            self.encoder.raw_mean.pop(),
+            self._sample.raw,
+        )
+        step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
+
+    def _end_backward(self) -> None:
+        """End a sharded step. Nothing is in flight, so the tick can carry what this rank knows of its shards."""
+        step = self._step
+        assert step is not None
+        try:
+            if step.mean_sq is not None:
+                step.sums.shards_sq = step.mean_sq
+            self._issue_tick(step)
+        except Exception as error:
+            self._results.put(peer_error(error))
+            return
+        self._end_step(step, sharded=True)
 
     def _decode_ended(self, cpu: float) -> None:
         """Decode every transfer that ended, oldest first. ``cpu``: this thread's CPU time when its work began."""
@@ -273,7 +311,7 @@ class Engine:
                 continue
             assert step is not None
             step.activity.append(("decompress", begin, time.monotonic()))
-            submitted.future.set_result(submitted.buffer)
+            submitted.future.set_result(submitted.out)
             if submitted.last:
                 step.cpu_seconds += time.thread_time() - cpu
                 self._end_step(step)
@@ -283,14 +321,18 @@ class Engine:
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
-        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.buffer, bucket.in_place)
-        self._sample.add_exchanged(submitted.bucket, submitted.buffer)
+        finite = self.encoder.decode(submitted.bucket, bucket.transfer, submitted.out, bucket.in_place)
+        if not submitted.sharded:
+            self._sample.add_exchanged(submitted.bucket, submitted.buffer)
+        elif submitted.factor != 1.0 and not bucket.in_place:
+            submitted.out.mul_(submitted.factor)
         if step is not None:
             step.finite &= finite
             if step.mean_sq is not None:
-                step.mean_sq = step.mean_sq + norm_sq(submitted.buffer) if bucket.raw else None
+                mean_sq = norm_sq(submitted.out) / submitted.factor**2 if bucket.raw else None
+                step.mean_sq = None if mean_sq is None else step.mean_sq + mean_sq
 
-    def _end_step(self, step: StepRecord) -> None:
+    def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and hand the result to the training thread."""
         try:
             assert step.tick is not None
@@ -299,6 +341,8 @@ class Engine:
             step.tick_work.wait()
             step.activity.append(("communicate", begin, time.monotonic()))
             tick = self.tick_codec.unpack(step.tick)
+            if sharded and step.mean_sq is not None:
+                step.mean_sq = tick.sums.shards_sq
         except Exception as error:
             self._results.put(peer_error(error))
             return
@@ -322,4 +366,4 @@ class Engine:
         # ``wait_step`` raises it, before any optimizer uses the gradients.
         self._results.put(peer_error(error))
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"), so it gets zeros.
-        submitted.future.set_result(submitted.buffer.zero_())
+        submitted.future.set_result(submitted.out.zero_())

@@ -7,17 +7,19 @@ all-reduce, which sends the remaining residual with the next gradients.
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from gravac.collectives import AllReduce
+from gravac.collectives import AllReduce, Transfer
 from gravac.kernels import energy
 from gravac.memories import Bucket, Memory, NoMemory, ResidualMemory, convert
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.overflow import clamp_if_larger, largest_summand, update_after_dense
+from gravac_agent.exchange.step import SubmittedBucket
 
 
 class BucketHandler(Protocol):
@@ -46,15 +48,24 @@ class HookState:
         names = tuple(self.names[id(parameter)] for parameter in parameters)
         return Bucket(bucket.index(), names, tuple(math.prod(shape) for shape in shapes), shapes)
 
+    def take_over(self) -> None:
+        """Nothing is left to do: the hook is registered."""
+
+    def forward_began(self) -> None:
+        """Nothing depends on it: DDP names the last bucket of a backward."""
+
+    def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
+        """Return what issues DDP's own all-reduce on ``group``, for the exchange thread."""
+        dense = AllReduce(group)
+        return lambda submitted: dense.reduce_in_place(submitted.buffer)
+
+    def release(self, leftover: Memory) -> None:
+        """Give the module back to plain DDP, which sends the residual with the next gradients."""
+        self.handler, self.leftover = None, leftover
+
     def all_reduce(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Return the dense mean, without an agent. The residual of a closed agent is sent with it and not lost."""
-        if not buffer.is_sparse and self.leftover.has_residual(bucket):
-            p = self.leftover.compensate(bucket, buffer, whole=True)
-            limit, sq = largest_summand(buffer.dtype, self.dense.world_size), energy(p)
-            clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
-            update_after_dense(self.leftover, bucket, p, clamped, buffer.dtype)
-            buffer.copy_(p if clamped is None else clamped)
-            self.leftover.commit()
+        add_leftover(self.leftover, bucket, buffer, self.dense.world_size)
         transfer = self.dense.reduce_in_place(buffer)
         return transfer.work.get_future().then(lambda _: buffer)
 
@@ -62,6 +73,18 @@ class HookState:
 def leftover(memory: Memory) -> Memory:
     """Return the residual of a closing agent. A momentum in its memory ends with the agent."""
     return convert(memory, ResidualMemory()) if memory.transforms else memory
+
+
+def add_leftover(leftover: Memory, bucket: Bucket, gradient: torch.Tensor, ranks: int) -> None:
+    """Add a closed agent's residual to a gradient that ``ranks`` ranks are about to average densely."""
+    if gradient.is_sparse or not leftover.has_residual(bucket):
+        return
+    p = leftover.compensate(bucket, gradient, whole=True)
+    limit, sq = largest_summand(gradient.dtype, ranks), energy(p)
+    clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
+    update_after_dense(leftover, bucket, p, clamped, gradient.dtype)
+    gradient.copy_(p if clamped is None else clamped)
+    leftover.commit()
 
 
 def gravac_hook(

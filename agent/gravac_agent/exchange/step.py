@@ -19,15 +19,24 @@ Activity = Literal["compress", "communicate", "decompress"]
 
 @dataclass(slots=True)
 class SubmittedBucket:
-    """A bucket that DDP's hook handed over."""
+    """A bucket that the trainer's backward handed over."""
 
     bucket: Bucket
     buffer: Tensor
-    """DDP's own tensor: the gradient, later its mean over ranks."""
+    """The trainer's own tensor with the gradient."""
     last: bool
     """Whether it is the last bucket of the step."""
     future: torch.futures.Future[Tensor]
-    """What DDP waits for."""
+    """What the trainer waits for."""
+    out: Tensor
+    """Where the mean over ranks goes: ``buffer`` itself under DDP, this rank's shard under FSDP2."""
+    factor: float = 1.0
+    """What the mean is multiplied by: the number of ranks, where the trainer wants the sum."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank gets a shard of the mean only."""
+        return self.out is not self.buffer
 
 
 @dataclass(slots=True)

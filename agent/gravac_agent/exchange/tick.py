@@ -35,6 +35,7 @@ class StepSums:
     residual_dot_gradient: float = 0.0
     nonfinite: float = 0.0  # ranks with a NaN or infinity
     failed: float = 0.0  # ranks whose compression failed
+    shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
 
     def values(self) -> tuple[float, ...]:
         """Return all of them, in order. (``dataclasses.astuple`` copies deeply, which is too slow here.)"""

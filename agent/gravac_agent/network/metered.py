@@ -39,6 +39,9 @@ class Metered(ProcessGroupCommunicator):
     def exchange(self, out: Tensor, x: Tensor) -> Work:
         return _MeteredWork(super().exchange(out, x), self._waits)
 
+    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
+        return _MeteredWork(super().scatter_sum(out, x), self._waits)
+
 
 @dataclass(slots=True)
 class _MeteredWork:

@@ -76,15 +76,19 @@ class AggregatorBuilder:
         link: Emulated link; None on the real network.
         network: Latency and bandwidth; None until they are measured.
         elements: Elements of the whole model.
+        sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
     """
 
     collective: str
     link: Link | None
     network: Network | None = None
     elements: int | None = None
+    sharded: bool = False
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
+        if self.sharded:
+            return aggregators.build_sharded(compressor, group, self.elements)
         return aggregators.build(compressor, group, self.collective, self.network, self.elements)
 
     def fit(self, aggregator: Aggregator, group: ProcessGroupCommunicator) -> None:

@@ -6,11 +6,10 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac import aggregators, kernels, memories, policies, registry
-from gravac.aggregators import OneShot
-from gravac.collectives import AllReduce
+from gravac.aggregators import CompressedReduceScatter, OneShot
+from gravac.collectives import ALONE
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
@@ -24,6 +23,8 @@ from gravac_agent.exchange.hook import HookState
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.reduce_scatter import ShardedSlot
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
@@ -40,7 +41,7 @@ from gravac_agent.setup.describe import (
     optimizer_spec,
     revision,
 )
-from gravac_agent.setup.plan_costs import plan_costs
+from gravac_agent.setup.plan_costs import Shards, plan_costs
 from gravac_agent.setup.usage import sparse_parameters
 from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.step_loop import StepLoop
@@ -68,10 +69,10 @@ class Parts:
 
 
 def assemble(
-    module: DistributedDataParallel,
+    module: DataParallel,
     optimizer: torch.optim.Optimizer,
     settings: AgentSettings,
-    slot: HookState,
+    slot: HookState | ShardedSlot,
     policy: Policy | None,
     link: links.Link | None,
     job: str,
@@ -96,6 +97,7 @@ def assemble(
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
     builder = AggregatorBuilder(settings.collective, links.parse(settings.link) if link is None else link)
+    builder.sharded = isinstance(module, ShardedModel)
     builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, policy)
@@ -117,6 +119,8 @@ def assemble(
         )
         rule = rule.fitted(spec)
         codecs = checked_codecs(rule, settings.collective)
+        if builder.sharded:
+            check_sharded(settings.compressor, *codecs)
     align_groups(module.process_group)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
     data_group = new_group(members, None, dist.get_backend(module.process_group))
@@ -169,6 +173,7 @@ def assemble(
             world_size,
             builder.network,
             settings.collective,
+            Shards(len(module.groups), metered.scatters_whole) if isinstance(module, ShardedModel) else None,
         )
         spec = spec.model_copy(update={"plans": costs})
         rule = rule.fitted(spec)
@@ -179,11 +184,13 @@ def assemble(
     parameters = {
         name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
     }
+    if builder.sharded:
+        parameters = {}  # progress needs all of a parameter's mean on each rank
     coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
     engine = Engine(
         encoder=encoder,
-        dense=AllReduce(data_group),
+        dense=slot.dense_on(data_group),
         metered=metered,
         pacer=links.Pacer(builder.link),
         tick_group=tick_group,
@@ -248,10 +255,19 @@ def checked_codecs(policy: Policy, collective: str) -> tuple[str, ...]:
     return codecs
 
 
+def check_sharded(*compressors: str) -> None:
+    """Check that codecs can ride a reduce-scatter. Raises SetupError."""
+    for text in compressors:
+        try:
+            aggregators.build_sharded(text, ALONE)
+        except ValueError as error:
+            raise SetupError(str(error)) from None
+
+
 def _unstable(encoder: Encoder, plan: Plan) -> str | None:
     """Return a warning when the residual may grow without limit under this plan; None where nothing is known."""
     aggregator = encoder.aggregator_of(plan)
-    if not isinstance(aggregator, OneShot):
+    if not isinstance(aggregator, OneShot | CompressedReduceScatter):
         return None
     return memories.stability(encoder.memory, aggregator.compressor, plan.cf)
 

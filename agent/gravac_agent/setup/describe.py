@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac.protocol import Environment, ModelShape, OptimizerSpec
 from gravac.version import __version__
+from gravac_agent.fsdp.model import DataParallel
 
 OptimizerKind = Literal["sgd", "adam", "sign", "other"]
 KINDS: dict[OptimizerKind, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ def job_name() -> str:
     )
 
 
-def environment(module: DistributedDataParallel, commit: str | None) -> Environment:
+def environment(module: DataParallel, commit: str | None) -> Environment:
     """Return versions, backend and device, with the ``commit`` of the trainer's script."""
     return Environment(
         python=platform.python_version(),
@@ -70,7 +70,7 @@ def revision() -> str | None:
     return done.stdout.strip() if re.fullmatch(r"[0-9a-f]{40,64}\n", done.stdout) else None
 
 
-def model_shape(module: DistributedDataParallel) -> ModelShape:
+def model_shape(module: DataParallel) -> ModelShape:
     """Return the model's class and the sizes of its trainable parameters."""
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return ModelShape(
@@ -80,7 +80,7 @@ def model_shape(module: DistributedDataParallel) -> ModelShape:
     )
 
 
-def names_digest(module: DistributedDataParallel) -> str:
+def names_digest(module: DataParallel) -> str:
     """Return a digest of the names and shapes of all parameters. It differs between most models."""
     lines = [f"{name} {tuple(parameter.shape)}" for name, parameter in module.module.named_parameters()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,16 +1,29 @@
 """What the plans of a policy cost in this job: bytes and messages of a step, by the cost model."""
 
 import logging
+from typing import NamedTuple
 
 from gravac.collectives import Network
 from gravac.policies import Plan
 from gravac.protocol import PlanCost
-from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_rounds
+from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_rounds, volume_of_shards
 from gravac.whatif.samples import ASSUMED_NETWORK
 
 log = logging.getLogger("gravac.agent")
 
 VALUE_BYTES = 4
+
+
+class Shards(NamedTuple):
+    """A gradient that FSDP2 shards.
+
+    Args:
+        modules: FSDP modules.
+        whole: Whether the backend's reduce-scatter is an all-reduce, as gloo's is.
+    """
+
+    modules: int
+    whole: bool
 
 
 def plan_costs(
@@ -20,6 +33,7 @@ def plan_costs(
     ranks: int,
     network: Network | None,
     collective: str,
+    shards: Shards | None = None,
 ) -> tuple[PlanCost, ...]:
     """Return the cost of each plan. One whose codec cannot be used here is left out.
 
@@ -30,12 +44,16 @@ def plan_costs(
         ranks: World size.
         network: Latency and bandwidth; None: not measured, and neither are the seconds.
         collective: The job's, or auto.
+        shards: How FSDP2 shards the gradient; None: it does not.
     """
     found = []
     for plan in plans:
         codec = compressor if plan.codec is None else plan.codec
         try:
-            cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
+            if shards is None:
+                cost = _volume(codec, plan.cf, elements, ranks, network or ASSUMED_NETWORK, collective)
+            else:
+                cost = volume_of_shards(codec, elements, plan.cf, ranks, shards.modules, shards.whole)
         except (ValueError, NotImplementedError) as error:
             log.warning("the policy cannot choose %s at CF %g: %s", codec, plan.cf, error)
             continue

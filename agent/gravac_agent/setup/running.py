@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch.nn.parallel import DistributedDataParallel
-
 from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.model import DataParallel, named_parameters
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup.describe import job_name
 
@@ -38,7 +37,7 @@ def next_number(members: list[int]) -> int:
     return _made[tuple(members)]
 
 
-def enter(module: DistributedDataParallel, settings: AgentSettings, named: bool) -> RunningAgent:
+def enter(module: DataParallel, settings: AgentSettings, named: bool) -> RunningAgent:
     """Add an agent to those that run.
 
     Args:
@@ -49,7 +48,7 @@ def enter(module: DistributedDataParallel, settings: AgentSettings, named: bool)
     Raises:
         SetupError: It would share a parameter, the name of its job or the kernels with one that runs.
     """
-    parameters = {id(parameter): name for name, parameter in module.module.named_parameters()}
+    parameters = {id(parameter): name for name, parameter in named_parameters(module)}
     for other in _running:
         shared = next((name for key, name in parameters.items() if key in other.parameters), None)
         if shared is not None:

@@ -11,19 +11,31 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
+from gravac.collectives import AUTO
 from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
 
 log = logging.getLogger("gravac.agent")
 
 
-def ddp_of(module: nn.Module) -> DistributedDataParallel:
-    """Return the DDP module: ``module`` itself, or what ``torch.compile`` wrapped. Raises SetupError for others."""
+def data_parallel(module: nn.Module) -> DataParallel:
+    """Return the DDP module or the FSDP2 model: ``module`` itself, or what ``torch.compile`` wrapped.
+
+    Raises SetupError for others.
+    """
     inner = getattr(module, "_orig_mod", module)
     if isinstance(inner, DistributedDataParallel):
         return inner
+    if is_sharded(inner):
+        return ShardedModel(inner)
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
+    if any(is_sharded(one) for one in inner.modules()):
+        raise SetupError(
+            f"fully_shard was called on parts of {what} and not on the whole: call fully_shard(model) last, on the "
+            "model itself, so that all of its gradients are reduced"
+        )
     raise SetupError(
-        f"Agent wraps a DistributedDataParallel module, got {what}: "
+        f"Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got {what}: "
         "write Agent(DistributedDataParallel(model), optimizer)"
     )
 
@@ -41,7 +53,7 @@ def check_arguments(optimizer: object, scaler: object) -> None:
         )
 
 
-def check_devices(module: DistributedDataParallel) -> None:
+def check_devices(module: DataParallel) -> None:
     """Check that all gradients are on the CPU. Raises SetupError."""
     devices = {parameter.device.type for parameter in module.parameters() if parameter.requires_grad}
     if devices != {"cpu"}:
@@ -51,22 +63,26 @@ def check_devices(module: DistributedDataParallel) -> None:
         )
 
 
-def check(module: DistributedDataParallel, optimizer: torch.optim.Optimizer, memory: str) -> None:
+def check(module: DataParallel, optimizer: torch.optim.Optimizer, memory: str, collective: str) -> None:
     """Check what only a running agent needs. Raises SetupError."""
     _check_owned(module, optimizer)
+    if isinstance(module, ShardedModel) and collective != AUTO:
+        raise SetupError(
+            f"collective={collective!r} exchanges whole gradients, and FSDP2 reduces each to a shard: leave it out"
+        )
     check_memory(memory, module, optimizer)
     check_join(module)
     _check_reducer(module)
 
 
-def _owned(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+def _owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     """Return how many of the module's trainable parameters the optimizer steps, and how many there are."""
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return sum(id(parameter) in owned for parameter in trainable), len(trainable)
 
 
-def _check_owned(module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+def _check_owned(module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     owned, there = _owned(module, optimizer)
     if not owned:
         raise SetupError(
@@ -82,7 +98,7 @@ def _check_owned(module: DistributedDataParallel, optimizer: torch.optim.Optimiz
         )
 
 
-def check_memory(memory: str, module: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
+def check_memory(memory: str, module: DataParallel, optimizer: torch.optim.Optimizer) -> None:
     """Check that only the memory applies a momentum, if it does, and to all gradients. Raises SetupError."""
     try:
         if not memories.build(memory).transforms:
@@ -110,16 +126,16 @@ def sparse_parameters(module: nn.Module) -> Iterator[str]:
             yield f"{prefix}.weight" if prefix else "weight"
 
 
-def check_join(module: DistributedDataParallel) -> None:
+def check_join(module: DataParallel) -> None:
     """Raise SetupError inside a ``Join`` context, which must not outlive the agent."""
-    if module._join_config.enable:
+    if isinstance(module, DistributedDataParallel) and module._join_config.enable:
         raise SetupError(
             "the Agent starts inside a Join context, and ranks leave that one by one: write "
             "`with Agent(...):` around `with Join([module]):`"
         )
 
 
-def _check_reducer(module: DistributedDataParallel) -> None:
+def _check_reducer(module: DataParallel) -> None:
     if getattr(module, "_use_python_reducer", False):
         raise SetupError(
             "torch._dynamo.config.optimize_ddp='python_reducer' (compiled autograd) exchanges gradients inside the "
@@ -128,9 +144,11 @@ def _check_reducer(module: DistributedDataParallel) -> None:
         )
 
 
-def check_division(module: DistributedDataParallel) -> None:
+def check_division(module: DataParallel) -> None:
     """Raise SetupError in a ``Join`` context that divides gradients by the number of ranks that still have inputs."""
-    if module._join_config.enable and not getattr(module, "_divide_by_initial_world_size", True):
+    if isinstance(module, ShardedModel) or not module._join_config.enable:
+        return
+    if not getattr(module, "_divide_by_initial_world_size", True):
         raise SetupError(
             "divide_by_initial_world_size=False does not work with a communication hook such as the agent's: leave it "
             "out of Join(...)"
@@ -154,9 +172,7 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     return handle
 
 
-def before_steps(
-    module: DistributedDataParallel, optimizer: torch.optim.Optimizer, hook: Any
-) -> RemovableHandle:
+def before_steps(module: DataParallel, optimizer: torch.optim.Optimizer, hook: Any) -> RemovableHandle:
     """Call ``hook`` before the optimizer's steps; where others step the module too, before theirs as well."""
     owned, there = _owned(module, optimizer)
     if owned < there:
@@ -170,19 +186,21 @@ def before_steps(
     return handle
 
 
-def is_trained(module: DistributedDataParallel) -> bool:
+def is_trained(module: DataParallel) -> bool:
     """Whether a parameter gets gradients now. A GAN freezes its discriminator while the generator learns."""
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def gradients_are_zero(module: DistributedDataParallel) -> bool:
-    """Whether every gradient is None or zero, as after ``zero_grad``."""
-    gradients = (parameter.grad for parameter in module.parameters())
-    return not any(one is not None and (one.is_sparse or bool(one.any())) for one in gradients)
+def gradients_are_zero(module: DataParallel) -> bool:
+    """Whether every gradient is None or zero, as after ``zero_grad``. A zero shard says nothing of the others."""
+    gradients = [one.grad for one in module.parameters() if one.grad is not None]
+    if isinstance(module, ShardedModel):
+        return not gradients
+    return not any(one.is_sparse or bool(one.any()) for one in gradients)
 
 
 def drop_gradients(
-    module: DistributedDataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = ()
+    module: DataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = ()
 ) -> None:
     """Set all gradients to None, so that the optimizer's step does nothing.
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.model import DataParallel
 
 FORMAT = "gravac_agent"
 """Key that marks a dictionary as one of these; its value is the version of the layout."""
@@ -21,7 +21,7 @@ KEY = re.compile(r"rank[0-9]+(-group[0-9]+)?")
 """Key of a rank's state. The group is named where a job has several data-parallel groups."""
 
 
-def key_of(module: DistributedDataParallel) -> str:
+def key_of(module: DataParallel) -> str:
     """Return the key of this rank's state."""
     members = dist.get_process_group_ranks(module.process_group)
     group = "" if len(members) == dist.get_world_size() else f"-group{members[0]}"

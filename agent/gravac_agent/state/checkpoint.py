@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac.collectives import Network
 from gravac.memories import Bucket, reshard
@@ -18,6 +17,7 @@ from gravac_agent.exchange.agreement import raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank
 from gravac_agent.state.rates import Rates
@@ -28,9 +28,7 @@ log = logging.getLogger("gravac.agent")
 VERSION = 1
 
 
-def save(
-    parts: Parts, layout: Sequence[Bucket], module: DistributedDataParallel, rates: Rates
-) -> dict[str, Any]:
+def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Rates) -> dict[str, Any]:
     """Return this rank's state between steps.
 
     Args:
@@ -68,7 +66,7 @@ def save(
 def load_everywhere(
     state: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     parts: Parts,
-    module: DistributedDataParallel,
+    module: DataParallel,
     rates: Rates,
 ) -> Regrouper | None:
     """Call ``load`` on every rank. Raises SetupError on all ranks when it fails on one."""
@@ -107,7 +105,7 @@ def warn_of_unused(state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> No
 def load(
     state: dict[str, Any] | Sequence[dict[str, Any]],
     parts: Parts,
-    module: DistributedDataParallel,
+    module: DataParallel,
     rates: Rates,
 ) -> Regrouper | None:
     """Restore a state on this rank.
@@ -131,6 +129,11 @@ def load(
             raise SetupError(
                 f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
             )
+    if isinstance(module, ShardedModel) and not isinstance(state, dict):
+        raise SetupError(
+            f"the agent state is of {len(states)} ranks, this run has {parts.world_size}: under FSDP2 "
+            "the number of ranks cannot change yet"
+        )
     residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
     for one in states:
         _check_shapes(one, module)
@@ -174,11 +177,11 @@ def _wanted(
     return states[0] if mapping and len(states) == 1 else states
 
 
-def _shapes(module: DistributedDataParallel) -> dict[str, tuple[int, ...]]:
+def _shapes(module: DataParallel) -> dict[str, tuple[int, ...]]:
     return {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
 
 
-def _check_shapes(state: dict[str, Any], module: DistributedDataParallel) -> None:
+def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
     """Raise SetupError for a state of another model. States of gravac 0.1 have no shapes, only sizes of residuals."""
     here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
     there = {name: tuple(shape) for name, shape in state.get("shapes", {}).items()}

@@ -5,7 +5,7 @@ e · η/η' when the rate changes to η'. Gradients seen by DDP's hook carry the
 GradScaler changes the scale to S'.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -28,12 +28,18 @@ class Rates:
         optimizer: Its parameter groups may have different rates.
         scaler: The GradScaler in use; None: the loss scale is 1.
         names: Names of the parameters by their ``id``.
+        pieces: What the error memory calls the parts of a parameter; None: it holds parameters whole.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, scaler: Scaler | None, names: Mapping[int, str]
+        self,
+        optimizer: torch.optim.Optimizer,
+        scaler: Scaler | None,
+        names: Mapping[int, str],
+        pieces: Callable[[str], Iterable[str]] | None = None,
     ) -> None:
         self._optimizer, self._scaler, self._names = optimizer, scaler, names
+        self._pieces = pieces
         self._rates = self._read()
         self._scale = self.loss_scale()
 
@@ -68,7 +74,8 @@ class Rates:
         self._scale, *self._rates = state
 
     def _named(self, group: dict[str, Any]) -> set[str]:
-        return {self._names[id(one)] for one in group["params"] if id(one) in self._names}
+        names = {self._names[id(one)] for one in group["params"] if id(one) in self._names}
+        return names if self._pieces is None else {piece for name in names for piece in self._pieces(name)}
 
     def _read(self) -> list[float]:
         groups: list[dict[str, Any]] = self._optimizer.param_groups

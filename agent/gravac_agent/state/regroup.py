@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
 from gravac_agent.exchange.hook import real_shape
+from gravac_agent.fsdp.model import DataParallel
 
 Submit = Callable[[Bucket, Tensor, bool], torch.futures.Future[Tensor]]
 
@@ -82,7 +82,7 @@ def _pieces(bucket: Bucket, flat: Tensor) -> tuple[Tensor, ...]:
     return (flat,) if flat.is_sparse else torch.split(flat, list(bucket.numels))
 
 
-def regrouper(layout: list[list[str]], module: DistributedDataParallel) -> Regrouper | None:
+def regrouper(layout: list[list[str]], module: DataParallel) -> Regrouper | None:
     """Make the regrouper for a checkpoint's layout.
 
     Args:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from gravac_agent.exchange.raw_mean import mean_energies
 from gravac_agent.exchange.tick import StepSums
@@ -95,6 +96,8 @@ class Clipper:
         parameters = list(parameters)
         gradients = [one.grad for one in parameters if one.grad is not None]
         norm = nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach)
+        if isinstance(norm, DTensor):  # of sharded gradients
+            norm = norm.full_tensor()
         dense_norm, self._dense_norm = self._dense_norm, None
         counts, value = norm, float(norm)
         if dense_norm is not None and float(norm_type) == 2.0 and dense_norm / scale < value < math.inf:

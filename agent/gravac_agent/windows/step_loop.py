@@ -117,6 +117,12 @@ class StepLoop:
         step_of_window = 0 if self.window_full else self.step - self.window.first_step
         self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
 
+    def restart_step(self) -> None:
+        """Begin the running step again, after a backward that did not end. Nothing of it may be in flight."""
+        self._encoder.rollback()
+        self._encoder.raw_mean.pop()
+        self.begin_step()
+
     def end_step(self, dropped: bool = False) -> bool:
         """End the running step and begin the next one. Waits for the step's tick.
 

@@ -46,6 +46,16 @@ from tests.support.ranks.scenarios.several import (
     one_optimizer,
     other_order,
 )
+from tests.support.ranks.scenarios.sharded import (
+    backward_fails,
+    given_back,
+    row_nonfinite,
+    rows_conserved,
+    same_as_fsdp,
+    sharded_job,
+    sharded_resumed,
+    sharding_refused,
+)
 from tests.support.ranks.scenarios.styles import (
     Branchy,
     overflow_under_amp,
@@ -57,6 +67,7 @@ from tests.support.ranks.scenarios.tasks import task_trained
 
 __all__ = [
     "Branchy",
+    "backward_fails",
     "batch",
     "chosen_collectives",
     "clipped",
@@ -73,6 +84,7 @@ __all__ = [
     "features",
     "fingerprint",
     "gan",
+    "given_back",
     "groups_of_some_ranks",
     "hashed",
     "interleaved",
@@ -101,10 +113,16 @@ __all__ = [
     "resumed_between_plans",
     "resumed_from_dcp",
     "resumed_under_another_policy",
+    "row_nonfinite",
+    "rows_conserved",
     "same_as_ddp",
+    "same_as_fsdp",
     "same_job_twice",
     "settings_differ",
     "several_optimizers",
+    "sharded_job",
+    "sharded_resumed",
+    "sharding_refused",
     "steered",
     "styled_steps",
     "switched",

@@ -1,0 +1,1 @@
+"""FSDP2: models that ``torch.distributed.fsdp.fully_shard`` has sharded."""

@@ -1,0 +1,145 @@
+"""A model sharded with ``fully_shard``, as the agent sees it, with clear errors for what it cannot compress."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.groups import ShardedGroup, piece_name
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called on this module."""
+    return isinstance(module, FSDPModule)
+
+
+class ShardedModel:
+    """The FSDP modules of a model. It has the few attributes of DDP that the agent uses.
+
+    Args:
+        module: The root, on which ``fully_shard`` was called last.
+
+    Attributes:
+        module: The root.
+        process_group: The ranks that the parameters are sharded over.
+        groups: What is reduced together, in the order of ``module.modules()``.
+
+    Raises:
+        SetupError: The model is sharded in a way that the agent cannot compress.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        names = {one: name for name, one in module.named_modules(remove_duplicate=True)}
+        self.groups = tuple(
+            ShardedGroup.of(number, label, group, names)
+            for number, (label, group) in enumerate(_groups(module))
+        )
+        if not self.groups:
+            raise SetupError(
+                f"{type(module).__name__}: fully_shard was called, but the model has no parameters to shard"
+            )
+        for one in self.groups:
+            _check(one)
+        meshes = {one.group.mesh_info.shard_process_group for one in self.groups}
+        if len(meshes) > 1:
+            raise SetupError(
+                f"the model's FSDP modules are sharded over {len(meshes)} different process groups: call fully_shard "
+                "with the same mesh on all of them"
+            )
+        self.process_group: dist.ProcessGroup = meshes.pop()
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that the parameters are sharded over."""
+        return self.process_group.size()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the sharded parameters, which the optimizer steps, also while the module has gathered ones."""
+        for group in self.groups:
+            yield from group.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the sharded parameters."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def pieces(self, parameter: str) -> list[str]:
+        """Return what the error memory calls the pieces of a parameter."""
+        return [piece_name(parameter, rank) for rank in range(self.ranks)]
+
+
+DataParallel = DistributedDataParallel | ShardedModel
+"""What an agent is attached to."""
+
+
+def named_parameters(module: DataParallel) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the model's parameters with their names in it."""
+    return (module if isinstance(module, ShardedModel) else module.module).named_parameters()
+
+
+def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
+    seen: set[int] = set()
+    for label, one in module.named_modules():
+        if not is_sharded(one):
+            continue
+        groups = one._get_fsdp_state()._fsdp_param_groups
+        if len(groups) > 1:
+            raise SetupError(
+                f"FSDP module {label or 'model'!r} shards its parameters over {len(groups)} meshes, where PyTorch "
+                "allows no custom reduce-scatter: let shard_placement_fn return one mesh for a module"
+            )
+        for group in groups:
+            if (
+                id(group) not in seen and group.fsdp_params
+            ):  # fully_shard([a, b]) makes one group of several modules
+                seen.add(id(group))
+                yield label, group
+
+
+def _check(one: ShardedGroup) -> None:
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+    from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
+
+    if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+        raise SetupError(
+            f"torch {torch.__version__} allows no custom reduce-scatter in FSDP2: update torch, or pass enabled=False"
+        )
+    where, info = f"FSDP module {one.label or 'model'!r}", one.group.mesh_info
+    if not isinstance(info, FSDPMeshInfo):
+        raise SetupError(
+            f"{where} is replicated and not sharded, so PyTorch all-reduces its gradients: wrap the model in "
+            "DistributedDataParallel, which the Agent compresses"
+        )
+    if isinstance(info, DDPMeshInfo):
+        raise SetupError(
+            f"{where} has a mesh of two dimensions (HSDP), and PyTorch all-reduces the outer one before the agent sees "
+            "the gradient: call fully_shard with a mesh of one dimension over all ranks"
+        )
+    if info.shard_mesh_size == 1:
+        raise SetupError(
+            f"{where} is sharded over 1 rank, where PyTorch calls no reduce-scatter: there is nothing to compress. "
+            "Pass enabled=False"
+        )
+    policy = one.group.mp_policy
+    dtypes = {param.sharded_param.dtype for param in one.group.fsdp_params}
+    if torch.float16 in {policy.reduce_dtype or policy.param_dtype or dtype for dtype in dtypes}:
+        raise SetupError(
+            f"{where} reduces its gradients in float16, which gradient + residual may leave: pass "
+            "MixedPrecisionPolicy(reduce_dtype=torch.float32) to fully_shard"
+        )
+    if one.group.device.type != "cpu":
+        raise SetupError(
+            f"this release compresses gradients on the CPU only, those of {where} are on {one.group.device.type}: pass "
+            "enabled=False to train with plain FSDP2"
+        )
+    comm = one.reduce_scatter
+    if not (type(comm) is DefaultReduceScatter or hasattr(comm, "slot")):
+        raise SetupError(
+            f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter, "
+            "set_symm_mem_for_comm and set_allocate_memory_from_process_group_for_comm"
+        )

@@ -1,0 +1,208 @@
+"""The mean over ranks of each rank's own row, for trainers that shard gradients: a compressed reduce-scatter."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.aggregators.base import Aggregator, Tensors, digest
+from gravac.aggregators.oneshot import check_size
+from gravac.collectives import Communicator, Exchange, Work, scatter_bytes
+from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
+from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.rows import PayloadRows, Rows
+from gravac.kernels import SelectionHint
+
+
+@dataclass(slots=True)
+class _Summed:
+    """Values of a linear codec, summed by the reduce-scatter."""
+
+    work: Work
+    sent_bytes: int
+    payload_bytes: int
+    codec: Rows
+    payload: PayloadRows
+    values: Tensor  # kept alive until the collective is done
+    mean: Payload  # of this rank's row
+
+    def mean_into(self, out: Tensor) -> None:
+        out.zero_()
+        self.codec.codec.decompress(self.mean, out)
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A message from each rank with its payload of this rank's row."""
+
+    work: Work
+    sent_bytes: int
+    payload_bytes: int
+    codec: Rows
+    payload: PayloadRows
+    messages: Tensor  # kept alive until the collective is done
+    arrived: Tensor  # uint8, a message of each rank, in rank order
+    sizes: list[int]  # bytes of each without padding
+    own: Payload
+    key: Key
+    dtype: torch.dtype
+
+    def mean_into(self, out: Tensor) -> None:
+        codec, own = self.codec.codec, self.own
+        out.zero_()
+        for rank, (message, size) in enumerate(zip(self.arrived, self.sizes, strict=True)):
+            key = self.key._replace(rank=rank)
+            packed = unpack_payload(message[:size], own, codec, key, self.dtype)
+            codec.decompress(
+                codec.unpack(packed, own.numel, own.cf, key, self.dtype), out, 1.0 / len(self.sizes)
+            )
+
+
+@dataclass(slots=True)
+class _Draft:
+    owner: "CompressedReduceScatter"
+    codec: Rows
+    payloads: dict[float, Payload]
+    x: Tensor | None
+    key: Key
+    dtype: torch.dtype
+
+    def kept_energy(self, cf: float) -> float:
+        return 0.0 if self.x is None else self.codec.kept_energy(self.payloads[cf], self.x)
+
+    def send(self, cf: float) -> Exchange:
+        payload = self.payloads[cf]
+        assert isinstance(payload, PayloadRows)
+        send = self.owner.sum_values if self.codec.traits.linear else self.owner.exchange_messages
+        return send(self.codec, payload, self.key, self.dtype)
+
+
+class CompressedReduceScatter(Aggregator):
+    """A compressed reduce-scatter. ``x`` holds one row for each rank; the mean of a rank is that of its row.
+
+    The values of linear codecs are summed by an ordinary reduce-scatter. Other codecs make a message of each row, and
+    an all-to-all brings each rank the messages of its row. A rank sends (n-1)/n of its payload.
+
+    Args:
+        compressor: Compresses a row.
+        group: The ranks that average.
+        elements: Elements of the whole model, for codecs that look beyond a tensor; None: a tensor counts as the whole.
+    """
+
+    def __init__(
+        self, compressor: Compressor, group: dist.ProcessGroup | Communicator, elements: int | None = None
+    ) -> None:
+        super().__init__(group)
+        self.compressor = compressor if elements is None else compressor.for_model(elements)
+        self.name, self.source = compressor.name, compressor.source
+        self.codec = Rows(self.compressor, self.communicator.size)
+
+    def prepare(
+        self,
+        tensors: Tensors,
+        x: Tensor,
+        cfs: Sequence[float],
+        key: Key,
+        dtype: torch.dtype,
+        hint: SelectionHint | None = None,
+    ) -> _Draft:
+        """Compresses each row of ``x`` to ``cfs``; see ``Aggregator.prepare``.
+
+        Raises:
+            ValueError: A payload does not have the size that the codec declares.
+        """
+        self.compressor.observe(x, cfs)
+        payloads = self.codec.levels(x, cfs, key, dtype)
+        for payload in payloads:
+            assert isinstance(payload, PayloadRows)
+            for row in payload.rows:
+                check_size(self.compressor, row, dtype)
+        return _Draft(self, self.codec, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
+
+    def blank(
+        self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> _Draft:
+        payload = self.codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
+        return _Draft(self, self.codec, {cf: payload}, None, key, dtype)
+
+    def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
+        headers = 0 if self.compressor.traits.linear else ranks * HEADER_BYTES
+        return headers + ranks * self.compressor.wire_bytes(sum(tensors.numels) // ranks, cf, dtype)
+
+    def sum_values(self, codec: Rows, payload: PayloadRows, key: Key, dtype: torch.dtype) -> Exchange:
+        """Sums the values of all ranks. Their positions are the same, so they are not sent.
+
+        Rows may have different numbers of values (``bernoulli``), each the same on all ranks. Short ones are padded.
+        """
+        own, lengths = payload.rows[self.communicator.rank], [row.values.numel() for row in payload.rows]
+        values = own.values.new_zeros((len(lengths), max(lengths)))
+        for row, padded in zip(payload.rows, values, strict=True):
+            torch.mul(row.values, self.share, out=padded[: row.values.numel()])
+        mean = values.new_empty(values.shape[1])
+        work = self.communicator.scatter_sum(mean, values.view(-1))
+        sent_bytes = scatter_bytes(values.nbytes, len(lengths), self.communicator.scatters_whole)
+        return _Summed(
+            work,
+            sent_bytes,
+            values.nbytes,
+            codec,
+            payload,
+            values,
+            replace(own, parts=(mean[: own.values.numel()],)),
+        )
+
+    def exchange_messages(self, codec: Rows, payload: PayloadRows, key: Key, dtype: torch.dtype) -> Exchange:
+        """Sends each rank the message of its row. Where sizes vary, ranks first tell each other theirs, and wait."""
+        rank, ranks = self.communicator.rank, self.communicator.size
+        messages = [
+            pack_payload(row, codec.codec, codec.key(key, number), dtype)
+            for number, row in enumerate(payload.rows)
+        ]
+        sizes, longest, size_bytes = [messages[0].numel()] * ranks, messages[0].numel(), 0
+        if not codec.traits.fixed_size:
+            own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
+            every = own.new_empty((ranks, ranks))
+            self.communicator.gather(every.view(-1), own).wait()
+            sizes, longest, size_bytes = every[:, rank].tolist(), int(every.max()), own.nbytes
+        padded = messages[0].new_zeros((ranks, longest))
+        for row, message in zip(padded, messages, strict=True):
+            row[: message.numel()] = message
+        arrived = torch.empty_like(padded)
+        work = self.communicator.exchange(arrived.view(-1), padded.view(-1))
+        return _Arriving(
+            work,
+            scatter_bytes(padded.nbytes, ranks, whole=False) + (ranks - 1) * size_bytes,
+            padded.nbytes + size_bytes,
+            codec,
+            payload,
+            padded,
+            arrived,
+            sizes,
+            payload.rows[rank],
+            codec.key(key, rank),
+            dtype,
+        )
+
+    def figures(self) -> list[float]:
+        return self.compressor.figures()
+
+    def learn(self, means: Sequence[float]) -> None:
+        self.compressor.learn(means)
+
+    def commit(self) -> None:
+        self.compressor.commit()
+
+    def rollback(self) -> None:
+        self.compressor.rollback()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.compressor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.compressor.load_state_dict(state)
+
+    def state_digest(self) -> str:
+        state = self.compressor.state_dict()
+        return digest(state) if state else ""

@@ -1,0 +1,116 @@
+"""FSDP2 (``fully_shard``): dense is plain FSDP2 bit for bit, and compressed gradients are neither lost nor doubled."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gravac_controller.cli import main
+from tests.support.ranks.harness import RunEach, RunRanks
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_dense_is_plain_fsdp2_bit_for_bit(run_each: RunEach, world: int) -> None:
+    styles = ("plain", "bf16", "own factor", "accumulation")
+    cases = [{"how": "dense", "style": style} for style in styles] + [{"how": "disabled"}]
+    for case, results in run_each("same_as_fsdp", world, cases):
+        for result in results:
+            assert result["moved"], case
+            assert result["same"], case
+            assert result["windows"] == (2 if case["how"] == "dense" else -1)
+
+
+CODECS = ["topk+bf16", "int8", "int4", "randomk", "blockrandomk", "bernoulli", "dgc", "bf16", "onebit"]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunEach, world: int) -> None:
+    cases: list[dict[str, object]] = [{"compressor": codec} for codec in CODECS]
+    cases += [{"compressor": "topk", "factor": 1.0}, {"compressor": "blockrandomk", "factor": 5.0}]
+    for case, results in run_each("rows_conserved", world, cases):
+        for result in results:
+            assert result["cf"] == 8, case
+            assert result["wire"] > 1.2, case
+        assert max(result["error"] for result in results) < 2e-6, case
+        assert max(result["waiting"] for result in results) > 0.0, case
+
+
+def test_a_non_finite_gradient_skips_the_step_on_all_ranks(run_each: RunEach) -> None:
+    cases = [
+        {"compressor": compressor, "cf": cf}
+        for compressor, cf in (("topk", 10.0), ("int4", 8.0), ("blockrandomk", 10.0), ("topk", 1.0))
+    ]
+    for case, results in run_each("row_nonfinite", 3, cases):
+        for result in results:
+            assert result["kept"], case
+            assert result["moved"], case
+            assert result["finite"], case
+            assert result["counted"] == 1, case
+            assert result["residual_kept"], case
+            assert (result["residual_elements"] > 0) == (case["cf"] > 1.0), case
+
+
+def test_close_gives_the_modules_back_with_the_residual(run_ranks: RunRanks) -> None:
+    for result in run_ranks("given_back", 2):
+        assert result["taken"]
+        assert result["back"]
+        assert result["again"] == 3
+        assert result["sparse"] > 1000
+        assert result["leftover"] > 1e-3
+        assert result["exact"] < 1e-6
+
+
+def test_a_backward_that_fails_leaves_no_trace(run_ranks: RunRanks) -> None:
+    for result in run_ranks("backward_fails", 2):
+        assert result["same"]
+        assert result["steps"] == 9
+
+
+def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:
+    for said in run_ranks("sharding_refused", 2):
+        assert "call fully_shard(model) last" in said["parts"]
+        assert "mesh of two dimensions (HSDP)" in said["hybrid"]
+        assert "sharded over 1 rank" in said["alone"]
+        assert "DistributedDataParallel" in said["replicated"]
+        assert "different process groups" in said["meshes"]
+        assert "reduce_dtype=torch.float32" in said["float16"]
+        assert "choose a codec" in said["powersgd"]
+        assert "leave it out" in said["collective"]
+        assert said["fine"] == ""
+
+
+@pytest.mark.parametrize(
+    ("compressor", "memory"), [("topk+bf16", "residual"), ("int4", "residual"), ("topk", "conef")]
+)
+def test_a_resumed_run_is_the_same(run_ranks: RunRanks, compressor: str, memory: str) -> None:
+    """Through clipping and a learning rate that changes for some parameters only."""
+    results = run_ranks("sharded_resumed", 3, compressor=compressor, memory=memory)
+    for result in results:
+        assert result["same"]
+        assert result["residuals"] == 3 * 7  # pieces of the seven trained parameters
+        assert result["norms"] == results[0]["norms"]
+        assert min(result["norms"]) > 0.0
+
+
+@pytest.mark.parametrize(("policy", "fewer"), [("static:cf=10", 5.0), ("auto", 2.0)])
+def test_a_job_has_windows_decisions_and_a_trace_that_replays(
+    run_ranks: RunRanks, policy: str, fewer: float
+) -> None:
+    """On an emulated link, where the time of compressed and of dense steps is known to differ."""
+    results = run_ranks("sharded_job", 2, policy=policy)
+    for result in results:
+        assert result["windows"] >= 14
+        assert result["cf"] > 1.0
+        assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
+        assert result["ended"] < 0.6 * result["began"]
+        assert result["fewer"] > fewer
+        assert result["pieces"] == 2 * 7
+    assert results[1]["trace"] is None
+    lines = [json.loads(line) for line in Path(results[0]["trace"]).read_text().splitlines()]
+    times = [line for line in lines if line.get("type", line.get("kind")) == "window"]
+    assert len(times) == results[0]["windows"] + 1
+    done = CliRunner().invoke(main, ["replay", str(Path(results[0]["trace"]).parent), "--check"])
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,416 @@
+"""FSDP2: gradients are neither lost nor doubled, dense is plain FSDP2, and misuse is named."""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from gravac_agent import Agent, SetupError
+from tests.support.ranks.scenarios.model import batch
+
+AGENT: dict[str, Any] = {"controller": None, "collective": "auto"}
+
+
+class Uneven(nn.Module):
+    """Sizes that no number of ranks divides, a frozen layer, and parameters of the root itself."""
+
+    def __init__(self, frozen: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(64, 97), nn.Linear(97, 51)
+        self.fixed = nn.Linear(51, 51).requires_grad_(not frozen)
+        self.last = nn.Linear(51, 10)
+        self.scale = nn.Parameter(torch.ones(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.fixed(torch.tanh(self.second(torch.tanh(self.first(x))))))
+        return self.last(x) * self.scale.sum() / 7
+
+
+def sharded(world: int, frozen: bool = True, **options: Any) -> nn.Module:
+    model = Uneven(frozen)
+    mesh = init_device_mesh("cpu", (world,))
+    for part in (model.first, model.second, model.fixed, model.last):
+        fully_shard(part, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def shards(model: nn.Module, *, grad: bool = False) -> dict[str, Tensor]:
+    """This rank's shard of each parameter, or of its gradient."""
+    found: dict[str, Tensor] = {}
+    for name, one in model.named_parameters():
+        tensor: Any = one.grad if grad else one.detach()
+        if tensor is not None:
+            found[name] = tensor.to_local().clone()
+    return found
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> Tensor:
+    x, y = batch(rank, step)
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def trained(
+    model: nn.Module, optimizer: Any, rank: int, steps: range, micro: int = 1, each: Any = None
+) -> float:
+    loss = torch.zeros(())
+    for step in steps:
+        for part in range(micro):
+            if micro > 1:
+                assert isinstance(model, FSDPModule)
+                model.set_requires_gradient_sync(part == micro - 1)
+            loss = loss_of(model, rank, step * micro + part)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if each is not None:
+            each(loss)
+    return float(loss.detach())
+
+
+def same_as_fsdp(
+    rank: int, world: int, folder: str, how: str, style: str = "plain", steps: int = 12
+) -> dict[str, Any]:
+    """Train plainly and with the agent at CF 1 or not enabled; parameters must be the same bits."""
+    results, plain = [], {"enabled": False} if how == "disabled" else {"policy": "dense", **AGENT}
+    windows = 0
+    for with_agent in (False, True):
+        options: dict[str, Any] = {}
+        if style == "bf16":
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        model = sharded(world, **options)
+        assert isinstance(model, FSDPModule)
+        if style == "own factor":
+            for one in model.modules():
+                if isinstance(one, FSDPModule):
+                    one.set_gradient_divide_factor(3.0)
+                    one.set_force_sum_reduction_for_comms(True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        micro = 2 if style == "accumulation" else 1
+        if with_agent:
+            with Agent(model, optimizer, data_dir=folder, window=5, **plain) as agent:
+                trained(model, optimizer, rank, range(steps), micro)
+                windows = agent.state.window if agent.state else -1
+        else:
+            trained(model, optimizer, rank, range(steps), micro)
+        results.append(shards(model))
+    moved = any(not torch.equal(one, torch.zeros_like(one)) for one in results[0].values())
+    return {"same": same(*results), "moved": moved, "windows": windows}
+
+
+def rows_conserved(
+    rank: int, world: int, folder: str, compressor: str, memory: str = "residual", factor: float = 0.0
+) -> dict[str, Any]:
+    """Parameters stay where they are, so that dense gradients are known: what arrived and what waits add up to them."""
+    dense, total = Uneven(), {}
+    model = sharded(world)
+    assert isinstance(model, FSDPModule)
+    if factor:
+        for one in model.modules():
+            if isinstance(one, FSDPModule):
+                one.set_gradient_divide_factor(factor)
+                one.set_force_sum_reduction_for_comms(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    arrived: dict[str, Tensor] = {}
+    steps = 12
+    options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
+    with Agent(model, optimizer, data_dir=folder, window=5, job="conserved", **options) as agent:
+        for step in range(steps):
+            loss_of(model, rank, step).backward()
+            for name, grad in shards(model, grad=True).items():
+                arrived[name] = arrived.get(name, torch.zeros_like(grad)) + grad
+            optimizer.step()
+            optimizer.zero_grad()
+            loss_of(dense, rank, step).backward()
+        assert agent._parts is not None
+        residual = agent._parts.memory.state_dict()
+        state = agent.state
+        assert state is not None
+        payload, dense_bytes, cf = state.payload_bytes, state.dense_bytes, state.cf
+    worst = largest = waiting = 0.0
+    scale = world / factor if factor else 1.0
+    for name, parameter in dense.named_parameters():
+        if parameter.grad is None:
+            continue
+        total = parameter.grad.clone()
+        dist.all_reduce(total)
+        total *= scale / world
+        length = -(-total.shape[0] // world)
+        own = total[rank * length : (rank + 1) * length]
+        for owner in range(world):
+            piece = residual.get(f"{name}@{owner}", torch.zeros(length * total[0].numel()))
+            piece = piece.clone() * scale / world
+            dist.all_reduce(piece)
+            if owner == rank:
+                rest = piece[: own.numel()].view_as(own)
+        if own.numel():
+            worst = max(worst, float((arrived[name] + rest - own).abs().max()))
+            largest = max(largest, float(own.abs().max()))
+            waiting = max(waiting, float(rest.abs().max()))
+    return {
+        "error": worst / largest if largest else 0.0,
+        "waiting": waiting,
+        "cf": cf,
+        "wire": dense_bytes / payload,
+    }
+
+
+def row_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:
+    """The last rank has a NaN in one step: no rank steps, and no residual changes."""
+    model = sharded(world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    policy = "dense" if cf == 1.0 else f"static:cf={cf}"
+    with Agent(
+        model, optimizer, data_dir=folder, window=5, policy=policy, compressor=compressor, **AGENT
+    ) as agent:
+        trained(model, optimizer, rank, range(6))
+        assert agent._parts is not None
+        before, residual = shards(model), agent._parts.memory.state_dict()
+        loss = loss_of(model, rank, 6) * (math.nan if rank == world - 1 else 1.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept, after = same(before, shards(model)), agent._parts.memory.state_dict()
+        trained(model, optimizer, rank, range(7, 12))
+        finite = all(bool(torch.isfinite(one).all()) for one in shards(model).values())
+        moved = not same(before, shards(model))
+        counted = agent.state.nonfinite_steps if agent.state else -1
+    return {
+        "kept": kept,
+        "residual_kept": same(residual, after),
+        "residual_elements": sum(one.numel() for one in residual.values()),
+        "finite": finite,
+        "moved": moved,
+        "counted": counted,
+    }
+
+
+def given_back(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """After ``close`` the next gradients bring the residual, and the modules have their own reduce-scatter again."""
+
+    def comms() -> list[Any]:
+        return [
+            group._reduce_scatter_comm
+            for one in model.modules()
+            if isinstance(one, FSDPModule)
+            for group in one._get_fsdp_state()._fsdp_param_groups
+        ]
+
+    model, dense = sharded(world), Uneven()
+    own = comms()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    options = {"policy": "static:cf=20", "compressor": "topk", **AGENT}
+    with Agent(model, optimizer, data_dir=folder, window=5, **options):
+        taken = all(one is not other for one, other in zip(comms(), own, strict=True))
+        trained(model, optimizer, rank, range(4))
+        loss_of(model, rank, 4).backward()
+        arrived = shards(model, grad=True)
+        optimizer.step()
+        optimizer.zero_grad()
+    for step in range(5):
+        loss_of(model, rank, 5).backward()
+        if step == 0:
+            with_leftover = shards(model, grad=True)
+        without = shards(model, grad=True)
+        optimizer.zero_grad()
+    back = [one is other for one, other in zip(comms(), own, strict=True)]
+    for step in (0, 1, 2, 3, 4, 5):
+        loss_of(dense, rank, step).backward()
+    for parameter in dense.parameters():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world
+    weight = dense.get_parameter("second.weight").grad
+    assert weight is not None
+    length = -(-weight.shape[0] // world)
+    plain = sum_of_plain(world, rank, length)
+    with Agent(model, optimizer, data_dir=folder, window=5, job="again", **options) as agent:
+        trained(model, optimizer, rank, range(3))
+        again = agent.state.step if agent.state else -1
+    return {
+        "taken": taken,
+        "back": all(back),
+        "again": again,
+        "leftover": float((with_leftover["second.weight"] - plain).abs().max()),
+        "exact": float((without["second.weight"] - plain).abs().max()),
+        "sparse": int((arrived["second.weight"] == 0).sum()),
+    }
+
+
+def sum_of_plain(world: int, rank: int, length: int) -> Tensor:
+    """This rank's rows of the dense mean gradient of step 5, of one weight."""
+    plain = Uneven()
+    loss_of(plain, rank, 5).backward()
+    grad = plain.second.weight.grad
+    assert grad is not None
+    dist.all_reduce(grad)
+    return grad[rank * length : (rank + 1) * length] / world
+
+
+def backward_fails(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """An exception in the middle of a backward, then a retry: as if the first had not been."""
+    results = []
+    for broken in (False, True):
+        model = sharded(world, frozen=False)
+        assert isinstance(model, FSDPModule)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        options = {"policy": "static:cf=10", "compressor": "topk", **AGENT}
+        with Agent(model, optimizer, data_dir=folder, window=5, job=f"fails{broken}", **options) as agent:
+            trained(model, optimizer, rank, range(4))
+            if broken:
+                x, y = batch(rank, 99)
+                hidden = torch.tanh(model.second(torch.tanh(model.first(x))))
+                hidden.register_hook(_fail)
+                raised = False
+                try:
+                    loss_with(model, hidden, y).backward()
+                except ZeroDivisionError:
+                    raised = True
+                assert raised
+                model.reset_iter_state()
+                optimizer.zero_grad()
+            trained(model, optimizer, rank, range(4, 9))
+            steps = agent.state.step if agent.state else -1
+        results.append(shards(model))
+    return {"same": same(*results), "steps": steps}
+
+
+def loss_with(model: Any, hidden: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model.last(torch.tanh(model.fixed(hidden))), y)
+
+
+def _fail(grad: Tensor) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+def sharding_refused(rank: int, world: int, folder: str) -> dict[str, str]:
+    """What each wrong use says."""
+
+    def said(make: Any, **options: Any) -> str:
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with Agent(model, optimizer, data_dir=folder, **{**AGENT, **options}):
+                return ""
+        except SetupError as error:
+            return str(error)
+
+    def parts_only() -> nn.Module:
+        model = Uneven()
+        fully_shard(model.first, mesh=init_device_mesh("cpu", (world,)))
+        return model
+
+    def hybrid() -> nn.Module:
+        return fully_shard(Uneven(), mesh=init_device_mesh("cpu", (1, world), mesh_dim_names=("a", "b")))
+
+    def alone() -> nn.Module:
+        return fully_shard(Uneven(), mesh=init_device_mesh("cpu", (world, 1), mesh_dim_names=("a", "b"))["b"])
+
+    def replicated() -> nn.Module:
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        return replicate(Uneven(), mesh=init_device_mesh("cpu", (world,)))  # type: ignore[no-any-return]
+
+    def two_meshes() -> nn.Module:
+        model = Uneven()
+        fully_shard(model.first, mesh=init_device_mesh("cpu", (world,)))
+        flipped = dist.new_group(list(range(world)))
+        mesh = torch.distributed.device_mesh.DeviceMesh.from_group(flipped, "cpu")
+        return fully_shard(model, mesh=mesh)
+
+    def half() -> nn.Module:
+        return sharded(world, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+
+    def plain() -> nn.Module:
+        return sharded(world)
+
+    return {
+        "parts": said(parts_only),
+        "hybrid": said(hybrid),
+        "alone": said(alone),
+        "replicated": said(replicated),
+        "meshes": said(two_meshes),
+        "float16": said(half),
+        "powersgd": said(plain, compressor="powersgd"),
+        "collective": said(plain, collective="gather"),
+        "fine": said(plain),
+    }
+
+
+def sharded_resumed(rank: int, world: int, folder: str, compressor: str, memory: str) -> dict[str, Any]:
+    """20 clipped steps in one go against 10, a checkpoint on disk, and 10 more in new objects."""
+
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = sharded(world)
+        weights = [one for one in model.parameters() if one.dim() > 1]
+        biases = [one for one in model.parameters() if one.dim() == 1]
+        return model, torch.optim.SGD([{"params": weights}, {"params": biases}], lr=0.05, momentum=0.9)
+
+    def steps(agent: Agent, model: nn.Module, optimizer: torch.optim.Optimizer, some: range) -> list[float]:
+        norms = []
+        for step in some:
+            loss = loss_of(model, rank, step)
+            loss.backward()
+            norms.append(float(agent.clip_grad_norm_(0.1)))
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.param_groups[1]["lr"] = 0.05 * 0.9**step  # of the biases only
+            agent.log(loss=loss)
+        return norms
+
+    options = {"policy": "static:cf=20", "compressor": compressor, "memory": memory, **AGENT}
+    options |= {"data_dir": folder, "window": 5}
+    model, optimizer = make()
+    with Agent(model, optimizer, job="whole", **options) as agent:
+        norms = steps(agent, model, optimizer, range(20))
+        assert agent._parts is not None
+        rescaled = len(agent._parts.memory.state_dict())
+    whole = shards(model)
+    model, optimizer = make()
+    with Agent(model, optimizer, job="first", **options) as agent:
+        steps(agent, model, optimizer, range(10))
+        # As DCP does: the local shards, and the optimizer by the order of its parameters.
+        saved = {"agent": agent.state_dict(), "model": shards(model), "optimizer": optimizer.state_dict()}
+        torch.save(saved["agent"], f"{folder}/agent{rank}.pt")
+    model, optimizer = make()
+    with Agent(model, optimizer, job="second", **options) as agent:
+        agent.load_state_dict(torch.load(f"{folder}/agent{rank}.pt", weights_only=True))
+        with torch.no_grad():
+            for name, one in model.named_parameters():
+                local: Any = one
+                local.to_local().copy_(saved["model"][name])
+        optimizer.load_state_dict(saved["optimizer"])
+        steps(agent, model, optimizer, range(10, 20))
+    return {"same": same(whole, shards(model)), "norms": norms, "residuals": rescaled}
+
+
+def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any]:
+    """A job with windows, decisions and a journal, which is replayed."""
+    model = sharded(world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    began = float(loss_of(model, 0, 10_000).detach())
+    options = {"job": "sharded", "window": 6, "policy": policy, "link": "20mbit", **AGENT}
+    with Agent(model, optimizer, data_dir=folder, **options) as agent:
+        trained(model, optimizer, rank, range(100), each=lambda loss: agent.log(loss=loss))
+        pieces = len(agent._parts.memory.state_dict()) if agent._parts else -1
+        state, trace = agent.state, agent.trace_path
+        assert state is not None
+    ended = float(loss_of(model, 0, 10_000).detach())
+    return {
+        "windows": state.window,
+        "cf": state.cf,
+        "epoch": state.epoch,
+        "fewer": state.dense_bytes / state.payload_bytes,
+        "pieces": pieces,
+        "began": began,
+        "ended": ended,
+        "trace": None if trace is None else str(trace),
+    }
