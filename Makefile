@@ -3,13 +3,30 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint docs clean new-codec new-policy
+.PHONY: demo test test-frameworks lint docs clean new-codec new-policy
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m tools.run_tests $(ARGS)
+
+# Training frameworks, each in an environment of its own with what its page in docs/frameworks/ installs. Not in CI:
+# the environments take about 1.5 GB and several minutes. make test-frameworks FRAMEWORKS=lightning: that one only.
+FRAMEWORKS ?= lightning transformers
+
+test-frameworks: $(FRAMEWORKS:%=.venv-frameworks/%/.ready)
+	for each in $(FRAMEWORKS); do \
+		OMP_NUM_THREADS=1 .venv-frameworks/$$each/bin/python -m pytest -q tests/frameworks/test_$$each.py $(ARGS) || exit 1; \
+	done
+
+.venv-frameworks/%/.ready: pyproject.toml constraints.txt
+	test -x .venv-frameworks/$*/bin/python || $(PYTHON) -m venv .venv-frameworks/$*
+	.venv-frameworks/$*/bin/python -m pip install --quiet --no-compile --upgrade "pip>=25.1"
+	.venv-frameworks/$*/bin/python -m pip install --quiet --no-compile --constraint constraints.txt torch
+	.venv-frameworks/$*/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
+	.venv-frameworks/$*/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --group frameworks
+	touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -42,4 +59,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-frameworks build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ __all__ = [  # noqa: RUF022 (grouped by use)
     "AgentState",
     "Link",
     "LoadPlanner",
+    "integrations",
     # errors of the agent
     "AgentError",
     "AgreementError",
@@ -110,6 +111,7 @@ _HOMES = {
     "Traits": "gravac.compressors",
     "Verdict": "gravac.policies",
     "WindowReport": "gravac.protocol",
+    "integrations": "gravac_agent",
     "check": "gravac.traces.replay",
     "read_trace": "gravac.traces",
     "redecide": "gravac.traces.redecide",

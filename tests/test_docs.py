@@ -23,7 +23,7 @@ from tools.pages.metrics import page as metrics_page
 from tools.pages.settings import page as settings_page
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 MADE_BY_USERS = (
     "gravac-runs/",
     "gravac/compressors/my",

@@ -77,6 +77,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"run_log", "state"},
         {"session"},
         {"agent"},
+        {"integrations"},
         {"tasks"},
         {"demo"},
         {"bench"},

@@ -16,7 +16,7 @@ import gravac
 from gravac_agent.settings import AgentSettings
 
 PUBLIC = """
-    Agent AgentSettings AgentState Link LoadPlanner
+    Agent AgentSettings AgentState Link LoadPlanner integrations
     AgentError AgreementError ClosedError PeerError SetupError
     Client ControllerError NoController NotAController Refused
     TraceError check read_trace redecide replay testing whatif
@@ -55,7 +55,7 @@ def test_each_name_is_documented_and_typed(name: str) -> None:
     if inspect.isfunction(thing):
         assert set(get_type_hints(thing)) >= {"return", *inspect.signature(thing).parameters}
     if inspect.ismodule(thing):
-        assert thing.__name__ == f"gravac.{name}"
+        assert thing.__name__ == f"{gravac._HOMES.get(name, 'gravac')}.{name}"
 
 
 def test_type_checkers_see_the_same_names() -> None:

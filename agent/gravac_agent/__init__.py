@@ -1,5 +1,6 @@
 """The part of gravac inside the trainer: wrap the training loop in ``with Agent(ddp_model, optimizer):``."""
 
+from gravac_agent import integrations
 from gravac_agent.agent import Agent
 from gravac_agent.errors import AgentError, AgreementError, ClosedError, PeerError, SetupError
 from gravac_agent.network.hosts import warn_of_loopback
@@ -17,6 +18,7 @@ __all__ = [
     "Link",
     "PeerError",
     "SetupError",
+    "integrations",
 ]
 
 warn_of_loopback()

@@ -35,7 +35,7 @@ class Agent:
 
     Args:
         module: The DDP module, or the model after ``fully_shard`` (FSDP2), or ``torch.compile`` of one.
-        optimizer: The optimizer that steps the module's parameters.
+        optimizer: The optimizer that steps the module's parameters, or Accelerate's wrapper of it.
         enabled: False trains without the agent: nothing is registered and nothing is started. Default: True.
         compressor: Codec or aggregator, ``name`` or ``name:setting=value,…``; ``gravac codecs`` lists them.
             Default: ``topk+bf16``.
@@ -154,6 +154,7 @@ class Agent:
             steering=steering,
             token=token,
         )
+        optimizer, scaler = usage.unwrapped(optimizer, scaler)
         usage.check_arguments(optimizer, scaler)
         trained = usage.data_parallel(module)
         self._module, self._optimizer, self._scaler = module, optimizer, scaler
@@ -275,6 +276,21 @@ class Agent:
             parameters = self._module.parameters()
             return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
         return self._running().clip_grad_norm_(max_norm, norm_type, error_if_nonfinite, foreach)
+
+    def finish_backward(self) -> None:
+        """End the step's exchange between backward and the update, where ``optimizer.step(closure)`` runs backward.
+
+        Without a closure, and with ``enabled=False``, it does nothing. In a closure, call it after backward, and after
+        :meth:`clip_grad_norm_` if you clip: a step with a non-finite gradient is then skipped, and an error of another
+        rank is raised before the parameters change.
+
+        Raises:
+            ClosedError: When the agent was closed.
+            SetupError: When it was not started.
+            PeerError: When a collective of the step failed.
+        """
+        if self.settings.enabled:
+            self._running().finish_backward()
 
     @property
     def state(self) -> AgentState | None:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
+from gravac.signals import figures
 from gravac_agent.exchange.agreement import fail_together
 from gravac_agent.exchange.hook import leftover
 from gravac_agent.fsdp.model import ShardedModel
@@ -21,6 +22,7 @@ from gravac_agent.run_log import RunLog
 from gravac_agent.settings import AgentSettings
 from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import assemble
+from gravac_agent.setup.describe import innermost, optimizer_kind
 from gravac_agent.setup.running import RunningAgent
 from gravac_agent.state.rates import Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
@@ -47,6 +49,10 @@ class AgentState:
         payload_bytes: Bytes handed to collectives for gradients, on this rank since the start.
         nonfinite_steps: Steps with a non-finite gradient on any rank.
         memory_bytes: Bytes that the error memory holds on this rank.
+        loss: Mean loss of the last full window over all ranks. This and the next two are known on rank 0 only.
+        samples_per_second: Throughput of that window, over all ranks.
+        useful_samples_per_second: The same times the statistical efficiency η of its plans: samples that count as much
+            as those of dense training. None where η is unknown.
     """
 
     job: str
@@ -62,6 +68,9 @@ class AgentState:
     payload_bytes: int
     nonfinite_steps: int
     memory_bytes: int
+    loss: float | None = None
+    samples_per_second: float | None = None
+    useful_samples_per_second: float | None = None
 
 
 class Session:
@@ -123,6 +132,7 @@ class Session:
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
+        self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
         self._slot.handler = self
         self._slot.take_over()
         self._handles: list[RemovableHandle] = [
@@ -159,6 +169,11 @@ class Session:
     def state(self) -> AgentState:
         """A snapshot; cheap enough for every step."""
         parts, loop, plan = self.parts, self.parts.loop, self.parts.loop.plan
+        report = loop.last_report
+        useful = None
+        if report is not None:
+            kind = optimizer_kind(type(innermost(self.optimizer)))
+            useful = figures.useful_samples_per_second(report, kind, parts.encoder.compressor)
         return AgentState(
             job=parts.job,
             rank=parts.rank,
@@ -173,6 +188,9 @@ class Session:
             payload_bytes=loop.payload_bytes,
             nonfinite_steps=loop.nonfinite_steps,
             memory_bytes=parts.memory.nbytes(),
+            loss=None if report is None else report.loss,
+            samples_per_second=None if report is None else figures.samples_per_second(report),
+            useful_samples_per_second=useful,
         )
 
     def log_loss(self, loss: float | Tensor) -> None:
@@ -264,8 +282,16 @@ class Session:
         error, self._error = self._error, None
         if error is not None:
             raise error
+        self._late = self._stepping
         self._nonfinite = not self.parts.loop.end_step(dropped)
         self.intake.end_step()
+
+    def finish_backward(self) -> None:
+        """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
+        if self._stepping:
+            self._before_optimizer(self.optimizer, (), {})
+            self._late = False
+            self._before_own_optimizer(self.optimizer, (), {})
 
     def _begin_step(self) -> None:
         self.finish_step()  # in flight still if the optimizer did not step since the last backward
@@ -314,6 +340,7 @@ class Session:
         loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._nonfinite = self._stepping = False
-        self.parts.loop.progress.after_step(evaluated=self._in_flight.is_set())
+        evaluated = self._in_flight.is_set() or self._late
+        self._nonfinite = self._stepping = self._late = False
+        self.parts.loop.progress.after_step(evaluated)
         self.parts.loop.clock.optimizer_ended()

@@ -69,6 +69,16 @@ def test_samples_are_counted_or_logged() -> None:
     assert trainer.pop_samples() == 5
 
 
+def test_samples_are_counted_in_a_batch_that_is_passed_as_one() -> None:
+    """As Lightning passes it: ``(batch, batch_idx)``, where a batch is a list or a mapping."""
+    trainer = TrainerInput()
+    trainer.forward(([torch.ones(16, 3), torch.ones(7)], 3), {})
+    trainer.forward(({"name": "a", "x": {"y": (torch.ones(8),)}}, 3), {})
+    trainer.forward(("text", 3), {})
+    trainer.end_step()
+    assert trainer.pop_samples() == 24
+
+
 def test_loss_is_read_one_step_late_and_only_if_finite() -> None:
     trainer = TrainerInput()
     assert trainer.log_loss(torch.tensor(2.0, requires_grad=True)) is None

@@ -40,6 +40,15 @@ def data_parallel(module: nn.Module) -> DataParallel:
     )
 
 
+def unwrapped(optimizer: Any, scaler: Any) -> tuple[Any, Any]:
+    """Return the optimizer inside a wrapper that runs no hooks, such as Accelerate's, and the wrapper's scaler."""
+    inner = getattr(optimizer, "optimizer", None)
+    # Accelerate's wrapper is an Optimizer by class, and was never initialized as one.
+    if hasattr(optimizer, "_optimizer_step_pre_hooks") or not hasattr(inner, "register_step_pre_hook"):
+        return optimizer, scaler
+    return inner, getattr(optimizer, "scaler", None) if scaler is None else scaler
+
+
 def check_arguments(optimizer: object, scaler: object) -> None:
     """Check that the optimizer and the scaler have the methods that the agent calls. Raises SetupError."""
     if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "register_step_pre_hook")):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,7 @@ class TrainerInput:
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the first dimension of the first tensor given to ``forward``; micro-batches add up."""
         self._forward_ran = True
-        first = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+        first = _first_tensor((*args, *kwargs.values()))
         if first is not None and first.dim():
             self._step += first.shape[0]
 
@@ -99,3 +100,15 @@ class TrainerInput:
         if loss is None or not math.isfinite(value := float(loss)):
             return None
         return value
+
+
+def _first_tensor(values: Iterable[Any], depth: int = 3) -> Tensor | None:
+    """Return the first tensor among values and those in lists and mappings: trainers pass a whole batch as one."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+        if depth and isinstance(value, list | tuple | Mapping):
+            inside = value.values() if isinstance(value, Mapping) else value
+            if (found := _first_tensor(inside, depth - 1)) is not None:
+                return found
+    return None

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gravac.aggregators import Aggregator
-from gravac.protocol import Event
+from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
@@ -96,6 +96,8 @@ class StepLoop:
         self.dense_bytes = 0
         self.payload_bytes = 0
         self.nonfinite_steps = self.failed_steps = 0
+        self.last_report: WindowReport | None = None
+        """The newest window's, on rank 0. The exchange thread sets it."""
 
     @property
     def following(self) -> Plan:
@@ -255,6 +257,7 @@ class StepLoop:
                     (None, *self._encoder.others),
                 )
                 self._reporter.report_window(report)
+                self.last_report = report
         except Exception:  # a missing report must not stop the training
             log.exception("window %d could not be reported", window.number)
 

@@ -2,6 +2,7 @@
 
 from tests.support.ranks.scenarios.checkpoints import resharded, resumed_from_dcp, without_an_agent
 from tests.support.ranks.scenarios.clipping import clipped
+from tests.support.ranks.scenarios.closures import closures
 from tests.support.ranks.scenarios.exactness import (
     conserved,
     hashed,
@@ -71,6 +72,7 @@ __all__ = [
     "batch",
     "chosen_collectives",
     "clipped",
+    "closures",
     "compiled",
     "conserved",
     "controller_dies",

@@ -1,0 +1,105 @@
+"""The agent of a framework's callback: settings, start on what the framework made, figures for its logger, end."""
+
+import atexit
+import inspect
+import logging
+import re
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac.wording import did_you_mean
+from gravac_agent.agent import Agent
+from gravac_agent.errors import SetupError
+from gravac_agent.settings import load
+
+log = logging.getLogger("gravac.agent")
+
+KEYWORDS = [name for name in inspect.signature(Agent).parameters if name not in ("module", "optimizer")]
+SHARDED = {
+    "DeepSpeedEngine": "DeepSpeed exchanges gradients itself and has no place for another exchange: train with DDP",
+    "FullyShardedDataParallel": "FSDP1 is not supported: train with DDP",
+}
+"""What to do about modules that are not DDP, by the name of their class."""
+
+
+class Attachment:
+    """Holds the agent of a callback between the start and the end of a training.
+
+    Args:
+        callback: Name of the callback, for messages.
+        settings: Keywords of ``Agent``.
+
+    Raises:
+        SetupError: For a keyword that ``Agent`` does not have.
+    """
+
+    def __init__(self, callback: str, settings: dict[str, Any]) -> None:
+        for name in settings:
+            if name not in KEYWORDS:
+                raise SetupError(
+                    f"{callback} has no setting {name!r}{did_you_mean(name, KEYWORDS)}: it takes the keywords of Agent"
+                )
+        self._callback, self._settings = callback, settings
+        self.agent: Agent | None = None
+
+    def start(self, module: nn.Module, optimizer: Any, scaler: Any = None) -> Agent | None:
+        """Start an agent on the framework's DDP module. An agent of an earlier training, which failed, ends first.
+
+        Args:
+            module: What the framework wrapped the model into.
+            optimizer: The optimizer.
+            scaler: The framework's GradScaler, if it uses one.
+
+        Returns:
+            The agent; None with ``enabled=False``, and where one process trains alone.
+
+        Raises:
+            SetupError: When several processes train and the module is not DDP, or for wrong settings.
+        """
+        self.close(clean=False)
+        if not load(enabled=self._settings.get("enabled")).enabled:
+            return None
+        inner = getattr(module, "_orig_mod", module)
+        if not isinstance(inner, DistributedDataParallel):
+            if not dist.is_initialized() or dist.get_world_size() == 1:
+                log.warning("%s does nothing: one process trains alone, without DDP", self._callback)
+                return None
+            raise SetupError(self._not_ddp(inner))
+        agent = Agent(module, optimizer, **{"scaler": scaler, **self._settings})  # type: ignore[arg-type]
+        agent.start()
+        self.agent = agent
+        atexit.register(self.close, clean=False)  # for frameworks that tell callbacks of no exception
+        return agent
+
+    def close(self, *, clean: bool) -> None:
+        """Close the agent, if one runs. ``clean``: as in ``Agent.close``."""
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            atexit.unregister(self.close)
+            agent.close(clean=clean)
+
+    def figures(self) -> dict[str, float]:
+        """Return the decision in force, loss and throughput by name, for a logger. Some are known on rank 0 only."""
+        state = None if self.agent is None else self.agent.state
+        if state is None:
+            return {}
+        plan = "dense" if state.cf == 1.0 else re.sub(r"[^A-Za-z0-9_.-]+", "-", state.codec)
+        found = {
+            "decision": float(state.epoch),
+            "cf": state.cf,
+            f"plan/{plan}": state.cf,  # loggers take numbers only: a curve for each plan, where it was in force
+            "wire_cf": state.dense_bytes / state.payload_bytes if state.payload_bytes else None,
+            "gain": state.gain,
+            "loss": state.loss,
+            "samples_per_second": state.samples_per_second,
+            "useful_samples_per_second": state.useful_samples_per_second,
+        }
+        return {f"gravac/{name}": value for name, value in found.items() if value is not None}
+
+    def _not_ddp(self, module: nn.Module) -> str:
+        name = type(module).__name__
+        reason = SHARDED.get(name, "wrap the model in DistributedDataParallel")
+        return f"{self._callback} needs a DistributedDataParallel module, got {name}: {reason}, or pass enabled=False"
