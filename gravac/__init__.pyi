@@ -85,8 +85,8 @@ from gravac_agent import (
 from gravac_agent import (
     SetupError as SetupError,
 )
-from gravac_agent.state.dcp import LoadPlanner as LoadPlanner
 from gravac_agent import integrations as integrations
+from gravac_agent.state.dcp import LoadPlanner as LoadPlanner
 from gravac_controller.client import (
     Client as Client,
 )

@@ -91,6 +91,8 @@ def _entry(module: ModuleType, name: str) -> str:
     thing, path = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.ismodule(thing):
         leave = _directive(".. py:currentmodule:: None")  # else the next names would be documented inside it
+        if thing.__name__ != path:  # of another package, so it cannot be imported under this name
+            return _directive(f".. py:module:: {path}", "", _doc(module, name).replace("\n", "\n   ")) + leave
         return _directive(f".. automodule:: {path}") + _exports(thing, _inner(module, thing)) + leave
     if inspect.isclass(thing):
         fields = _fields(thing)

@@ -6,11 +6,11 @@ and Ray Train need none: ``Agent`` takes what they prepare.
 
 import importlib
 
-__all__ = ["lightning", "transformers"]
+_FRAMEWORKS = ("lightning", "transformers")
 
 
 def __getattr__(name: str) -> object:
     """Import a framework's module at its first use (PEP 562)."""
-    if name not in __all__:
+    if name not in _FRAMEWORKS:
         raise AttributeError(f"module 'gravac_agent.integrations' has no attribute {name!r}")
     return importlib.import_module(f"gravac_agent.integrations.{name}")

@@ -136,7 +136,7 @@ class GravacCallback(Callback):
             if "://" in str(filepath):
                 log.warning("the agent's state is not saved with checkpoints at a URL, such as %s", filepath)
                 return
-            rank_files.save(state, _folder(filepath))
+            rank_files.save(state, _folder(filepath), trainer.global_rank, trainer.world_size)
 
         def remove_too(filepath: Any) -> None:
             remove(filepath)

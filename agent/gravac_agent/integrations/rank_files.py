@@ -17,14 +17,16 @@ log = logging.getLogger("gravac.agent")
 NAME = re.compile(r"gravac-rank(\d+)-of-(\d+)\.pt")
 
 
-def save(state: Mapping[str, Any], folder: Path) -> None:
+def save(state: Mapping[str, Any], folder: Path, rank: int, world_size: int) -> None:
     """Write this rank's state. A failure is logged and does not stop the training.
 
     Args:
         state: What ``Agent.state_dict`` returned.
         folder: Folder of the checkpoint; made where it is missing.
+        rank: This rank.
+        world_size: Number of ranks.
     """
-    path = folder / f"gravac-rank{state['rank']}-of-{state['world_size']}.pt"
+    path = folder / f"gravac-rank{rank}-of-{world_size}.pt"
     draft = path.with_suffix(".tmp")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +34,7 @@ def save(state: Mapping[str, Any], folder: Path) -> None:
         os.replace(draft, path)  # a run that is killed now leaves the whole file or none
         for other in folder.iterdir():
             found = NAME.fullmatch(other.name)
-            if state["rank"] == 0 and found and int(found[2]) != state["world_size"]:
+            if rank == 0 and found and int(found[2]) != world_size:
                 other.unlink(missing_ok=True)
     except OSError as error:
         log.error("the agent's state could not be saved in %s: %s", folder, error)
@@ -73,10 +75,7 @@ def load(agent: Agent, folders: Iterable[Path]) -> bool:
         everywhere: list[Any] = [None] * world
         dist.all_gather_object(everywhere, bool(found))
         if all(everywhere):
-            states = [torch.load(path, weights_only=True) for path in found]
-            agent.load_state_dict(
-                states[0] if len(states) == 1 and states[0]["world_size"] == world else states
-            )
+            agent.load_state_dict([torch.load(path, weights_only=True) for path in found])
             return True
         if any(everywhere):
             missing = [str(number) for number, one in enumerate(everywhere) if not one]

@@ -116,7 +116,7 @@ class GravacCallback(TrainerCallback):
         """Save this rank's state in the checkpoint's folder."""
         agent = self.agent
         if agent is not None and not args.save_only_model:
-            rank_files.save(agent.state_dict(), _checkpoint(args, state))
+            rank_files.save(agent.state_dict(), _checkpoint(args, state), args.process_index, args.world_size)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

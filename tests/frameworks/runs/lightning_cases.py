@@ -114,7 +114,7 @@ def resumed(folder: Path) -> dict[str, Any]:
     found = train(folder, gravac(folder), epochs=2, resume=str(folder / "saved/epoch=0.ckpt"))
     files = sorted(path.name for path in (folder / "saved/epoch=0.ckpt.gravac").iterdir())
     saved = torch.load(folder / f"saved/epoch=0.ckpt.gravac/gravac-rank{RANK}-of-2.pt", weights_only=True)
-    return {**found, "files": files, "buckets": len(saved["buckets"])}
+    return {**found, "files": files, "buckets": len(dict(saved[f"rank{RANK}"]["facts"])["buckets"])}
 
 
 def resumed_without(folder: Path) -> dict[str, Any]:

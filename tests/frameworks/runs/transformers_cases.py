@@ -113,7 +113,12 @@ def resumed(folder: Path) -> dict[str, Any]:
     files = sorted(path.name for path in (folder / f"saved/checkpoint-{STEPS}").glob("gravac-*"))
     saved = torch.load(folder / f"saved/checkpoint-{STEPS}/gravac-rank{RANK}-of-2.pt", weights_only=True)
     arguments = torch.load(folder / f"saved/checkpoint-{STEPS}/training_args.bin", weights_only=False)
-    return {**found, "files": files, "buckets": len(saved["buckets"]), "saved_clip": arguments.max_grad_norm}
+    return {
+        **found,
+        "files": files,
+        "buckets": len(dict(saved[f"rank{RANK}"]["facts"])["buckets"]),
+        "saved_clip": arguments.max_grad_norm,
+    }
 
 
 def resumed_without(folder: Path) -> dict[str, Any]:
