@@ -289,7 +289,7 @@ def test_a_failed_start_may_be_repeated(world_of_one: None, tmp_path: Path) -> N
 def test_ddps_hook_and_torchs_hooks_are_not_methods_of_the_agent() -> None:
     public = {name for name in dir(Agent) if not name.startswith("_")}
     methods = {"start", "close", "log", "wait_ready", "state_dict", "load_state_dict", "switch"}
-    methods |= {"clip_grad_norm_"}
+    methods |= {"clip_grad_norm_", "finish_backward"}
     assert public == methods | {"state", "url", "trace_path"}
 
 
