@@ -46,7 +46,8 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def test_not_a_ddp_module() -> None:
     model = nn.Linear(4, 2)
     with pytest.raises(
-        SetupError, match="Agent wraps a DistributedDataParallel module, got Linear: write Agent"
+        SetupError,
+        match=r"Agent wraps a DistributedDataParallel module, or a model after fully_shard \(FSDP2\), got Linear: write Agent",
     ):
         Agent(model, torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
 

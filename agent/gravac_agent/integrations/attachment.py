@@ -68,7 +68,7 @@ class Attachment:
                 log.warning("%s does nothing: one process trains alone, without DDP", self._callback)
                 return None
             raise SetupError(self._not_ddp(inner))
-        agent = Agent(module, optimizer, **{"scaler": scaler, **self._settings})  # type: ignore[arg-type]
+        agent = Agent(module, optimizer, **{"scaler": scaler, **self._settings})
         agent.start()
         self.agent = agent
         atexit.register(self.close, clean=False)  # for frameworks that tell callbacks of no exception
