@@ -35,7 +35,8 @@ class Torchrun:
         (folder / "notes").mkdir(parents=True, exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GRAVAC_")}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)  # every start would compile all of torch that it imports
-        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), NOTES: str(folder / "notes")}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, NOTES: str(folder / "notes")}
         own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/checkpoints.md says why
         command = [sys.executable, "-m", "torch.distributed.run", *arguments, "-m", "tools.elastic.rank"]
         with (folder / "torchrun.log").open("ab") as log:
