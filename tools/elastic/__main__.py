@@ -150,6 +150,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where to keep everything [a temporary folder]")
     parser.add_argument("--json", type=Path, help="write the summary here, too")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what was started
     folder: Path = (given.folder or Path(tempfile.mkdtemp(prefix="gravac-elastic-"))).absolute()
     parts: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
         "kills": lambda place, chance: kills(place, given.kills, chance),
