@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import gravac
+from gravac.protocol import WindowReport
 from tests.support.ranks.harness import RunEach, RunRanks, run_ranks
 
 pytestmark = pytest.mark.distributed
@@ -37,6 +39,30 @@ def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: st
             assert result["step"] == 10 * (number + 1)
             assert result["ranks"] == list(range(world))
             assert result["moved"] <= 1e-6 < 1e-3 < result["largest"]
+
+
+@pytest.mark.parametrize("controller", ["auto", None])
+def test_rank_0_moves_to_another_host_and_back(
+    run_ranks: RunRanks, tmp_path: Path, controller: str | None
+) -> None:
+    """Each host has the journal of its part; the other part is missing there, and windows keep their numbers.
+
+    Each host trains 16 steps after the checkpoint of the one before, which was taken after 10: windows of 5 steps.
+    """
+    run_ranks("rank_0_moves", 2, hosts=["one", "two", "one"], controller=controller)
+    numbers = {}
+    for host in ("one", "two"):
+        path = tmp_path / host / "moves/journal.jsonl"
+        assert gravac.check(path).ok
+        records = [line.record for line in gravac.read_trace(path)]
+        numbers[host] = [
+            (one.window, one.first_step, one.incarnation) for one in records if isinstance(one, WindowReport)
+        ]
+    assert [one[:2] for one in numbers["one"]] == [(window, 5 * window) for window in range(8)]
+    assert [one[:2] for one in numbers["two"]] == [(1, 10), (2, 15), (3, 20), (4, 25)]
+    starts = [one[2] for one in (*numbers["one"][:4], *numbers["two"], *numbers["one"][4:])]
+    assert len(set(starts)) == 3
+    assert all(len(set(starts[at : at + 4])) == 1 for at in (0, 4, 8))
 
 
 def test_checkpoints_without_an_agent(run_ranks: RunRanks) -> None:

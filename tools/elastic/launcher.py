@@ -76,7 +76,8 @@ def starts(folder: Path) -> list[dict[str, Any]]:
 
 def last_step(start: dict[str, Any]) -> int:
     """Return the last step that a rank ended."""
-    return max([note["step"] for note in start["notes"] if note["event"] == "step"], default=start["step"])
+    steps: list[int] = [note["step"] for note in start["notes"] if note["event"] == "step"]
+    return max([int(start["step"]), *steps])
 
 
 def alive(start: dict[str, Any]) -> bool:

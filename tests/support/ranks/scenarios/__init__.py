@@ -1,6 +1,11 @@
 """What the ranks of the distributed tests run. Each function runs on every rank and returns what the test compares."""
 
-from tests.support.ranks.scenarios.checkpoints import resharded, resumed_from_dcp, without_an_agent
+from tests.support.ranks.scenarios.checkpoints import (
+    rank_0_moves,
+    resharded,
+    resumed_from_dcp,
+    without_an_agent,
+)
 from tests.support.ranks.scenarios.clipping import clipped
 from tests.support.ranks.scenarios.closures import closures
 from tests.support.ranks.scenarios.exactness import (
@@ -110,6 +115,7 @@ __all__ = [
     "progress",
     "progress_as_simulated",
     "progress_off",
+    "rank_0_moves",
     "resharded",
     "resumed",
     "resumed_between_plans",

@@ -113,6 +113,21 @@ def resharded(
     }
 
 
+def rank_0_moves(rank: int, world: int, folder: str, hosts: list[str], controller: str | None) -> None:
+    """10 steps on each host, from the checkpoint of the one before. A host has a data folder of its own."""
+    for number, host in enumerate(hosts):
+        app = job(f"{folder}/{host}", "moves", controller=controller)
+        with app.agent:
+            if number:
+                dcp.load({"app": app}, checkpoint_id=f"{folder}/{number - 1}", planner=LoadPlanner())
+            assert app.agent.wait_ready(60)
+            dist.barrier()
+            train(app.module, app.optimizer, rank, range(10 * number, 10 * number + 10))
+            dcp.save({"app": app}, checkpoint_id=f"{folder}/{number}")
+            train(app.module, app.optimizer, rank, range(10 * number + 10, 10 * number + 16))
+        dist.barrier()
+
+
 def without_an_agent(rank: int, world: int, folder: str) -> dict[str, Any]:
     """A checkpoint saved before the agent was there, and one of an agent that was not enabled."""
     messages: list[str] = []
