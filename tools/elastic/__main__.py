@@ -19,8 +19,9 @@ from tools.elastic.launcher import Torchrun, controllers, starts, wait_for_steps
 EVERY = 10
 """Steps between checkpoints."""
 ONE_HOST = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-COMPRESSED = {"GRAVAC_WINDOW": "5", "GRAVAC_POLICY": "static:cf=20"}
-"""With a controller that rank 0 starts. On one machine policy ``auto`` would stay dense: then nothing can be lost."""
+COMPRESSED = {"GRAVAC_WINDOW": "5", "GRAVAC_POLICY": "static:cf=20", "GRAVAC_FALLBACK_WINDOWS": "100"}
+"""With a controller that rank 0 starts. Ranks compress in every step but the first, also before the controller is up
+and where policy ``auto`` would not: a dense step leaves no residual that could be lost."""
 IN_PROCESS = COMPRESSED | {"GRAVAC_CONTROLLER": "none", "GRAVAC_COLLECTIVE": "gather"}
 """Decisions that do not depend on measured times, so that two runs can be compared bit for bit."""
 MOST_STEPS = 100
