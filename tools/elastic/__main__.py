@@ -72,14 +72,14 @@ def joining(folder: Path, chance: random.Random) -> dict[str, Any]:
     first = Torchrun(folder, [*shared, "--nproc-per-node", "2"], 400, EVERY, COMPRESSED)
     second = None
     try:
-        wait_for_steps(first, 2, EVERY + 2)
+        wait_for_steps(first, 2, 5 * EVERY)
         second = Torchrun(folder, [*shared, "--nproc-per-node", "1"], 400, EVERY, COMPRESSED)
-        ranks = wait_for_steps(first, 3, EVERY + 2)
+        ranks = wait_for_steps(first, 3, 5 * EVERY)
         second.process.kill()
         children = [one["pid"] for one in ranks if parent(one["pid"]) in (1, second.process.pid)]
         for pid in children:
             os.kill(pid, signal.SIGKILL)
-        wait_for_steps(first, 2, EVERY + 2)
+        wait_for_steps(first, 2, 5 * EVERY)
     finally:
         first.end()
         if second is not None:
