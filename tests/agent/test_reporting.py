@@ -270,6 +270,19 @@ def test_a_checkpoint_of_a_job_that_continued_since() -> None:
         reporter.close(job_end(4))
 
 
+def test_a_checkpoint_from_before_the_first_answer() -> None:
+    """Its policy has no state yet. Windows are numbered on from the job's, without a gap."""
+    with serving(SPEC, TOKEN) as peer:
+        peer.fold.next_window = 4
+        reporter = connected(peer)
+        assert reporter.wait_ready(60)
+        reporter.resume(None, window=3)
+        for window in (3, 4):
+            reporter.report_window(window_report(window))
+        eventually(lambda: peer.windows == [4, 5])
+        reporter.close(job_end(5))
+
+
 def test_a_decision_whose_answer_was_lost_comes_with_the_next_registration() -> None:
     """The decision's window is in the journal: the epoch grows although no window is answered."""
     policy = StaticPolicy(cf=10, warmup_windows=1)

@@ -27,6 +27,12 @@ def test_one_call_saves_all_ranks_and_resume_is_exact(run_each: RunEach) -> None
             assert "planner=gravac.LoadPlanner()" in result["without planner"]
 
 
+def test_a_sharded_model_and_the_agent_in_one_checkpoint(run_ranks: RunRanks) -> None:
+    for result in run_ranks("sharded_from_dcp", 2):
+        assert result["same"]
+        assert result["residual"] > 1e-3
+
+
 @pytest.mark.parametrize("memory", ["residual", "conef-sketch"])
 def test_other_numbers_of_ranks_conserve_the_residual(tmp_path: Path, memory: str) -> None:
     """2, 3, 2 ranks. Each run saves more residual than the tolerance, and reads all ranks of the one before."""

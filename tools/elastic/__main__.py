@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.elastic import checks
-from tools.elastic.launcher import Torchrun, controllers, starts, wait_for_steps
+from tools.elastic.launcher import Torchrun, alive, controllers, starts, wait_for_steps
 
 EVERY = 10
 """Steps between checkpoints."""
@@ -43,7 +43,7 @@ def kills(folder: Path, count: int, chance: random.Random) -> dict[str, Any]:
             os.kill(victim["pid"], signal.SIGKILL)
             killed.append(victim["rank"])
             print(f"kill {len(killed)}: rank {victim['rank']}, started at step {victim['step']}", flush=True)
-            while any(Path(f"/proc/{one['pid']}").exists() for one in ranks):
+            while any(alive(one, folder) for one in ranks):
                 time.sleep(0.02)
         code = run.wait()
     finally:
@@ -61,7 +61,7 @@ def worlds(folder: Path, chance: random.Random) -> dict[str, Any]:
             codes.append(run.wait())
         finally:
             run.end()
-    return {"exit code": max(codes), "ranks": ranks_of(folder)} | checked(folder)
+    return {"exit code": max(codes), "ranks": ranks_of(folder)} | checked(folder, [2, 3, 2])
 
 
 def joining(folder: Path, chance: random.Random) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def joining(folder: Path, chance: random.Random) -> dict[str, Any]:
         first.end()
         if second is not None:
             second.end()
-    return {"exit code": 0, "ranks": ranks_of(folder)} | checked(folder)
+    return {"exit code": 0, "ranks": ranks_of(folder)} | checked(folder, [2, 3, 2])
 
 
 def exact(folder: Path, chance: random.Random) -> dict[str, Any]:
@@ -120,14 +120,16 @@ def ranks_of(folder: Path) -> list[int]:
     return [ranks[0]["world"] for ranks in checks.by_generation(folder)]
 
 
-def checked(folder: Path) -> dict[str, Any]:
-    """Run all checks."""
+def checked(folder: Path, ranks: list[int] | None = None) -> dict[str, Any]:
+    """Run all checks. ``ranks``: how many each start must have had."""
     until = time.monotonic() + CONTROLLER_END_SECONDS
     while controllers(folder) and time.monotonic() < until:
         time.sleep(0.1)
     off, residual, wrong = checks.conserved(folder)
     incarnations, windows, more = checks.journal(folder)
     wrong += more + checks.resumed(folder)
+    if ranks is not None and ranks_of(folder) != ranks:
+        wrong.append(f"the starts had {ranks_of(folder)} ranks, not {ranks}")
     left = controllers(folder)
     if left:
         wrong.append(f"{left} controllers are left")

@@ -80,13 +80,14 @@ def last_step(start: dict[str, Any]) -> int:
     return max([int(start["step"]), *steps])
 
 
-def alive(start: dict[str, Any]) -> bool:
-    """Whether the process of a rank runs."""
+def alive(start: dict[str, Any], folder: Path) -> bool:
+    """Whether the process of a rank runs. Its number may belong to another process by now."""
+    process = Path(f"/proc/{start['pid']}")
     try:
-        state = Path(f"/proc/{start['pid']}/stat").read_text().rpartition(")")[2].split()[0]
+        ours = os.readlink(process / "cwd") == str(folder)
+        return ours and b"tools.elastic.rank" in (process / "cmdline").read_bytes()
     except OSError:
         return False
-    return state != "Z"
 
 
 def wait_for_steps(run: Torchrun, world: int, steps: int) -> list[dict[str, Any]]:
@@ -97,7 +98,7 @@ def wait_for_steps(run: Torchrun, world: int, steps: int) -> list[dict[str, Any]
     """
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        now = [start for start in starts(run.folder) if alive(start)]
+        now = [start for start in starts(run.folder) if alive(start, run.folder)]
         if len(now) == world == now[0]["world"] and all(
             last_step(start) - start["step"] >= steps for start in now
         ):

@@ -119,7 +119,13 @@ class HttpReporter:
             self._outbox.add(event)
         self._wake.set()
 
-    def resume(self, policy_state: str, window: int) -> None:
+    def resume(self, policy_state: str | None, window: int) -> None:
+        if policy_state is None:  # saved before the first answer of a controller
+            with self._lock:
+                self._spec = self._spec.model_copy(update={"first_window": window})
+                self._registered, self._offset, self._next_reported = False, None, window
+            self._wake.set()
+            return
         try:
             state = read_state(self._policy, policy_state)
             directive = self._directive_of(state.decision)

@@ -41,11 +41,11 @@ class Reporter(Protocol):
         """Report an event."""
         ...
 
-    def resume(self, policy_state: str, window: int) -> None:
+    def resume(self, policy_state: str | None, window: int) -> None:
         """Continue from a checkpoint.
 
         Args:
-            policy_state: The policy's state when it was saved, as JSON.
+            policy_state: The policy's state when it was saved, as JSON; None where no controller had answered yet.
             window: Number of the next window.
 
         Raises:
@@ -135,7 +135,7 @@ class LocalReporter:
     def report_event(self, event: Event) -> None:
         self._write(renumbered(event, self._offset))
 
-    def resume(self, policy_state: str, window: int) -> None:
+    def resume(self, policy_state: str | None, window: int) -> None:
         spec = self._fold.spec.model_copy(update={"policy_state": policy_state, "first_window": window})
         try:
             self._fold.resume(spec)

@@ -162,7 +162,7 @@ def load(
         encoder.raw_mean.wanted = loop.clipper.in_use
     loop.begin_step()
     rates.restore(list(first["rates"]))
-    if parts.reporter is not None and first["policy_state"] is not None:
+    if parts.reporter is not None:
         parts.reporter.resume(first["policy_state"], loop.window.number)
     return regrouper(first["buckets"], module)
 
@@ -170,10 +170,11 @@ def load(
 def _wanted(
     states: list[dict[str, Any]], parts: Parts, mapping: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return this rank's own state where the number of ranks is the same, else all of them."""
+    """Return this rank's own state where the number of ranks is the same, else all of them, rank 0's first."""
     for state in states:
         if (state.get("world_size"), state.get("rank")) == (parts.world_size, parts.rank):
             return state
+    states = sorted(states, key=lambda state: int(state.get("rank", 0)))
     return states[0] if mapping and len(states) == 1 else states
 
 

@@ -4,6 +4,7 @@ from tests.support.ranks.scenarios.checkpoints import (
     rank_0_moves,
     resharded,
     resumed_from_dcp,
+    sharded_from_dcp,
     without_an_agent,
 )
 from tests.support.ranks.scenarios.clipping import clipped
@@ -128,6 +129,7 @@ __all__ = [
     "same_job_twice",
     "settings_differ",
     "several_optimizers",
+    "sharded_from_dcp",
     "sharded_job",
     "sharded_resumed",
     "sharding_refused",

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
@@ -14,6 +15,7 @@ from gravac import LoadPlanner
 from gravac_agent import Agent
 from gravac_agent.state.by_rank import unpack
 from tests.support.ranks.scenarios.model import fingerprint, flat, train, wrapped
+from tests.support.ranks.scenarios.sharded import loss_of, same, sharded, shards
 
 OPTIONS: dict[str, Any] = {"controller": None, "policy": "static:cf=25", "window": 5}
 
@@ -184,3 +186,41 @@ def _loaded(app: App, state: dict[str, Any], nested: bool) -> None:
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
+
+
+def sharded_from_dcp(rank: int, world: int, folder: str) -> dict[str, Any]:
+    """A sharded model, its optimizer and the agent in one checkpoint: 20 steps in one go, and resumed after 10."""
+
+    def make(name: str) -> tuple[nn.Module, torch.optim.Optimizer, Agent]:
+        model = sharded(world)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        return (
+            model,
+            optimizer,
+            Agent(model, optimizer, job=name, data_dir=folder, **OPTIONS, collective="auto"),
+        )
+
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, some: range) -> None:
+        for step in some:
+            loss_of(model, rank, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, agent: Agent) -> dict[str, Any]:
+        weights, moments = get_state_dict(model, optimizer)
+        return {"model": weights, "optimizer": moments, "agent": agent}
+
+    model, optimizer, agent = make("whole")
+    with agent:
+        steps(model, optimizer, range(10))
+        residual = max(float(value.abs().max()) for value in flat(agent)["residual"].values())
+        dcp.save(state_of(model, optimizer, agent), checkpoint_id=f"{folder}/sharded")
+        steps(model, optimizer, range(10, 20))
+    whole = shards(model)
+    model, optimizer, agent = make("again")
+    with agent:
+        state = state_of(model, optimizer, agent)
+        dcp.load(state, checkpoint_id=f"{folder}/sharded", planner=LoadPlanner())
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        steps(model, optimizer, range(10, 20))
+    return {"same": same(whole, shards(model)), "residual": residual}
