@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from gravac_controller.cli import main
 from tests.support.ranks.harness import RunEach, RunRanks
+from tests.support.ranks.harness import run_ranks as run_ranks_in
 
 pytestmark = pytest.mark.distributed
 
@@ -114,3 +115,17 @@ def test_a_job_has_windows_decisions_and_a_trace_that_replays(
     assert len(times) == results[0]["windows"] + 1
     done = CliRunner().invoke(main, ["replay", str(Path(results[0]["trace"]).parent), "--check"])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(("before", "after"), [("fsdp", "fsdp"), ("ddp", "fsdp"), ("fsdp", "ddp")])
+def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: str) -> None:
+    """Sizes are such that no number of ranks divides them; the pieces of 2 ranks are divided among 3."""
+    for world, saved_by, wrap in ((2, 0, before), (3, 2, after)):
+        folder = tmp_path / f"part{saved_by}"
+        folder.mkdir()
+        results = run_ranks_in(
+            folder, "ranks_change", world, shared=str(tmp_path), saved_by=saved_by, wrap=wrap
+        )
+        for result in results:
+            assert result["error"] < 1e-6
+            assert result["waiting"] > 1e-3

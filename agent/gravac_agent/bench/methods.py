@@ -16,9 +16,10 @@ from torch.optim import Optimizer
 
 from gravac import aggregators, memories, policies
 from gravac_agent import Agent
+from gravac_agent.bench import sharded
 from gravac_agent.tasks import Task
 
-FORMS = "none, alone, dense, fp16, powersgd:RANK, or agent/COMPRESSOR/MEMORY/POLICY"
+FORMS = f"none, alone, dense, fp16, powersgd:RANK, agent/COMPRESSOR/MEMORY/POLICY, or {sharded.FORM}"
 POWERSGD_DENSE_STEPS = 2
 """PyTorch's hook has no error memory with fewer dense steps at the start."""
 WHOLE_MODEL_MB = 100_000.0
@@ -103,6 +104,9 @@ def apply(
     if name.split("/")[0] == "agent":
         with _agent(agent_spec(method), task, link, scratch, window, buckets) as applied:
             yield applied
+    elif name.split("/")[0] == "fsdp":
+        with _fsdp(method, task, link, scratch, window, elements) as applied:
+            yield applied
     elif method == "none":  # DDP without its communication
         module = DistributedDataParallel(task.model, **buckets)
         module.register_comm_hook(None, _no_communication)
@@ -155,6 +159,35 @@ def _agent(
             return agent.state.payload_bytes
 
         yield Applied(module, optimizer, payload_bytes, clip_norm, agent.clip_grad_norm_)
+
+
+@contextmanager
+def _fsdp(method: str, task: Task, link: str, scratch: Path, window: int, elements: int) -> Iterator[Applied]:
+    try:
+        how = sharded.Sharding.parse(method)
+        if "/" not in method:
+            if link != "none":
+                raise MethodError(f"{method}: an emulated link slows only the agent")
+            sent = 0 if how.unreduced else 4 * elements
+            yield _applied(sharded.shard(task.model, how), task, lambda steps: sent * steps)
+            return
+        spec = agent_spec(method)
+        settings = {
+            "compressor": spec.compressor,
+            "memory": spec.memory,
+            "policy": spec.policy,
+            "link": link,
+            "window": window,
+        }
+        with sharded.sharded_agent(task, how, settings, scratch) as (module, optimizer, agent):
+
+            def payload_bytes(steps: int) -> int:
+                assert agent.state is not None
+                return agent.state.payload_bytes
+
+            yield Applied(module, optimizer, payload_bytes, _clip_norm(task), agent.clip_grad_norm_)
+    except ValueError as error:
+        raise MethodError(f"method {method!r}: {error}") from None
 
 
 def _no_communication(

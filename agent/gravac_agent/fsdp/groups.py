@@ -10,6 +10,10 @@ from gravac.memories import Bucket
 
 PIECE = "@"
 """Between a parameter's name and the rank that owns the piece."""
+CALL = "~"
+"""Before the number of a further call of the same module in one backward."""
+PART = "#"
+"""Between a module's name and the elements of a gradient that lacks some of its parameters."""
 
 
 def piece_name(parameter: str, rank: int) -> str:
@@ -67,6 +71,11 @@ class ShardedGroup:
         return int(self.group.mesh_info.shard_mesh_size)
 
     @property
+    def by_rows(self) -> bool:
+        """Whether all its parameters are sharded along their first dimension."""
+        return all(one.param.fsdp_placement.dim == 0 for one in self._params)
+
+    @property
     def numel(self) -> int:
         """Elements of the gradient of all its trainable parameters, with padding."""
         return self.ranks * sum(one.numel for one in self._trainable)
@@ -102,10 +111,10 @@ class ShardedGroup:
         """
         parts = [(one.name, one.numel) for one in self._trainable]
         if numel != self.numel:
-            parts = [(f"{self.label or 'model'}#{numel}", numel // self.ranks)]
+            parts = [(f"{self.label or 'model'}{PART}{numel}", numel // self.ranks)]
         key = call, tuple(parts)
         if key not in self._buckets:
-            suffix = f"~{call}" if call else ""
+            suffix = f"{CALL}{call}" if call else ""
             names = tuple(piece_name(name + suffix, rank) for rank in range(self.ranks) for name, _ in parts)
             sizes = tuple(size for _, size in parts) * self.ranks
             self._buckets[key] = Bucket(self.number + call * groups, names, sizes)

@@ -58,6 +58,11 @@ class ShardedModel:
         """Ranks that the parameters are sharded over."""
         return self.process_group.size()
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether all parameters are sharded along their first dimension."""
+        return all(one.by_rows for one in self.groups)
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the sharded parameters, which the optimizer steps, also while the module has gathered ones."""
         for group in self.groups:

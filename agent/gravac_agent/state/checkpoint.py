@@ -17,7 +17,8 @@ from gravac_agent.exchange.agreement import raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
-from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.model import DataParallel
+from gravac_agent.fsdp.pieces import fitted
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank
 from gravac_agent.state.rates import Rates
@@ -129,14 +130,10 @@ def load(
             raise SetupError(
                 f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
             )
-    if isinstance(module, ShardedModel) and not isinstance(state, dict):
-        raise SetupError(
-            f"the agent state is of {len(states)} ranks, this run has {parts.world_size}: under FSDP2 "
-            "the number of ranks cannot change yet"
-        )
     residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
     for one in states:
         _check_shapes(one, module)
+    residual = fitted(residual, states[0].get("shapes", {}), module)
     first, loop, encoder = states[0], parts.loop, parts.encoder
     plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
     encoder.memory.load_state_dict(residual)

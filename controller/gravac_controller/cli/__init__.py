@@ -16,6 +16,7 @@ COMMANDS = {
     "pause": "Stop a running job from exploring.",
     "resume": "Return control to the policy.",
     "codecs": "List codecs, memories, collectives and policies, or describe one.",
+    "memory": "Show the bytes per rank of error memories, before a job runs.",
     "replay": "Repeat the decisions of a trace, or try another policy on it.",
     "whatif": "Predict step times and decisions on another network.",
     "simulate": "Try a policy on a task without a cluster.",

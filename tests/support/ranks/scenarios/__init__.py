@@ -56,10 +56,12 @@ from tests.support.ranks.scenarios.several import (
 from tests.support.ranks.scenarios.sharded import (
     backward_fails,
     given_back,
+    ranks_change,
     row_nonfinite,
     rows_conserved,
     same_as_fsdp,
     sharded_job,
+    sharded_losses,
     sharded_resumed,
     sharding_refused,
 )
@@ -117,6 +119,7 @@ __all__ = [
     "progress_as_simulated",
     "progress_off",
     "rank_0_moves",
+    "ranks_change",
     "resharded",
     "resumed",
     "resumed_between_plans",
@@ -131,6 +134,7 @@ __all__ = [
     "several_optimizers",
     "sharded_from_dcp",
     "sharded_job",
+    "sharded_losses",
     "sharded_resumed",
     "sharding_refused",
     "steered",

@@ -8,8 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent, SetupError
+from gravac_agent.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.model import batch
 
 AGENT: dict[str, Any] = {"controller": None, "collective": "auto"}
@@ -414,3 +416,90 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
         "ended": ended,
         "trace": None if trace is None else str(trace),
     }
+
+
+def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int, wrap: str) -> dict[str, Any]:
+    """Two parts of one training with lr 0, the second with other ranks: gradients, arrived ones and residuals add up.
+
+    ``saved_by``: 0 in the first part, which saves; else how many ranks have saved.
+    """
+    dense = Uneven()
+    model: Any = sharded(world) if wrap == "fsdp" else DistributedDataParallel(Uneven(), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    options = {"policy": "static:cf=10", "compressor": "topk", "job": f"part{saved_by}", **AGENT}
+    arrived: dict[str, Tensor] = {}
+    with Agent(model, optimizer, data_dir=folder, window=5, **options) as agent:
+        before = {"arrived": arrived, "dense": arrived}
+        if saved_by:
+            before = torch.load(f"{shared}/sums.pt", weights_only=True)
+            agent.load_state_dict(
+                [torch.load(f"{shared}/{one}.pt", weights_only=True) for one in range(saved_by)]
+            )
+        for step in range(6):
+            loss_of(model, rank, step).backward()
+            for name, one in model.named_parameters():
+                if one.grad is not None:
+                    whole = one.grad.full_tensor() if wrap == "fsdp" else one.grad
+                    name = name.removeprefix("module.")
+                    arrived[name] = arrived.get(name, torch.zeros_like(whole)) + whole
+            optimizer.step()
+            optimizer.zero_grad()
+            loss_of(dense, rank, step).backward()
+        torch.save(agent.state_dict(), f"{shared}/{rank}.pt") if not saved_by else None
+        assert agent._parts is not None
+        residual = agent._parts.memory.state_dict()
+    worst = largest = waiting = 0.0
+    sums: dict[str, Tensor] = {}
+    for name, parameter in dense.named_parameters():
+        if parameter.grad is None:
+            continue
+        sums[name] = parameter.grad.clone()
+        pieces = [residual[piece] for piece in residual if piece.partition("@")[0] == name]
+        rest = torch.cat(pieces)[: parameter.numel()].view_as(parameter).clone()
+        for one in (sums[name], rest):
+            dist.all_reduce(one)
+            one /= world
+        whole = sums[name] + before["dense"].get(name, torch.zeros(()))
+        came = arrived[name] + before["arrived"].get(name, torch.zeros(()))
+        worst = max(worst, float((came + rest - whole).abs().max()))
+        largest, waiting = max(largest, float(whole.abs().max())), max(waiting, float(rest.abs().max()))
+    if rank == 0 and not saved_by:
+        torch.save({"arrived": arrived, "dense": sums}, f"{shared}/sums.pt")
+    return {"error": worst / largest, "waiting": waiting / largest}
+
+
+def sharded_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
+    """Held-out loss of handwritten digits after equal steps by each method, and what the error memory holds."""
+    data, found = image_sets.digits(), {}
+    mesh = init_device_mesh("cpu", (world,))
+    for number, method in enumerate(methods):
+        torch.manual_seed(0)
+        layers = (nn.Linear(64, 250), nn.ReLU(), nn.Linear(250, 250), nn.ReLU(), nn.Linear(250, 10))
+        model = nn.Sequential(nn.Flatten(), *layers)
+        for part in layers[::2]:
+            fully_shard(part, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        compressor, _, rest = method.partition("/")
+        memory, _, policy = rest.partition("/")
+        options: dict[str, Any] = {"compressor": compressor, "policy": policy, "memory": memory or None}
+        if method == "plain":
+            options = {"enabled": False}
+        batches = data.batches(rank, world, 0, 32)
+        with Agent(
+            model, optimizer, data_dir=folder, window=20, job=f"losses{number}", **options, **AGENT
+        ) as agent:
+            for step in range(steps):
+                optimizer.param_groups[0]["lr"] = 0.05 * (1.0 - step / steps)
+                inputs, classes = next(batches)
+                nn.functional.cross_entropy(model(inputs), classes).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            state = agent.state
+        score = evaluate(model, data.heldout())
+        found[method] = {
+            "loss": score.loss,
+            "memory_bytes": state.memory_bytes if state else 0,
+            "wire": state.dense_bytes / state.payload_bytes if state else 1.0,
+        }
+    return found

@@ -1,0 +1,83 @@
+"""Residuals of sharded gradients for another number of ranks, or for a model that is not sharded.
+
+A piece of a parameter is what one rank owns of it: some of its rows, padded. So the pieces of all ranks, one after the
+other, are the parameter with padding at its end.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from gravac.memories.states import VELOCITY, to_dense, velocities
+from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.groups import CALL, PART, PIECE, piece_name
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) -> dict[str, Tensor]:
+    """Return a saved residual as this module needs it. Where it fits as it is, that is the residual itself.
+
+    Args:
+        residual: State of an error memory.
+        shapes: Shape of each parameter of the model that it was saved for.
+        module: The module that loads it.
+
+    Raises:
+        SetupError: Its pieces cannot be put together.
+    """
+    ranks = module.ranks if isinstance(module, ShardedModel) else 0
+    plain = {name.removeprefix(VELOCITY) for name in (*to_dense(residual), *velocities(residual))}
+    saved = {name.rpartition(PIECE)[2] if PIECE in name else "" for name in plain}
+    if not plain or saved == ({str(rank) for rank in range(ranks)} if ranks else {""}):
+        return residual
+    if isinstance(module, ShardedModel) and not module.by_rows:
+        raise SetupError(
+            "the agent state is of another number of ranks, and shard_placement_fn shards this model along another "
+            "dimension than the first: the residual cannot be divided again. Load it with as many ranks as before"
+        )
+    whole = _joined(to_dense(residual), shapes)
+    moving = {VELOCITY + name: value for name, value in _joined(velocities(residual), shapes).items()}
+    whole |= moving
+    return _split(whole, shapes, ranks) if ranks else whole
+
+
+def _joined(residual: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    """Return whole parameters."""
+    pieces: dict[str, dict[int, Tensor]] = {}
+    for name, value in residual.items():
+        base, mark, rank = name.rpartition(PIECE)
+        pieces.setdefault(base if mark else name, {})[int(rank) if mark else 0] = value
+    found: dict[str, Tensor] = {}
+    for name, by_rank in pieces.items():
+        numel = math.prod(_shape(name, shapes))
+        whole = torch.cat([by_rank[rank] for rank in sorted(by_rank)])[:numel]
+        parameter = name.partition(CALL)[0]  # a second call in a backward has the same parameters
+        found[parameter] = found[parameter] + whole if parameter in found else whole
+    return found
+
+
+def _split(whole: Mapping[str, Tensor], shapes: Shapes, ranks: int) -> dict[str, Tensor]:
+    """Return the pieces of each parameter, all of the same length."""
+    found: dict[str, Tensor] = {}
+    for name, value in whole.items():
+        rows, *rest = _shape(name.removeprefix(VELOCITY), shapes)
+        length = -(-rows // ranks) * math.prod(rest)
+        padded = pad(value, (0, ranks * length - value.numel()))
+        for rank, piece in enumerate(padded.split(length)):
+            found[piece_name(name, rank)] = piece.clone()
+    return found
+
+
+def _shape(name: str, shapes: Shapes) -> Sequence[int]:
+    parameter = name.partition(CALL)[0]
+    if PART in parameter or parameter not in shapes:
+        raise SetupError(
+            f"the agent state has a residual of {name!r}, a part of a module some of whose parameters had no gradient: "
+            "load it with as many ranks as before"
+        )
+    return shapes[parameter]
