@@ -129,3 +129,19 @@ def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: 
         for result in results:
             assert result["error"] < 1e-6
             assert result["waiting"] > 1e-3
+
+
+def test_quantized_training_ends_at_the_loss_of_plain_fsdp2(run_ranks: RunRanks) -> None:
+    """Handwritten digits, equal steps. Stated beside it: what Top-k and block Random-k cost (docs/fsdp.md)."""
+    methods = {
+        "int8//static:cf=4": 0.01,
+        "int4//static:cf=8": 0.01,
+        "topk+bf16//static:cf=10": 0.05,
+        "topk+bf16/conef:bits=4/static:cf=10": 0.05,
+    }
+    found = run_ranks("sharded_losses", 2, steps=120, methods=["plain", *methods])[0]
+    for method, most in methods.items():
+        assert abs(found[method]["loss"] / found["plain"]["loss"] - 1.0) < most, method
+        assert found[method]["wire"] > 3.5, method
+    small, whole = found["topk+bf16/conef:bits=4/static:cf=10"], found["topk+bf16//static:cf=10"]
+    assert 0 < small["memory_bytes"] <= 0.2 * whole["memory_bytes"]

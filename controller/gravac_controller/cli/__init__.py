@@ -32,6 +32,7 @@ MODULES = {
     "bench": "bench.commands",
     "demo": "demo.command",
     "doctor": "whatif.doctor",
+    "memory": "whatif.memory",
     "whatif": "whatif.command",
     **dict.fromkeys(("pin", "dense", "pause", "resume"), "steer"),
 }
