@@ -235,7 +235,7 @@ trained(lambda agent: load_all(".", 1, agent))
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("document", ["README.md", "docs/start.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/start.md", "docs/frameworks/deepspeed.md"])
 def test_the_example_trains(document: str, tmp_path: Path) -> None:
     (example,) = blocks(ROOT / document, "python")
     script = tmp_path / "train.py"

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -110,3 +111,18 @@ def test_optimizers_are_described() -> None:
     itself = Wrapper(None)
     itself.optimizer = itself
     assert found(itself)[:2] == ("Wrapper", "other"), "a wrapper of itself ends"
+
+
+def test_a_job_is_named_after_the_experiment_of_ray_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real package: ``tests/frameworks/test_ray.py``."""
+    train = ModuleType("ray.train")
+    train.get_context = lambda: SimpleNamespace(get_experiment_name=lambda: "my experiment")  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "argv", ["default_worker.py"])
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    assert describe.job_name().startswith("my-experiment-")
+
+    def outside() -> None:
+        raise RuntimeError("not in a worker")
+
+    train.get_context = outside  # type: ignore[attr-defined]
+    assert describe.job_name().startswith("default_worker-")

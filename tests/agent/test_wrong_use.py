@@ -43,6 +43,23 @@ def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
 
 
+@pytest.mark.parametrize(
+    ("home", "name", "base", "why"),
+    [
+        ("deepspeed.runtime.engine", "DeepSpeedEngine", nn.Module, "which reduces gradients itself"),
+        ("torch.distributed.fsdp", "FullyShardedDataParallel", nn.Module, "FSDP1"),
+        ("torchft.ddp", "DistributedDataParallel", DistributedDataParallel, "torchft decides step by step"),
+    ],
+)
+def test_other_wrappers_are_explained(
+    world_of_one: None, home: str, name: str, base: type[nn.Module], why: str
+) -> None:
+    wrapper = type(name, (base,), {"__module__": home})
+    module = wrapper(nn.Linear(4, 2)) if base is DistributedDataParallel else wrapper()
+    with pytest.raises(SetupError, match=rf"got {name}.*{why}.*: write Agent\("):
+        Agent(module, torch.optim.SGD(nn.Linear(4, 2).parameters(), lr=0.1))
+
+
 def test_not_a_ddp_module() -> None:
     model = nn.Linear(4, 2)
     with pytest.raises(

@@ -13,6 +13,11 @@ ROOT = Path(__file__).parent.parent.parent
 RUNS = Path(__file__).parent / "runs"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
+RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",
+}  # a busy machine starts it slowly
+
 
 def launch(command: list[str], folder: Path, seconds: float = 280, **environment: str) -> str:
     """Run a command in a folder and return what it prints. Raises AssertionError with that when it fails."""
@@ -35,9 +40,9 @@ def launch(command: list[str], folder: Path, seconds: float = 280, **environment
     return done.stdout
 
 
-def cases(script: str, folder: Path) -> list[dict[str, Any]]:
+def cases(script: str, folder: Path, command: list[str] = TORCHRUN) -> list[dict[str, Any]]:
     """Run a script of ``runs/`` on two ranks. Returns what each rank found, by case."""
-    launch([*TORCHRUN, str(RUNS / script), str(folder)], folder)
+    launch([*command, str(RUNS / script), str(folder)], folder, **RAY)
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 

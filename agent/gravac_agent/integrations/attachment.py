@@ -14,15 +14,11 @@ from gravac.wording import did_you_mean
 from gravac_agent.agent import Agent
 from gravac_agent.errors import SetupError
 from gravac_agent.settings import load
+from gravac_agent.setup import usage
 
 log = logging.getLogger("gravac.agent")
 
 KEYWORDS = [name for name in inspect.signature(Agent).parameters if name not in ("module", "optimizer")]
-SHARDED = {
-    "DeepSpeedEngine": "DeepSpeed exchanges gradients itself and has no place for another exchange: train with DDP",
-    "FullyShardedDataParallel": "FSDP1 is not supported: train with DDP",
-}
-"""What to do about modules that are not DDP, by the name of their class."""
 
 
 class Attachment:
@@ -100,6 +96,5 @@ class Attachment:
         return {f"gravac/{name}": value for name, value in found.items() if value is not None}
 
     def _not_ddp(self, module: nn.Module) -> str:
-        name = type(module).__name__
-        reason = SHARDED.get(name, "wrap the model in DistributedDataParallel")
-        return f"{self._callback} needs a DistributedDataParallel module, got {name}: {reason}, or pass enabled=False"
+        got = f"got {type(module).__name__}{usage.explained(module)}"
+        return f"{self._callback} needs a DistributedDataParallel module, {got}: train with DDP, or pass enabled=False"

@@ -31,12 +31,24 @@ GIT_SECONDS = 2.0
 
 
 def job_name() -> str:
-    """Return script name, start time and a random part, such as ``train_ddp-20261121-093000-5f3a``."""
+    """Return script name, start time and a random part, such as ``train_ddp-20261121-093000-5f3a``.
+
+    In a worker of Ray Train, the experiment's name takes the place of the script's.
+    """
     script = Path(sys.argv[0] or "job")
-    stem = script.parent.name if script.stem == "__main__" else script.stem
+    stem = _ray_experiment() or (script.parent.name if script.stem == "__main__" else script.stem)
     return (
         re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:40] + time.strftime("-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     )
+
+
+def _ray_experiment() -> str | None:
+    """Return the name of the Ray Train experiment that this process works for; None elsewhere."""
+    train = sys.modules.get("ray.train")  # a worker has imported it
+    try:
+        return None if train is None else str(train.get_context().get_experiment_name() or "") or None
+    except Exception:  # not in a worker, or another version of Ray
+        return None
 
 
 def environment(module: DataParallel, commit: str | None) -> Environment:

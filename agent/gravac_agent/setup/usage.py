@@ -17,6 +17,19 @@ from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
 
 log = logging.getLogger("gravac.agent")
 
+ALONE = {
+    "DeepSpeedEngine": ", which reduces gradients itself and lets nobody else do it",
+    "FullyShardedDataParallel": " (FSDP1), which is not supported",
+}
+"""Wrappers by the name of their class, so that nothing of them is imported."""
+
+
+def explained(module: nn.Module) -> str:
+    """Return why a module that is neither DDP nor FSDP2 cannot be trained with the agent, where that is known."""
+    if type(module).__module__.startswith("torchft"):
+        return ": torchft decides step by step which ranks take part, in a hook of its own, and DDP has place for one"
+    return ALONE.get(type(module).__name__, "")
+
 
 def data_parallel(module: nn.Module) -> DataParallel:
     """Return the DDP module or the FSDP2 model: ``module`` itself, or what ``torch.compile`` wrapped.
@@ -24,7 +37,7 @@ def data_parallel(module: nn.Module) -> DataParallel:
     Raises SetupError for others.
     """
     inner = getattr(module, "_orig_mod", module)
-    if isinstance(inner, DistributedDataParallel):
+    if isinstance(inner, DistributedDataParallel) and not explained(inner):
         return inner
     if is_sharded(inner):
         return ShardedModel(inner)
@@ -35,8 +48,8 @@ def data_parallel(module: nn.Module) -> DataParallel:
             "model itself, so that all of its gradients are reduced"
         )
     raise SetupError(
-        f"Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got {what}: "
-        "write Agent(DistributedDataParallel(model), optimizer)"
+        f"Agent wraps a DistributedDataParallel module, or a model after fully_shard (FSDP2), got {what}"
+        f"{explained(inner)}: write Agent(DistributedDataParallel(model), optimizer)"
     )
 
 

@@ -18,12 +18,12 @@ def digest(module: nn.Module) -> str:
     return found.hexdigest()
 
 
-def run_all(cases: dict[str, Callable[[Path], Any]], folder: Path, rank: int) -> None:
-    """Run the cases in order, each in a folder of its own, and write what they return."""
+def run_all(cases: dict[str, Callable[[Path], Any]], folder: Path, rank: int, end: bool = True) -> None:
+    """Run the cases, each in a folder of its own, write what they return, and ``end`` the process group."""
     found = {}
     for name, case in cases.items():
         (folder / name).mkdir(exist_ok=True)
         found[name] = case(folder / name)
     (folder / f"rank{rank}.json").write_text(json.dumps(found))
-    if dist.is_initialized():
+    if end and dist.is_initialized():
         dist.destroy_process_group()
