@@ -19,7 +19,7 @@ RAY = {
 }  # a busy machine starts it slowly
 
 
-def launch(command: list[str], folder: Path, seconds: float = 280, **environment: str) -> str:
+def launch(command: list[str], folder: Path, seconds: float = 570, **environment: str) -> str:
     """Run a command in a folder and return what it prints. Raises AssertionError with that when it fails."""
     surroundings = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **environment}
     try:

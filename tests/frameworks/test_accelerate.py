@@ -12,7 +12,7 @@ pytest.importorskip(
 from tests.frameworks import launch
 
 Found = list[dict[str, Any]]
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ pytest.importorskip("ray", reason="Ray is not installed: make test-frameworks", 
 from tests.frameworks import launch
 
 Found = list[dict[str, Any]]
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

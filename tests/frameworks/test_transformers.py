@@ -15,7 +15,7 @@ from gravac_agent.integrations.transformers import GravacCallback
 from tests.frameworks import launch
 
 Found = list[dict[str, Any]]
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
