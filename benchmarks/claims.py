@@ -1,8 +1,9 @@
 """Writes docs/claims.md: what the seed papers claim, and what was measured here, from the committed tournament.
 
-python -m benchmarks.claims > docs/claims.md
+python -m benchmarks.claims --plot docs/objectives.svg > docs/claims.md
 """
 
+import argparse
 import math
 import sys
 from collections import Counter
@@ -28,9 +29,10 @@ README = "[benchmarks](../benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"
 HEAD = """# Claims
 
-What the seed papers claim, and what was measured here. `python -m benchmarks.claims > docs/claims.md` writes this page
-from the [files](../benchmarks/tournament/README.md) in `benchmarks/tournament`: {runs} runs of static plans (`gravac
-bench tournament`) and {jobs} simulated jobs of policies (`python -m benchmarks.regret run`).
+What the seed papers claim, and what was measured here. `python -m benchmarks.claims --plot docs/objectives.svg >
+docs/claims.md` writes this page from the [files](../benchmarks/tournament/README.md) in `benchmarks/tournament`: {runs}
+runs of static plans (`gravac bench tournament`) and {jobs} simulated jobs of policies (`python -m benchmarks.regret
+run`).
 
 Learning is real: {tasks} tasks with models of 0.05 to 0.4 million parameters, {ranks} simulated ranks, {steps} steps,
 {seeds} seeds each. Differences below two to three points of efficiency are the noise of one seed. Step times are
@@ -51,10 +53,10 @@ READING = """
 - **AdamW and Top-k do not go together**: on the GPT, Top-k 10x keeps 87 % of the efficiency and 100x less than half,
   where rounding to 15 or 7 levels keeps 98 %. Under SGD, rounding at random to 7 levels costs nothing that can be seen.
 - `bound=1` takes plans that kept 85 % of the progress of a step in every simulated task. Of 105 jobs on links slower
-  than loopback it is sooner at the target than the default in 54, the default in 38. In 10 jobs only the default reaches
-  it, in 3 only `bound=1`; where both do, `bound=1` takes 0.95 times the time in the median: it gains little.
-- With 2 and 8 ranks there is one seed, and the best of many plans in hindsight is then partly luck: with 4 ranks, median
-  regrets on slow links fell from +2 and +11 % for one seed to −3 and −1 % for three.
+  than loopback it is sooner at the target than the default in 54, the default in 38. In 10 jobs only the default
+  reaches it, in 3 only `bound=1`; where both do, `bound=1` takes 0.95 times the time in the median: it gains little.
+- With 2 and 8 ranks there is one seed, and the best of many plans in hindsight is then partly luck: with 4 ranks,
+  median regrets on slow links fell from +2 and +11 % for one seed to −3 and −1 % for three.
 - Strengths by layer do not pay: L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM, Top-k layer by layer
   83 % at 13x and 93 % at 14x, and Top-k over a whole bucket, which chooses across layers, 87 % and 97 % at 15x.
 - ConEF's int4 memory, 1.25 bytes an element, keeps 86.6 % on the GPT under AdamW at Top-k 10x, error feedback 87.1 %:
@@ -68,15 +70,15 @@ OBJECTIVES = """
 
 ![What each objective promises against the speed-up to the target](objectives.svg)
 
-GraVAC maximizes T_comp = T_sys · gain, `auto` useful throughput T_sys · η (`python -m benchmarks.objectives --plot
-docs/objectives.svg`; 4 ranks, seed 1, medians over tasks). The gain does not order codecs as learning does. Neither
+GraVAC maximizes T_comp = T_sys · gain, `auto` useful throughput T_sys · η (`python -m benchmarks.objectives`; 4 ranks,
+seed 1, medians over tasks). The gain does not order codecs as learning does. Neither
 says that a plan which loses much misses the target in as many steps as dense (the dots at the bottom), whatever the
 length of a step: this is what the bound is for. Of the plans expected to keep it, the one with the highest useful
 throughput is nearly always the fastest to the target.
 """
 
 
-def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
+def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objectives.Point]) -> Iterator[str]:
     """Yield the lines of the page."""
     compared, _ = cells(runs, jobs, TARGET, "auto")
     yield HEAD.format(
@@ -93,7 +95,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow]) -> Iterator[str]:
     yield "\n## Statistical efficiency of static plans\n"
     yield from efficiencies(runs)
     yield OBJECTIVES
-    yield from objectives.table(objectives.points(read_rows([objectives.ROWS]), TARGET))
+    yield from objectives.table(points)
     yield "\n## Policies against static plans\n"
     yield f"The target is the held-out loss that dense has after {TARGET:.0%} of its steps.\n"
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
@@ -234,7 +236,13 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def main() -> None:
-    for line in page(read_rows(ROWS), read_jobs(JOBS)):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plot", type=Path, help="also draw the plot of the page, as SVG")
+    given = parser.parse_args()
+    points = objectives.points(read_rows([objectives.ROWS]), TARGET)
+    if given.plot is not None:
+        objectives.draw(points, given.plot)
+    for line in page(read_rows(ROWS), read_jobs(JOBS), points):
         print(line)
 
 

@@ -10,6 +10,7 @@ Stop it with Ctrl-C and start it again: it continues, and ends with the same par
 import argparse
 import os
 import signal
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,8 @@ def main() -> None:
     torch.set_num_threads(1)
     path = options.checkpoints / f"rank{dist.get_rank()}.pt"  # each rank has a residual of its own
     path.parent.mkdir(parents=True, exist_ok=True)
-    stop = torch.zeros(1)
-    signal.signal(signal.SIGINT, lambda *_: stop.fill_(1))
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     trainings = [Training("large", 256, options.steps), Training("small", 64, options.steps)]
     with trainings[0].agent, trainings[1].agent:
         begin = 0
@@ -104,6 +105,7 @@ def main() -> None:
             losses = [training.step(step) for training in trainings]
             if dist.get_rank() == 0 and step % 20 == 0:
                 print(f"step {step}", *(f"loss {loss:.3f}" for loss in losses), flush=True)
+            stop = torch.tensor(float(interrupted.is_set()))
             dist.all_reduce(stop)  # Ctrl-C reaches the ranks at different times: all stop after the same step
             if stop or (step + 1) % 100 == 0 or step + 1 == options.steps:
                 states = [training.state_dict() for training in trainings]

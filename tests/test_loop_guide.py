@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def names() -> dict[str, Any]:
         "dist": dist,
         "os": os,
         "signal": signal,
+        "threading": threading,
         "contextlib": contextlib,
         "Agent": Agent,
         "DistributedDataParallel": DistributedDataParallel,

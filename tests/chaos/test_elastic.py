@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.long]
+pytestmark = [pytest.mark.distributed, pytest.mark.long, pytest.mark.timeout(620)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def test_nothing_is_lost_at_a_restart(
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     log = tmp_path / f"runs/{part}/torchrun.log"
