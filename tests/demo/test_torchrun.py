@@ -76,7 +76,7 @@ def test_the_example_on_two_hosts(tmp_path: Path) -> None:
             words = (
                 *("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
                 *("--master-addr", "127.0.0.1", "--master-port", port),
-                *(str(ROOT / "examples/train_ddp.py"), "--steps", "100", "--width", "64", "--batch", "4"),
+                *(str(ROOT / "examples/train_ddp.py"), "--steps", "400", "--width", "64", "--batch", "4"),
             )
             with (folder / "log").open("wb") as log:
                 hosts.append(
@@ -96,7 +96,7 @@ def test_the_example_on_two_hosts(tmp_path: Path) -> None:
                 host.wait(30)
     logs = [(tmp_path / f"host{number}" / "log").read_text() for number in range(2)]
     assert codes == [0, 0], "\n".join(logs)
-    assert re.search(r"step 100  loss \d.*page http://127\.0\.0\.1:\d+", logs[0])
+    assert re.search(r"step 400  loss \d.*page http://127\.0\.0\.1:\d+", logs[0]), logs[0]
     assert len(list((tmp_path / "host0/gravac-runs").glob("train_ddp-*/journal.jsonl"))) == 1
     assert not (tmp_path / "host1/gravac-runs").exists(), "only rank 0 keeps a journal"
 

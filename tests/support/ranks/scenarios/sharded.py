@@ -399,7 +399,7 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
     model = sharded(world)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     began = float(loss_of(model, 0, 10_000).detach())
-    options = {"job": "sharded", "window": 6, "policy": policy, "link": "4mbit", **AGENT}
+    options = {"job": "sharded", "window": 6, "policy": policy, "link": "1mbit", **AGENT}
     with Agent(model, optimizer, data_dir=folder, **options) as agent:
         trained(model, optimizer, rank, range(100), each=lambda loss: agent.log(loss=loss))
         pieces = len(agent._parts.memory.state_dict()) if agent._parts else -1
