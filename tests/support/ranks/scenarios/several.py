@@ -42,6 +42,7 @@ def gan(rank: int, world: int, folder: str, steps: int) -> dict[str, Any]:
     found["before"] = example.distance(example.sample(models[0]), data)
     with ExitStack() as stack:
         options = {"policy": "static:cf=7", "compressor": "nearest:levels=15", "window": 10}
+        options |= {"fallback_windows": 100}  # on a busy machine, answers are late
         agents = _agents(stack, models, data_dir=folder, job=["gan-g", "gan-d"], **options)
         ready = [agent.wait_ready(60) for agent in agents]
         dist.barrier()
