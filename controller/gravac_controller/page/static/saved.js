@@ -39,7 +39,7 @@ function timePart({ steps, seconds: spent }, base, predicted, measured) {
   const saved = step * steps - spent;
   const source = known(base) ? "median in warm-up" : "predicted, not measured";
   const doubt = known(base) ? spread(measured, steps, spent)
-    : " No step was sent dense. The prediction takes the network as measured at the start and is an upper estimate.";
+    : " No dense step was measured. The prediction takes the network as measured at the start and is an upper estimate.";
   return [
     el("p", { class: saved < 0 ? "big-line loss" : "big-line" }, el("strong", {}, `≈ ${signed(saved)}`), " ",
       el("span", { class: "muted" }, saved < 0 ? "lost, not saved (estimate)" : "saved (estimate)")),
