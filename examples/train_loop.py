@@ -66,7 +66,7 @@ class Training:
             self.scaler.scale(loss).backward()
             total += loss.item()
         self.scaler.unscale_(self.optimizer)
-        self.agent.clip_grad_norm_(1.0)  # in place of torch.nn.utils.clip_grad_norm_
+        self.agent.clip_grad_norm_(1.0)  # instead of torch.nn.utils.clip_grad_norm_
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.schedule.step()

@@ -344,7 +344,7 @@ class Agent:
 
         Args:
             state: This rank's state; after a change of the number of ranks, the list of all ranks' states. Where it has
-                none, the agent starts anew with a warning.
+                none, the agent starts from zero with a warning.
 
         Raises:
             SetupError: On all ranks, when a state does not fit on one.

@@ -1,7 +1,6 @@
 """Each wrong use has a clear error; in one process, a world of one."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,7 @@ from gravac_agent.settings import load
 from gravac_agent.state.by_rank import unpack
 from gravac_controller.cli import main
 from gravac_controller.lock import CONTROL_TOKEN_NAME
-
-
-@pytest.fixture
-def world_of_one(tmp_path: Path) -> Iterator[None]:
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def pair() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
-    module = DistributedDataParallel(nn.Linear(4, 2))
-    return module, torch.optim.SGD(module.parameters(), lr=0.1)
-
-
-def step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    module(torch.ones(3, 4)).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
+from tests.support.small_model import pair, step
 
 
 @pytest.mark.parametrize(
@@ -207,55 +188,6 @@ def test_hook_already_taken(world_of_one: None, tmp_path: Path) -> None:
     agent = Agent(module, optimizer, controller=None, data_dir=tmp_path)
     with pytest.raises(SetupError, match="already has a communication hook"), agent:
         pass
-
-
-def test_agents_that_share_what_they_may_not(world_of_one: None, tmp_path: Path) -> None:
-    module, optimizer = pair()
-    options: dict[str, Any] = {"controller": None, "data_dir": tmp_path}
-    layer = nn.Linear(2, 2)
-    tied = [DistributedDataParallel(nn.Sequential(nn.Linear(4, 2), layer)) for _ in range(2)]
-    first, second = ((one, torch.optim.SGD(one.parameters(), lr=0.1)) for one in tied)
-    with Agent(module, optimizer, job="one", **options), Agent(*first, **options) as agent:
-        assert agent.state is not None
-        assert agent.state.job == "one-2"
-        for other, more, message in (
-            ((module, optimizer), {}, "this DDP module is wrapped by another Agent already"),
-            (
-                second,
-                {},
-                r"of this module \('1\.weight' among them\) have an Agent that runs \(job 'one-2'\): close",
-            ),
-            (
-                pair(),
-                {"job": "one"},
-                "job='one' has an open Agent in this process already: give this one another",
-            ),
-            (
-                pair(),
-                {"kernels": "reference"},
-                "kernels='reference': an Agent that runs .* has kernels='auto'",
-            ),
-        ):
-            with pytest.raises(SetupError, match=message), Agent(*other, **more, **options):
-                pass
-        step(module, optimizer)
-    with Agent(*second, **options), Agent(*pair(), job="one", **options):  # the others closed cleanly
-        step(*second)
-
-
-def test_agents_of_one_environment(
-    world_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRAVAC_JOB", "j" * 64)
-    monkeypatch.setenv("GRAVAC_DATA_DIR", str(tmp_path))
-    jobs = []
-    with (
-        Agent(*pair(), controller=None) as one,
-        Agent(*pair(), controller=None) as two,
-        Agent(*pair(), controller=None) as three,
-    ):
-        jobs = [agent.state.job for agent in (one, two, three) if agent.state]
-    assert jobs == ["j" * 64, "j" * 60 + "-2", "j" * 60 + "-3"]
 
 
 def test_use_after_close(world_of_one: None, tmp_path: Path) -> None:

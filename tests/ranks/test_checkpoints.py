@@ -73,5 +73,5 @@ def test_rank_0_moves_to_another_host_and_back(
 
 def test_checkpoints_without_an_agent(run_ranks: RunRanks) -> None:
     for result in run_ranks("without_an_agent", 2):
-        assert all("residual, plan and gains start anew" in text for text in result["warned"]), result
+        assert all("residual, plan and gains start from zero" in text for text in result["warned"]), result
         assert "enabled=False: the checkpoint's residual" in result["not enabled"]

@@ -65,7 +65,7 @@ class GravacCallback(Callback):
         self._follow_checkpoints(trainer)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """Clip in place of the trainer, and end the exchange: Lightning runs backward inside the optimizer's step."""
+        """Clip instead of the trainer, and end the exchange: Lightning runs backward inside the optimizer's step."""
         agent = self.agent
         if agent is None or optimizer is not trainer.optimizers[0]:
             return
@@ -124,7 +124,7 @@ class GravacCallback(Callback):
             self._state = agent.state_dict()
 
     def _follow_checkpoints(self, trainer: Trainer) -> None:
-        """Write and delete the ranks' files with the trainer's checkpoints, whose path callbacks are not told."""
+        """Write and delete the ranks' files with the trainer's checkpoints, whose path callbacks do not get."""
         strategy = trainer.strategy
         save, remove = strategy.save_checkpoint, strategy.remove_checkpoint
 

@@ -26,7 +26,7 @@ class GravacCallback(TrainerCallback):
     """Compresses the gradients of a Hugging Face ``Trainer`` that torchrun or ``accelerate launch`` started.
 
     It runs an :class:`gravac.Agent` from ``on_train_begin`` to ``on_train_end``. It reports the loss of each step, logs
-    its figures with ``trainer.log`` under ``gravac/…`` whenever the trainer logs a loss, clips in place of the trainer
+    its figures with ``trainer.log`` under ``gravac/…`` whenever the trainer logs a loss, clips instead of the trainer
     (``max_grad_norm``, which is 1 by default), and saves its state in each checkpoint's folder, one file per rank.
 
     Args:
@@ -86,7 +86,7 @@ class GravacCallback(TrainerCallback):
         if self.agent is None or not isinstance(total, Tensor):
             return
         before = self._seen
-        if self._trainer._globalstep_last_logged == state.global_step - 1:  # the trainer began its sum anew
+        if self._trainer._globalstep_last_logged == state.global_step - 1:  # the trainer began a new sum
             before = None
         self.agent.log(loss=total.detach() - (0.0 if before is None else before))
         self._seen = total.detach().clone()

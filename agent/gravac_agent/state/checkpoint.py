@@ -81,8 +81,8 @@ def load_everywhere(
             found = load(_wanted(states, parts, isinstance(state, Mapping)), parts, module, rates)
         else:
             log.warning(
-                "the checkpoint has no state of this agent: residual, plan and gains start anew, and what the earlier "
-                "run had not sent yet is lost"
+                "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the "
+                "earlier run had not sent yet is lost"
             )
     except SetupError as error:
         problem = str(error)

@@ -17,8 +17,8 @@ class LoadPlanner(DefaultLoadPlanner):
 
     DCP reads the keys that the running program has. A new agent has no residual yet, and does not know how many ranks
     saved theirs. This planner adds the keys that the checkpoint has: with the same number of ranks those of this rank,
-    with another number those of all ranks. Where the checkpoint has no state of the agent, the agent starts anew with a
-    warning. Arguments are those of ``DefaultLoadPlanner``.
+    with another number those of all ranks. Where the checkpoint has no state of the agent, the agent warns and starts
+    from zero. Arguments are those of ``DefaultLoadPlanner``.
 
     Example::
 

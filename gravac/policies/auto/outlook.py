@@ -14,7 +14,6 @@ from gravac.signals.efficiency import Efficiency
 
 RECENT = 8
 """Windows for which a measured efficiency counts before the one that was expected."""
-ROUNDING = 1e-9
 MOST_LOST = 1.0 - efficiency.LEAST_KEPT
 """Largest bound up to which a window can show that a plan keeps it: windows are off by several points of η."""
 LOSSLESS = frozenset({"bf16", "fp16"}) | UNCOMPRESSED
@@ -102,7 +101,7 @@ class Outlook:
         return (row is not None and row.efficiency is not None) or self._reliable(plan)
 
     def _within(self, found: float) -> bool:
-        return found >= 1.0 - accepted_loss(self.bound, self.space) - ROUNDING
+        return found >= 1.0 - accepted_loss(self.bound, self.space) - efficiency.ROUNDING
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""

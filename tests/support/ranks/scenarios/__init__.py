@@ -56,14 +56,16 @@ from tests.support.ranks.scenarios.several import (
 from tests.support.ranks.scenarios.sharded import (
     backward_fails,
     given_back,
-    ranks_change,
     row_nonfinite,
     rows_conserved,
     same_as_fsdp,
+    sharding_refused,
+)
+from tests.support.ranks.scenarios.sharded_jobs import (
+    ranks_change,
     sharded_job,
     sharded_losses,
     sharded_resumed,
-    sharding_refused,
 )
 from tests.support.ranks.scenarios.styles import (
     Branchy,
