@@ -71,7 +71,10 @@ def train(
         flat = torch.cat([one.grad.flatten() for one in named.values() if one.grad is not None])
         p = memory.compensate(bucket, flat)
         flight = aggregator.prepare(bucket, p, (cf,), Key(seed, step, 0, rank), torch.float32).send(cf)
-        energy, inner = flight.codec.energy(flight.payload), flight.codec.inner(flight.payload, p)
+        energy, inner = (
+            float(flight.codec.energy(flight.payload)),
+            float(flight.codec.inner(flight.payload, p)),
+        )
         if step >= steps // 2:
             kept, came = kept + inner**2 / energy, came + float(p.square().sum())
         memory.update(bucket, flight.codec, flight.payload)

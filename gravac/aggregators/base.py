@@ -12,7 +12,7 @@ from torch import Tensor
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
 from gravac.compressors.base import Key
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 class Tensors(Protocol):
@@ -38,7 +38,7 @@ class Tensors(Protocol):
 class Draft(Protocol):
     """One rank's tensor, ready to be sent at any of the CFs it was prepared for."""
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         """Returns what the gate compares, for this rank alone and without communication.
 
         See ``Compressor.kept_energy``.

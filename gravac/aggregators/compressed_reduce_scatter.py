@@ -13,7 +13,7 @@ from gravac.collectives import Communicator, Exchange, Work, scatter_bytes
 from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.rows import PayloadRows, Rows
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class _Draft:
     key: Key
     dtype: torch.dtype
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         return 0.0 if self.x is None else self.codec.kept_energy(self.payloads[cf], self.x)
 
     def send(self, cf: float) -> Exchange:

@@ -12,7 +12,7 @@ from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
-from gravac.kernels import SelectionHint, pack
+from gravac.kernels import Scalar, SelectionHint, alignment, pack, scalar
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Draft:
     scales: Tensor  # this rank's own
     abstains: bool
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         return self._own() * self.owner.shortfall.expected(self.bucket, cf)
 
     def send(self, cf: float) -> Exchange:
@@ -63,15 +63,15 @@ class _Draft:
             self.owner.shortfall.learn(self.bucket, cf, self._own(), self._through(scales))
         return _InFlight(work, sent_bytes, payload_bytes, self.codec, payload, votes, scales, ranks)
 
-    def _own(self) -> float:
+    def _own(self) -> Scalar:
         """Energy that the signs keep with this rank's own scales: Σ n·s² over tensors."""
-        return float((self._sizes() * self.scales.double().square()).sum())
+        return scalar((self._sizes() * self.scales.double().square()).sum())
 
-    def _through(self, scales: Tensor) -> float:
+    def _through(self, scales: Tensor) -> Scalar:
         """The same with the ranks' scales t: ⟨C(x), x⟩² / ‖C(x)‖² = (Σ n·s·t)² / Σ n·t²."""
         sizes, mean = self._sizes(), scales.double()
-        energy = float((sizes * mean.square()).sum())
-        return float((sizes * self.scales.double() * mean).sum()) ** 2 / energy if energy > 0.0 else 0.0
+        energy = scalar((sizes * mean.square()).sum())
+        return alignment(energy, scalar((sizes * self.scales.double() * mean).sum()))
 
     def _sizes(self) -> Tensor:
         return torch.tensor(self.codec.numels(self.x.numel()), device=self.scales.device)

@@ -21,7 +21,7 @@ from gravac.collectives import (
     check,
 )
 from gravac.compressors.base import Compressor, Key, Payload
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Draft:
     key: Key
     dtype: torch.dtype
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         if self.x is None:
             return 0.0
         kept = self.codec.kept_energy(self.payloads[cf], self.x)

@@ -14,7 +14,7 @@ from gravac.collectives import Communicator, Done, Exchange, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
-from gravac.kernels import SelectionHint, energy
+from gravac.kernels import Scalar, SelectionHint, energy
 
 _DENSE = Dense()
 
@@ -29,7 +29,7 @@ class _InFlight:
     left: list[Tensor]  # per group (count, rows, rank), the same on all ranks
     right: list[Tensor]  # per group (count, columns, rank), summed over ranks once the work is done
     dense: Tensor
-    through: float  # energy of this rank's matrices in the column space that is used
+    through: Scalar  # energy of this rank's matrices in the column space that is used
     codec: Compressor = field(default=_DENSE)
 
     def mean_into(self, out: Tensor) -> None:
@@ -55,16 +55,18 @@ class _Draft:
     x: Tensor
     key: Key
     first_round: dict[float, _FirstRound] = field(default_factory=dict)
-    own: dict[float, float] = field(default_factory=dict)
+    own: dict[float, Scalar] = field(default_factory=dict)
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.tensors.number, cf)
 
-    def own_energy(self, cf: float) -> float:
+    def own_energy(self, cf: float) -> Scalar:
         """Energy of this rank's matrices in its own column space. Computed once per CF."""
         if cf not in self.own:
             first_round = self.begin(cf)
-            kept = energy(first_round.plan.gather_dense(self.x)) if first_round.plan.dense_numel else 0.0
+            kept: Scalar = (
+                energy(first_round.plan.gather_dense(self.x)) if first_round.plan.dense_numel else 0.0
+            )
             for matrices, first in zip(first_round.matrices, first_round.first, strict=True):
                 kept += energy((_orthonormal(first).mT @ matrices).flatten())
             self.own[cf] = kept

@@ -1,16 +1,17 @@
 """How much of the energy that a rank chose is really sent, where other ranks take part in the choice."""
 
-from math import isfinite, log
+from math import isfinite, isnan, log, nan
 
 import torch
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
+from gravac.kernels import Scalar, alignment
 
 _PREFIX = "through/"
 
 
-def aligned(codec: Compressor, payload: Payload, x: Tensor) -> float:
+def aligned(codec: Compressor, payload: Payload, x: Tensor) -> Scalar:
     """Returns the energy of ``x`` along what a rank counts as sent: ⟨C(x), x⟩² / ‖C(x)‖².
 
     Args:
@@ -19,12 +20,13 @@ def aligned(codec: Compressor, payload: Payload, x: Tensor) -> float:
         x: The tensor it was made of, shape ``(n,)``.
 
     Returns:
-        At least 0; not finite if the payload is not.
+        At least 0, and 0 where the inner product is below 0; not finite if the payload is not.
     """
     energy, inner = codec.energy(payload), codec.inner(payload, x)
-    if not isfinite(energy):
-        return energy
-    return max(0.0, inner) ** 2 / energy if energy > 0.0 else 0.0
+    if isinstance(energy, Tensor):
+        assert isinstance(inner, Tensor)
+        return torch.where(energy.isfinite(), alignment(energy, inner.clamp_min(0.0)), energy)
+    return alignment(energy, max(0.0, inner)) if isfinite(energy) else energy
 
 
 class Shortfall:
@@ -36,20 +38,24 @@ class Shortfall:
     """
 
     def __init__(self) -> None:
-        self._shares: dict[tuple[int, float], float] = {}
-        self._drafts: dict[tuple[int, float], float] = {}
+        self._shares: dict[tuple[int, float], Scalar] = {}
+        self._drafts: dict[tuple[int, float], Scalar] = {}
 
-    def expected(self, bucket: int, cf: float) -> float:
+    def expected(self, bucket: int, cf: float) -> Scalar:
         """Returns the share of the chosen energy that will be sent; 1 until one was learned.
 
         For a CF that was not sent yet it is the share of the nearest one.
         """
         shares = {at: share for (number, at), share in self._shares.items() if number == bucket}
-        if not shares:
-            return 1.0
-        return shares[min(shares, key=lambda at: (abs(log(at / cf)), at))]
+        nearest = sorted(shares, key=lambda at: (abs(log(at / cf)), at))
+        found: Scalar = 1.0
+        for at in reversed(nearest):
+            share = shares[at]
+            # On a device NaN stands for nothing learned: nobody has read whether a step counted.
+            found = torch.where(share.isnan(), found, share) if isinstance(share, Tensor) else share
+        return found
 
-    def learn(self, bucket: int, cf: float, chosen: float, through: float) -> None:
+    def learn(self, bucket: int, cf: float, chosen: Scalar, through: Scalar) -> None:
         """Records one exchange as a draft.
 
         Args:
@@ -58,6 +64,13 @@ class Shortfall:
             chosen: Energy of what the rank chose.
             through: Energy of what it counts as sent (see ``aligned``).
         """
+        if isinstance(chosen, Tensor):
+            assert isinstance(through, Tensor)
+            known = through.isfinite() & chosen.isfinite() & (chosen > 0.0)
+            before = self._shares.get((bucket, cf), nan)
+            self._drafts[bucket, cf] = torch.where(known, (through / chosen).clamp_max(1.0), before)
+            return
+        assert not isinstance(through, Tensor)
         if isfinite(through) and isfinite(chosen) and chosen > 0.0:
             self._drafts[bucket, cf] = min(1.0, through / chosen)
 
@@ -66,15 +79,27 @@ class Shortfall:
         self._shares |= self._drafts
         self._drafts.clear()
 
+    def settle(self, counts: Tensor) -> None:
+        """Keeps the drafts of this step if it counts, without reading whether it does.
+
+        Args:
+            counts: Whether the step counts, bool of shape ``()``.
+        """
+        for at, share in self._drafts.items():
+            self._shares[at] = torch.where(counts, share, self._shares.get(at, nan))
+        self._drafts.clear()
+
     def rollback(self) -> None:
         """Drops the drafts of this step."""
         self._drafts.clear()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the shares as float64 tensors of one element, keyed by bucket and CF."""
+        shares = {at: float(share) for at, share in self._shares.items()}
         return {
             f"{_PREFIX}{bucket}/{cf!r}": torch.tensor([share], dtype=torch.float64)
-            for (bucket, cf), share in self._shares.items()
+            for (bucket, cf), share in shares.items()
+            if not isnan(share)
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
-from gravac.kernels import SelectionHint, pack
+from gravac.kernels import Scalar, SelectionHint, pack
 
 
 @dataclass(slots=True)
@@ -41,12 +41,12 @@ class _Draft:
     key: Key
     dtype: torch.dtype
 
-    own: dict[float, float] = field(default_factory=dict)
+    own: dict[float, Scalar] = field(default_factory=dict)
 
-    def kept_energy(self, cf: float) -> float:
+    def kept_energy(self, cf: float) -> Scalar:
         return self.own_energy(cf) * self.owner.shortfall.expected(self.bucket, cf)
 
-    def own_energy(self, cf: float) -> float:
+    def own_energy(self, cf: float) -> Scalar:
         """Energy kept with this rank's own scales. The shared ones, known only after communication, are at least
         as large.
         """

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 class Compressor(ABC):
@@ -135,18 +135,18 @@ class Compressor(ABC):
             kept.tensor = self.decode(payload)
         return kept.tensor
 
-    def energy(self, payload: Payload) -> float:
-        """Returns ‖decoded‖²."""
+    def energy(self, payload: Payload) -> Scalar:
+        """Returns ‖decoded‖²: a float on the host, a tensor of shape ``()`` on a device."""
         kept = payload.decoded
         if kept.energy is None:
             kept.energy = kernels.energy(self.decoded(payload))
         return kept.energy
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
-        """Returns ⟨decoded, x⟩."""
+    def inner(self, payload: Payload, x: Tensor) -> Scalar:
+        """Returns ⟨decoded, x⟩, as ``energy``."""
         return kernels.inner(self.decoded(payload), x)
 
-    def kept_energy(self, payload: Payload, x: Tensor) -> float:
+    def kept_energy(self, payload: Payload, x: Tensor) -> Scalar:
         """Returns how much of ``‖x‖²`` a payload keeps, which the gate compares.
 
         It is the energy of x along the decoded direction, ⟨C(x), x⟩² / ‖C(x)‖². Divided by ``‖x‖²`` that is the
@@ -158,12 +158,10 @@ class Compressor(ABC):
             x: Shape ``(n,)``.
 
         Returns:
-            Between 0 and ``‖x‖²``.
+            Between 0 and ``‖x‖²``, as ``energy``.
         """
         energy = self.energy(payload)
-        if self.traits.projection or not energy > 0.0:
-            return energy
-        return self.inner(payload, x) ** 2 / energy
+        return energy if self.traits.projection else kernels.alignment(energy, self.inner(payload, x))
 
     def bound(self, numel: int, cf: float) -> Bound:
         """Returns what is proven of the error; by default nothing."""

@@ -36,10 +36,10 @@ class Dense(Compressor):
     def decode(self, payload: Payload) -> Tensor:
         return payload.values.to(torch.float32, copy=True)
 
-    def energy(self, payload: Payload) -> float:
+    def energy(self, payload: Payload) -> kernels.Scalar:
         return kernels.energy(payload.values)
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
+    def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
         return kernels.inner(payload.values, x)
 
     def bound(self, numel: int, cf: float) -> Bound:

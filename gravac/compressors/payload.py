@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gravac.kernels import Scalar
+
 
 class Key(NamedTuple):
     """Seed material of one compression.
@@ -95,7 +97,7 @@ class Decoded:
     """What decoding a payload gave, kept by the rank that made it: several figures of a step need it."""
 
     tensor: Tensor | None = None
-    energy: float | None = None
+    energy: Scalar | None = None
 
 
 @dataclass(frozen=True, slots=True)

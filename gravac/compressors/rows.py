@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Compressor, Key, Payload, TensorSpec
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class Rows(Compressor):
         for row, piece in zip(_rows(payload), self._split(x), strict=True):
             self.codec.remove(row, piece)
 
-    def energy(self, payload: Payload) -> float:
+    def energy(self, payload: Payload) -> Scalar:
         return sum(self.codec.energy(row) for row in _rows(payload))
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
+    def inner(self, payload: Payload, x: Tensor) -> Scalar:
         return sum(
             self.codec.inner(row, piece) for row, piece in zip(_rows(payload), self._split(x), strict=True)
         )

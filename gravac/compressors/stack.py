@@ -16,7 +16,7 @@ from gravac.compressors.quantize.twobit import TwoBit
 from gravac.compressors.sparse.chunktopk import ChunkTopK
 from gravac.compressors.sparse.selector import Selector
 from gravac.compressors.sparse.topk import TopK
-from gravac.kernels import SelectionHint
+from gravac.kernels import Scalar, SelectionHint
 
 
 class Stack(Compressor):
@@ -95,10 +95,10 @@ class Stack(Compressor):
         assert payload.support is not None
         kernels.scatter_add(out, payload.support, self._values(payload), scale)
 
-    def energy(self, payload: Payload) -> float:
+    def energy(self, payload: Payload) -> Scalar:
         return kernels.energy(self._values(payload))
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
+    def inner(self, payload: Payload, x: Tensor) -> Scalar:
         assert payload.support is not None
         return kernels.inner_at(x, payload.support, self._values(payload))
 

@@ -12,6 +12,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from gravac.kernels import scalars
+
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
 _KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest")
@@ -83,7 +85,7 @@ def compiled(*tensors: Tensor) -> bool:
     if active() != "cpu":
         return False
     for tensor in tensors:  # noqa: SIM110  # a generator takes twice as long
-        if not (tensor.is_cpu and tensor.is_contiguous()):
+        if scalars.on_device(tensor) or not tensor.is_contiguous():
             return False
     return True
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gravac.kernels import backend, reference
 from gravac.kernels.reference import BINS
+from gravac.kernels.scalars import Scalar, on_device, scalar
 
 NONFINITE = 4080
 """First bin of infinities and NaN."""
@@ -23,7 +24,7 @@ class Tally:
 
     Bin b holds the float32 numbers whose bits without the sign, shifted right by 19, are b: 16 bins per octave, in
     ascending order. Bin 0 begins with zero; bins from 4080 on are not finite. The tensors lie where the gradient does.
-    Reading a number of a tally on a GPU waits until it has been counted; ``take_top`` reads none.
+    On a device its numbers are tensors of shape ``()``; reading one waits until it has been counted.
     """
 
     counts: Tensor
@@ -35,14 +36,14 @@ class Tally:
     """‖g‖² and ⟨e, g⟩ of the residual before the step, float64 of shape ``(2,)``, when asked for."""
 
     @property
-    def gradient_sq(self) -> float | None:
+    def gradient_sq(self) -> Scalar | None:
         """‖g‖², when asked for."""
-        return None if self.products is None else float(self.products[0])
+        return None if self.products is None else scalar(self.products[0])
 
     @property
-    def residual_dot_gradient(self) -> float | None:
+    def residual_dot_gradient(self) -> Scalar | None:
         """⟨e, g⟩ of the residual before the step, when asked for."""
-        return None if self.products is None else float(self.products[1])
+        return None if self.products is None else scalar(self.products[1])
 
     @property
     def summary(self) -> Tensor:
@@ -57,17 +58,19 @@ class Tally:
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Elements. Reads them, on a device too."""
         return int(self.counts.sum())
 
     @property
     def nonfinite(self) -> int:
-        """Elements that are infinite or NaN."""
+        """Elements that are infinite or NaN. Reads them, on a device too."""
         return int(self.counts[NONFINITE:].sum())
 
     @property
-    def energy(self) -> float:
+    def energy(self) -> Scalar:
         """Sum of all squares, ‖p‖²; infinite if an element is not finite."""
+        if on_device(self.counts):
+            return torch.where(self.counts[NONFINITE:].sum() > 0, math.inf, self.energies.sum())
         return math.inf if self.nonfinite else float(self.energies.sum())
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend, reference
+from gravac.kernels.scalars import Scalar, on_device, scalar
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,20 +20,19 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     return torch.dot(x.double(), y.double())
 
 
-def inner(x: Tensor, y: Tensor) -> float:
-    """Returns ⟨x, y⟩; for its range see ``energy``. On a GPU it waits for the result; ``product`` does not."""
-    if x.device.type == "cpu":
-        value = float(torch.dot(x.float(), y.float()))
-        if 1e-30 < abs(value) < math.inf:
-            return value
-    return float(product(x, y))
+def inner(x: Tensor, y: Tensor) -> Scalar:
+    """Returns ⟨x, y⟩: a float on the host, a tensor on a device. For its range see ``energy``."""
+    if on_device(x):
+        return product(x, y)
+    value = float(torch.dot(x.float(), y.float()))
+    return value if 1e-30 < abs(value) < math.inf else float(product(x, y))
 
 
-def energy(x: Tensor) -> float:
-    """Returns the squared L2 norm.
+def energy(x: Tensor) -> Scalar:
+    """Returns the squared L2 norm: a float on the host, a tensor on a device.
 
     It is non-finite only if an element is, and zero only if all are: sums that overflow, or fall where float32 gets
-    coarse, are computed again in float64. On a GPU it waits for the result; ``product(x, x)`` does not.
+    coarse, are computed again in float64. On a device all are computed in float64.
     """
     return inner(x, x)
 
@@ -83,8 +83,8 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
         )
 
 
-def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> float:
-    """Returns Σ values · x[indices] in float64: the inner product with a tensor that is zero elsewhere.
+def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> Scalar:
+    """Returns Σ values · x[indices], computed in float64: the inner product with a tensor that is zero elsewhere.
 
     Args:
         x: Shape ``(n,)``.
@@ -95,4 +95,4 @@ def inner_at(x: Tensor, indices: Tensor, values: Tensor) -> float:
         from gravac.kernels.cpu.linalg import inner_at as compiled
 
         return float(compiled(x.detach().numpy(), indices.numpy(), values.detach().float().numpy()))
-    return float(torch.dot(x[indices].double(), values.double()))
+    return scalar(torch.dot(x.index_select(0, indices).double(), values.double()))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gravac.kernels import SelectionHint, Sifter, Tally, energy, inner, tally
+from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, energy, inner, tally
 from gravac.memories import Bucket, Memory
 from gravac.signals.spectrum import Curve, Spectrum
 
@@ -27,8 +27,8 @@ class CompensatedGradient:
 
     p: Tensor
     """Shape ``(n,)``. It may be the gradient itself, where there is no memory."""
-    gradient_sq: float
-    sq: float
+    gradient_sq: Scalar
+    sq: Scalar
     """‖p‖²."""
     histogram: Tally | None
     """Histogram of p's magnitudes; None: not counted."""
@@ -36,9 +36,9 @@ class CompensatedGradient:
     """What a codec can use instead of counting p: the histogram, or candidates for its largest elements."""
     full_residual: bool
     """The whole residual was added, so the next residual is p - sent."""
-    _dot: float | None = None
+    _dot: Scalar | None = None
 
-    def dot(self, gradient: Tensor) -> float:
+    def dot(self, gradient: Tensor) -> Scalar:
         """Return ⟨p, g⟩. Call it before p changes."""
         return inner(self.p, gradient) if self._dot is None else self._dot
 
@@ -72,7 +72,7 @@ def compensate(
     if sifter is not None and not count and sifter.takes(gradient):
         sifted = sifter.sift(gradient, residual, out, share)
         memory.added(bucket, whole=whole)
-        dot = sifted.gradient_sq + share * sifted.residual_dot_gradient
+        dot: Scalar = sifted.gradient_sq + share * sifted.residual_dot_gradient
         magnitudes: SelectionHint = sifted
         if sifted.places is None and math.isfinite(sifted.energy):  # the guess was off: count after all
             magnitudes = tally(out)
@@ -100,7 +100,7 @@ def compensate(
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
 
 
-def _requested(value: float | None) -> float:
+def _requested(value: Scalar | None) -> Scalar:
     assert value is not None  # ``sums=True`` computes it
     return value
 

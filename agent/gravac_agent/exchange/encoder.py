@@ -12,7 +12,7 @@ from gravac.aggregators import Aggregator, Draft
 from gravac.collectives import Exchange, Transfer
 from gravac.compressors import Key
 from gravac.compressors.base import kept_count
-from gravac.kernels import LEAST_CF, Sifter
+from gravac.kernels import LEAST_CF, Scalar, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
 from gravac_agent.exchange.failing_buckets import FailingBuckets
@@ -218,7 +218,7 @@ class Encoder:
             else:
                 sums.nonfinite = 1
             _add_energies(sums, sq, sq, sq, sq)
-            sums.sent_sq += sq
+            sums.sent_sq += float(sq)
             return None, None
         aggregator = self.aggregator_of(plan)
         ranked = bool(plan.measured) and aggregator.uses_histogram(gradient)
@@ -242,7 +242,7 @@ class Encoder:
         _add_energies(sums, compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
         if plan.cf > 1.0:
             return compensated, draft
-        sums.sent_sq += compensated.sq if clamped is None else kernels.energy(clamped)
+        sums.sent_sq += float(compensated.sq if clamped is None else kernels.energy(clamped))
         residual = update_after_dense(self.memory, bucket, compensated.p, clamped, gradient.dtype)
         if residual is not None:
             self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
@@ -254,7 +254,7 @@ class Encoder:
         if compensated.p is gradient:  # no memory: what is not sent would be lost
             return None
         limit = largest_summand(gradient.dtype, self.aggregator.communicator.size)
-        clamped = clamp_if_larger(compensated.p, compensated.sq, limit)
+        clamped = clamp_if_larger(compensated.p, float(compensated.sq), limit)
         if clamped is not None:
             self._note_overflow(gradient)
         return clamped
@@ -265,7 +265,7 @@ class Encoder:
         if not math.isfinite(sq):
             sums.nonfinite = 1
         _add_energies(sums, sq, sq, sq, sq)
-        sums.sent_sq += sq
+        sums.sent_sq += float(sq)
         self.note(f"Gradients of {bucket.names[0]} are sparse: they are not compressed.")
 
     def _note_overflow(self, gradient: Tensor) -> None:
@@ -296,7 +296,7 @@ class Encoder:
         """
         codec, payload = transfer.codec, transfer.payload
         sent_sq = codec.energy(payload)
-        sums.sent_sq += sent_sq
+        sums.sent_sq += float(sent_sq)
         if compensated is None or not compensated.full_residual or payload.support is None:
             residual = self.memory.update(bucket, codec, payload)
             if residual is not None:
@@ -306,12 +306,12 @@ class Encoder:
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
         if self.memory.update(bucket, codec, payload) is not None:
-            self._add_residual(max(0.0, residual_sq), residual_dot, sums)
+            self._add_residual(max(0.0, float(residual_sq)), residual_dot, sums)
 
-    def _add_residual(self, sq: float, dot_gradient: float, sums: StepSums) -> None:
+    def _add_residual(self, sq: Scalar, dot_gradient: Scalar, sums: StepSums) -> None:
         share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
-        sums.residual_sq += sq * share**2
-        sums.residual_dot_gradient += dot_gradient * share
+        sums.residual_sq += float(sq) * share**2
+        sums.residual_dot_gradient += float(dot_gradient) * share
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator_of(plan).blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
@@ -319,7 +319,8 @@ class Encoder:
 
 def norm_sq(gradient: Tensor) -> float:
     """Return the squared L2 norm of a flat or a sparse gradient."""
-    return kernels.energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
+    flat = gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient
+    return float(kernels.energy(flat))
 
 
 def bucket_label(names: tuple[str, ...]) -> str:
@@ -328,9 +329,9 @@ def bucket_label(names: tuple[str, ...]) -> str:
 
 
 def _add_energies(
-    sums: StepSums, gradient: float, compensated: float, minimum: float, candidate: float
+    sums: StepSums, gradient: Scalar, compensated: Scalar, minimum: Scalar, candidate: Scalar
 ) -> None:
-    sums.gradient_sq += gradient
-    sums.compensated_sq += compensated
-    sums.minimum_sq += minimum
-    sums.candidate_sq += candidate
+    sums.gradient_sq += float(gradient)
+    sums.compensated_sq += float(compensated)
+    sums.minimum_sq += float(minimum)
+    sums.candidate_sq += float(candidate)

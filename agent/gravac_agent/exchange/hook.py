@@ -80,7 +80,7 @@ def add_leftover(leftover: Memory, bucket: Bucket, gradient: torch.Tensor, ranks
     if gradient.is_sparse or not leftover.has_residual(bucket):
         return
     p = leftover.compensate(bucket, gradient, whole=True)
-    limit, sq = largest_summand(gradient.dtype, ranks), energy(p)
+    limit, sq = largest_summand(gradient.dtype, ranks), float(energy(p))
     clamped = clamp_if_larger(p, sq, limit) if math.isfinite(sq) else None
     update_after_dense(leftover, bucket, p, clamped, gradient.dtype)
     gradient.copy_(p if clamped is None else clamped)

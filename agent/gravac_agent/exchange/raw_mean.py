@@ -43,7 +43,7 @@ class RawMeanMeter:
             sample = gradient[::every]
             signs, table = self._tables_of(bucket.number, sample)
             flat = table.view(-1)[: sample.numel()].copy_(sample)
-            self._energy += every * energy(flat)
+            self._energy += every * float(energy(flat))
             self._sums.add_(table.mul_(signs).sum(1), alpha=every**0.5)
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")

@@ -15,7 +15,7 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec, kept_count, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Selector
-from gravac.kernels import distinct
+from gravac.kernels import Scalar, distinct
 
 
 class SharedDraw(Selector):
@@ -145,7 +145,7 @@ class BlockRandomK(SharedDraw):
         for run, piece in zip(runs, values.split([run.length for run in runs]), strict=True):
             kernels.add_run(run.tensor(out), run.start, piece, scale)
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
+    def inner(self, payload: Payload, x: Tensor) -> Scalar:
         return self.weight(payload) * kernels.inner(payload.values, self._take(x, self._runs_of(payload)))
 
     @staticmethod

@@ -31,10 +31,10 @@ class Selector(Compressor):
         assert payload.support is not None
         kernels.scatter_add(out, payload.support, payload.values, scale * self.weight(payload))
 
-    def energy(self, payload: Payload) -> float:
+    def energy(self, payload: Payload) -> kernels.Scalar:
         return self.weight(payload) ** 2 * kernels.energy(payload.values)
 
-    def inner(self, payload: Payload, x: Tensor) -> float:
+    def inner(self, payload: Payload, x: Tensor) -> kernels.Scalar:
         assert payload.support is not None
         return self.weight(payload) * kernels.inner_at(x, payload.support, payload.values)
 

@@ -1,0 +1,47 @@
+"""Sums and energies as numbers on the host, and as tensors on a device, where reading a number would wait for it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+Scalar = float | Tensor
+"""A float for tensors in the host's memory; for a device's tensors a float64 tensor of shape ``()`` beside them."""
+_treated = 0
+
+
+def on_device(x: Tensor) -> bool:
+    """Returns whether ``x`` is on a device, so that nothing may read its elements within a step."""
+    return not x.is_cpu or _treated > 0
+
+
+@contextmanager
+def treated_as_device() -> Iterator[None]:
+    """Treats the host's tensors as a device's, in all threads: for tests, and for the simulated device.
+
+    Kernels run in plain torch then, and give tensors instead of floats.
+    """
+    global _treated
+    _treated += 1
+    try:
+        yield
+    finally:
+        _treated -= 1
+
+
+def scalar(x: Tensor) -> Scalar:
+    """Returns a tensor of one element as a scalar: a float on the host, float64 of shape ``()`` on a device."""
+    return x.double().reshape(()) if on_device(x) else float(x)
+
+
+def alignment(energy: Scalar, inner: Scalar) -> Scalar:
+    """Returns the energy of x along c: ⟨c, x⟩² / ‖c‖²; ``energy``, ‖c‖², where that is zero or NaN.
+
+    Args:
+        energy: ‖c‖².
+        inner: ⟨c, x⟩.
+    """
+    if isinstance(energy, Tensor):
+        return torch.where(energy > 0.0, inner**2 / energy, energy)
+    return inner**2 / energy if energy > 0.0 else energy
