@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-frameworks lint docs clean new-codec new-policy
+.PHONY: demo test test-frameworks lint docs clean new-codec new-policy gpu gpu-wheels
 
 demo: $(READY)
 	$(BIN)/gravac demo $(ARGS)
@@ -39,6 +39,16 @@ new-codec: $(READY)
 
 new-policy: $(READY)
 	$(BIN)/python -m tools.new policy $(NAME)
+
+# Wheels for a GPU machine without a network, in build/gpu-wheels. CONTRIBUTING.md says how they get there.
+gpu-wheels: $(READY)
+	$(BIN)/python -m tools.gpu.wheels $(ARGS)
+
+# Tests and figures on a machine with a GPU, with its own Python and torch. make gpu STEP=topk: that step only.
+GPU_PYTHON ?= python3
+
+gpu:
+	$(GPU_PYTHON) -m tools.gpu $(STEP:%=--step %) $(ARGS)
 
 # Strict and without a network: a broken link or reference and a missing docstring fail. -E: nothing from an earlier build.
 docs: $(READY)

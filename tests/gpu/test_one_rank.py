@@ -1,0 +1,91 @@
+"""One rank: DDP over NCCL on a GPU, where streams and not ranks are what can go wrong; the same over gloo on the CPU.
+
+The gradients of most cases are known to the bit, so results must be those of the CPU, to the bit.
+"""
+
+import pytest
+
+from tests.support.gpu.cases import GPU_ONLY, Runs
+from tests.support.gpu.exact import SIZES, difference
+from tests.support.gpu.places import CPU, NCCL, Place, on
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+TARGET_LOSS = 1.6
+"""It begins at 2.3; the exact value depends on the device."""
+
+
+@on(CPU, NCCL)
+@pytest.mark.parametrize("name", ["plain", "agent delayed", "trainer delayed", "both delayed", "one bucket"])
+def test_delays_change_no_bit(runs: Runs, place: Place, name: str) -> None:
+    """CFs switch each step. A missing wait between streams would read a bucket too early, or overwrite it."""
+    (found,) = runs.results(*place, 1, name)
+    (expected,) = runs.results(*CPU, 1, "one bucket" if name == "one bucket" else "plain")
+    assert found["parameters"] == expected["parameters"]
+    assert found["buckets"] == (1 if name == "one bucket" else len(SIZES))
+    assert found["payload_bytes"] == expected["payload_bytes"] < found["dense_bytes"]
+    assert found["steps"] == expected["steps"]
+
+
+@on(CPU, NCCL)
+def test_gradients_of_16_bits(runs: Runs, place: Place) -> None:
+    (found,) = runs.results(*place, 1, "bfloat16 gradients")
+    (expected,) = runs.results(*CPU, 1, "bfloat16 gradients")
+    assert found["parameters"] == expected["parameters"]
+
+
+@on(CPU, NCCL)
+def test_an_infinite_gradient_leaves_no_trace(runs: Runs, place: Place) -> None:
+    """GradScaler skips the step, and the residual is what it was before, so the end is finite and that of the CPU."""
+    (found,) = runs.results(*place, 1, "infinite")
+    (expected,) = runs.results(*CPU, 1, "infinite")
+    assert found["kept"]
+    assert found["finite"]
+    assert found["nonfinite_steps"] == expected["nonfinite_steps"] == 1
+    assert difference(found, expected) < 1e-6  # undoing a step is exact to rounding only
+
+
+@on(CPU, NCCL)
+@pytest.mark.parametrize("name", ["unwaited", "unwaited, losses logged"])
+def test_whole_steps_never_wait(runs: Runs, place: Place, name: str) -> None:
+    """torch raises where the host would wait. Equal results show that nothing was caught and sent densely instead."""
+    (found,) = runs.results(*place, 1, name)
+    (expected,) = runs.results(*CPU, 1, name)
+    assert found["strict_steps"] == 12
+    assert found["parameters"] == expected["parameters"]
+    assert found["payload_bytes"] == expected["payload_bytes"]
+
+
+@on(CPU, NCCL)
+def test_a_profile_shows_no_wait_and_only_the_ticks_copy(runs: Runs, place: Place) -> None:
+    (found,) = runs.results(*place, 1, "profiled")
+    assert found["waits"] == {}
+    assert found["large"] == 0
+    assert found["synchronous"] == 0
+    assert len(found["copies"]) <= found["steps"]
+    if place != CPU:
+        assert found["copies"]  # else the profile saw no device at all
+
+
+@on(CPU, NCCL)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_net_learns(runs: Runs, place: Place, precision: str) -> None:
+    """With bfloat16 parameters, and with float16 autocast and a GradScaler, too."""
+    (found,) = runs.results(*place, 1, f"learning, {precision}")
+    assert found["last"] < TARGET_LOSS < found["first"]
+    assert found["compression"] > 4.0
+    assert found["finite"]
+
+
+@on(NCCL)
+@pytest.mark.parametrize("name", [name for name in GPU_ONLY if "compiled" in name])
+def test_a_compiled_net_learns(runs: Runs, place: Place, name: str) -> None:
+    (found,) = runs.results(*place, 1, name)
+    assert found["last"] < TARGET_LOSS < found["first"]
+    assert found["compression"] > 4.0
+
+
+@on(NCCL)
+def test_capturing_a_step_is_refused(runs: Runs, place: Place) -> None:
+    (found,) = runs.results(*place, 1, "captured")
+    assert found["said"] is not None
+    assert "CUDA graph" in found["said"]

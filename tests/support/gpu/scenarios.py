@@ -1,0 +1,169 @@
+"""The scenarios: functions that every rank calls with its device. Their results are JSON."""
+
+import json
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac import Agent
+from tests.support.gpu import exact
+from tools.gpu import trace
+
+CFS = (1.0, 10.0, 40.0, 3.0, 160.0, 1.5)
+"""Switched from step to step."""
+
+
+def each_of(device: torch.device, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """Run several scenarios in one set of processes. One that raises on all ranks does not stop the others."""
+    found: list[Any] = []
+    for name, arguments in cases:
+        try:
+            found.append(globals()[name](device, **arguments))
+        except Exception:
+            found.append({"error": traceback.format_exc()[-3000:]})
+    return found
+
+
+def trained(device: torch.device, **arguments: Any) -> dict[str, Any]:
+    """Train the exact model; see ``exact.train``."""
+    return exact.train(device, **arguments)
+
+
+def unwaited(device: torch.device, steps: int, first: int, **arguments: Any) -> dict[str, Any]:
+    """Train while torch raises where the host waits for the GPU. On the CPU there is nothing to wait for."""
+
+    @contextmanager
+    def strict() -> Iterator[None]:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("default")
+
+    try:
+        found = exact.train(device, steps=steps, strict=(first, strict), cfs=CFS, **arguments)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    return found | {"strict_steps": steps - first}
+
+
+def profiled(device: torch.device, steps: int, first: int, folder: str, **arguments: Any) -> dict[str, Any]:
+    """Profile whole steps. Returns what synchronizes, and the copies to the host, between first and last."""
+    file = Path(folder) / f"trace-{dist.get_rank()}.json"
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        with torch.profiler.profile(activities=activities) as profiler:
+            with torch.profiler.record_function(trace.SPAN):
+                yield
+            if device.type == "cuda":
+                torch.cuda.synchronize()  # what the steps started ends inside the profile, and after the span
+        profiler.export_chrome_trace(str(file))
+
+    exact.train(device, steps=steps, strict=(first, watched), window=steps, **arguments)
+    return trace.waits(json.loads(file.read_text())) | {"steps": steps - first}
+
+
+class Net(nn.Module):
+    """A net of a few layers, for what needs a real forward and backward."""
+
+    def __init__(self, width: int = 128, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers))
+        )
+        self.scores = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.scores(self.layers(x))
+        return scores
+
+
+def learning(
+    device: torch.device, compiled: str | None = None, precision: str = "float32", steps: int = 30
+) -> dict[str, Any]:
+    """Train a net with Top-k 10 %.
+
+    Args:
+        device: Where.
+        compiled: ``outside``: ``torch.compile`` of the DDP module; ``inside``: DDP of the compiled net; None: neither.
+        precision: ``float32``, ``bfloat16`` (parameters too), or ``float16`` (autocast with a GradScaler).
+        steps: How many.
+    """
+    torch.manual_seed(0)
+    backend = "inductor" if device.type == "cuda" else "aot_eager"
+    net: Any = Net(128 if compiled is None else 512).to(
+        device, torch.bfloat16 if precision == "bfloat16" else torch.float32
+    )
+    if compiled == "inside":
+        net = torch.compile(net, backend=backend)
+    # torch's compiler refuses buckets smaller than DDP's first one, of 1 MB.
+    module: Any = DistributedDataParallel(net, bucket_cap_mb=0.1 if compiled is None else 1.1)
+    if compiled == "outside":
+        module = torch.compile(module, backend=backend)
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+    half = precision == "float16"
+    scaler = torch.amp.GradScaler(device.type, init_scale=2.0**12, enabled=half)
+    generator = torch.Generator().manual_seed(1 + dist.get_rank())
+    x = torch.randn(256, 128 if compiled is None else 512, generator=generator)
+    targets = x[:, :10].argmax(1).to(device)
+    x = x.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    losses = []
+    scaling = {"scaler": scaler} if half else {}
+    agent = Agent(module, optimizer, policy="static:cf=10", controller=None, window=5, **scaling)
+    with agent:
+        for _ in range(steps):
+            with torch.autocast(device.type, torch.float16, enabled=half):
+                loss = cross_entropy(module(x).float(), targets)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        state = agent.state
+    assert state is not None
+    after = [parameter.detach().float().cpu() for parameter in module.parameters()]
+    return {
+        "first": float(losses[0]),
+        "last": float(losses[-1]),
+        "compression": state.dense_bytes / state.payload_bytes,
+        "parameters": exact.digest(after),
+        "finite": all(bool(one.isfinite().all()) for one in after),
+    }
+
+
+def captured(device: torch.device) -> dict[str, Any]:
+    """Capture a step into a CUDA graph, which would freeze the plan: the agent must say so."""
+    if device.type != "cuda":
+        return {"said": None}
+    module = DistributedDataParallel(exact.Exact().to(device), bucket_cap_mb=exact.CAP_MB)
+    optimizer = torch.optim.SGD(module.parameters(), lr=exact.RATE)
+    batch = [g.to(device) for g in exact.gradients(0, 0, exact.SIZES, torch.float32)]
+    said = None
+    with Agent(module, optimizer, controller=None, policy="static:cf=10"):
+        for _ in range(4):
+            module(*batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                module(*batch).backward()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+    return {"said": said}

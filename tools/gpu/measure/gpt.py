@@ -1,0 +1,118 @@
+"""A GPT of 124 million parameters, as GPT-2's smallest, and its training with plain DDP or with the agent."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from gravac import Agent
+from gravac_agent.tasks.gpt import Layer
+
+Precision = Literal["bf16", "autocast"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of the model, and of the batch of one rank. ``bucket_mb``: DDP's ``bucket_cap_mb``."""
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int
+    length: int
+    batch: int
+    bucket_mb: float = 25.0
+
+
+SHAPES = {
+    "124m": Shape(width=768, layers=12, heads=12, vocabulary=50304, length=1024, batch=16),
+    "124m, 1 sequence": Shape(width=768, layers=12, heads=12, vocabulary=50304, length=1024, batch=1),
+    "tiny": Shape(width=32, layers=3, heads=2, vocabulary=64, length=16, batch=2, bucket_mb=0.02),
+}
+
+
+class GPT(nn.Module):
+    """Maps tokens, shape ``(n, length)``, to scores of the next one; embedding and output share their weights."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.places = nn.Embedding(shape.length, shape.width)
+        self.layers = nn.Sequential(*(Layer(shape.width, shape.heads) for _ in range(shape.layers)))
+        self.norm = nn.LayerNorm(shape.width)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        hidden = self.norm(self.layers(self.tokens(tokens) + self.places(places)))
+        return nn.functional.linear(hidden, self.tokens.weight)
+
+
+class Training:
+    """A model in DDP, its optimizer and one batch; inside ``with``, also the agent if there is a plan.
+
+    Args:
+        shape: Sizes, a key of ``SHAPES``.
+        device: Where it trains.
+        precision: ``bf16``: parameters and gradients are bfloat16; ``autocast``: they are float32.
+        compressor: The agent's codec; None: plain DDP.
+        cf: The agent's compression factor; 1 observes and sends what DDP would send.
+        memory: The agent's error memory.
+    """
+
+    def __init__(
+        self,
+        shape: str,
+        device: torch.device,
+        precision: Precision,
+        compressor: str | None = None,
+        cf: float = 1.0,
+        memory: str = "residual",
+    ) -> None:
+        torch.manual_seed(0)
+        sizes, self.device, self.autocast = SHAPES[shape], device, precision == "autocast"
+        model = GPT(sizes).to(device, torch.float32 if self.autocast else torch.bfloat16)
+        self.module = DistributedDataParallel(model, bucket_cap_mb=sizes.bucket_mb)
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.gradient_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=device.type == "cuda")
+        generator = torch.Generator().manual_seed(1)
+        size = (sizes.batch, sizes.length + 1)
+        self.tokens = torch.randint(sizes.vocabulary, size, generator=generator).to(device)
+        self.agent: Agent | None = None
+        if compressor is not None:
+            self.agent = Agent(
+                self.module,
+                self.optimizer,
+                compressor=compressor,
+                memory=memory,
+                policy=f"static:cf={cf}" if cf > 1.0 else "dense",
+                controller=None,
+                log_to_stderr=False,
+            )
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Training":
+        if self.agent is not None:
+            self._open.enter_context(self.agent)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def step(self) -> Tensor:
+        """Train one step. Returns the loss, on the device."""
+        inputs, targets = self.tokens[:, :-1], self.tokens[:, 1:]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            scores = self.module(inputs)
+            loss = cross_entropy(scores.flatten(0, 1).float(), targets.flatten())
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
