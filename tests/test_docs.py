@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 MADE_BY_USERS = (
     "gravac-runs/",
+    "build/gpu",
     "gravac/compressors/my",
     "gravac/compressors/sparse/my",
     "gravac/policies/my",

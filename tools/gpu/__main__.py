@@ -156,6 +156,7 @@ def run_steps(chosen: list[Step], results: Results, options: argparse.Namespace)
         results.machine |= machine
         save(results, *files)
         if options.copy is not None:
+            options.copy.mkdir(parents=True, exist_ok=True)
             for file in (*files, BUILD / "gpu.log"):
                 shutil.copy(file, options.copy)
         print(f"{step.name}: {result.state} after {result.seconds:.0f} s", flush=True)
