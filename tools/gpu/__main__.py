@@ -121,6 +121,8 @@ def run(
     )
     if report.exists():
         result.tests, result.failures = outcomes(report)
+        if not result.tests["passed"]:
+            result.state = "failed" if code == 0 else result.state  # all skipped: nothing was shown
     return result, machine_in(lines)
 
 

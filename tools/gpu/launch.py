@@ -175,7 +175,8 @@ def main(arguments: list[str]) -> None:
         dist.init_process_group(chosen.backend, timeout=timedelta(seconds=120))
         module, _, name = chosen.function.partition(":")
         found = getattr(importlib.import_module(module), name)(device, **chosen.arguments)
-        dist.barrier()  # rank 0 keeps the store of the others alive
+        # Rank 0 keeps the store of the others alive. Without its device, NCCL guesses one by the rank.
+        dist.barrier(device_ids=[0] if chosen.backend == "nccl" else None)
         chosen.result.write_text(json.dumps(found))
         code = 0
     except BaseException:

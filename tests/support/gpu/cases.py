@@ -19,6 +19,8 @@ EXACT = ("dense", "fp16", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk"
 FAST = (*EXACT, "dgc", "mstopk", "majority", "powersgd")
 """Codecs that never read the device. These four compute with sums or products, which a GPU rounds in another order."""
 CODECS = (*sorted(COMPRESSORS), "topk+bf16", *sorted(AGGREGATORS))
+WARM = 12
+"""Steps before one may not wait: buckets are rebuilt, kernels compiled, and DDP itself waits in its first ten steps."""
 ONE_RANK: dict[str, Case] = {
     "plain": ("trained", {"cfs": CFS, "steps": 24}),
     "agent delayed": ("trained", {"cfs": CFS, "steps": 24, "delays": ["agent"]}),
@@ -27,9 +29,9 @@ ONE_RANK: dict[str, Case] = {
     "one bucket": ("trained", {"cfs": CFS, "sizes": [9000], "delays": ["agent", "trainer"]}),
     "bfloat16 gradients": ("trained", {"dtype": "bfloat16"}),
     "infinite": ("trained", {"infinite_at": 5, "scaled": True}),
-    "unwaited": ("unwaited", {"steps": 20, "first": 8, "window": 5}),
-    "unwaited, losses logged": ("unwaited", {"steps": 20, "first": 8, "window": 5, "log": True}),
-    "profiled": ("profiled", {"steps": 18, "first": 8, "folder": "{folder}"}),
+    "unwaited": ("unwaited", {"steps": 24, "first": WARM, "window": 5}),
+    "unwaited, losses logged": ("unwaited", {"steps": 24, "first": WARM, "window": 5, "log": True}),
+    "profiled": ("profiled", {"steps": 24, "first": WARM, "folder": "{folder}"}),
     "learning, float32": ("learning", {"precision": "float32"}),
     "learning, bfloat16": ("learning", {"precision": "bfloat16"}),
     "learning, float16": ("learning", {"precision": "float16"}),
@@ -76,7 +78,7 @@ class Runs:
         """
         key = (device, backend, world, name)
         if key not in self._found:
-            self._run(device, backend, world, self._together(device, world, name))
+            self._run(device, backend, world, self._together(device, backend, world, name))
         found = self._found[key]
         if isinstance(found, str):
             raise AssertionError(found)
@@ -84,7 +86,7 @@ class Runs:
             assert "error" not in result, f"{name}, rank {rank}, {device}: {result['error']}"
         return found
 
-    def _together(self, device: Device, world: int, name: str) -> Sequence[str]:
+    def _together(self, device: Device, backend: Backend, world: int, name: str) -> Sequence[str]:
         cases = TWO_RANKS if world > 1 else ONE_RANK
         if device == "cpu":
             return (
@@ -92,7 +94,9 @@ class Runs:
                 if world == 1
                 else [*dict.fromkeys(("plain", "both delayed", "infinite", *FAST, name))]
             )
-        return CODECS if name in CODECS else [name]
+        if name not in CODECS:
+            return [name]
+        return FAST if backend == "nccl" else CODECS
 
     def _run(self, device: Device, backend: Backend, world: int, names: Sequence[str]) -> None:
         wanted = [name for name in names if (device, backend, world, name) not in self._found]

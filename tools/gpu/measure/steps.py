@@ -30,6 +30,8 @@ LOOPBACK_PLANS = (
     ("Top-k 1 %", "topk+bf16", 100.0),
     ("PowerSGD, rank 4", "powersgd:rank=4", 10.0),
 )
+WARM_UP = 12
+"""Steps in which kernels are compiled and buckets rebuilt, and in the first ten of which DDP itself waits for a GPU."""
 MOST_OBSERVING = 1.0
 """Percent of a step."""
 MOST_HOST_SECONDS = 100e-6
@@ -45,7 +47,7 @@ def against_ddp(
         device: Where they train.
         shape: Sizes, a key of ``SHAPES``.
         precision: Of parameters and gradients.
-        pairs: Pairs of blocks that count; one more warms up.
+        pairs: Pairs of blocks.
         block: Steps in a block.
     """
     return [asdict(figure) for figure in _against_ddp(device, shape, precision, pairs, block)]
@@ -60,7 +62,9 @@ def _against_ddp(
             Training(shape, device, precision, codec, cf) as ours,
         ):
             what = f"GPT of {plain.parameters / 1e6:.3g} M, {precision}, {name}"
-            taken = [(_block(plain, block), _block(ours, block)) for _ in range(pairs + 1)][1:]
+            _block(plain, WARM_UP)
+            _block(ours, WARM_UP)
+            taken = [(_block(plain, block), _block(ours, block)) for _ in range(pairs)]
         costs = [100 * (mine / theirs - 1) for theirs, mine in taken]
         low, cost, high = quartiles(costs)
         most = MOST_OBSERVING if cf == 1.0 and plain.parameters > 100e6 else None
@@ -87,7 +91,7 @@ def host_time(device: torch.device, shape: str, precision: Precision, steps: int
     for name, codec, cf in PLANS:
         with Training(shape, device, precision, codec, cf) as training:
             assert training.agent is not None
-            for _ in range(8):  # kernels are compiled, buckets rebuilt
+            for _ in range(WARM_UP):
                 training.step()
             hooks, ends = _timed(training, steps)
         what = f"GPT of {training.parameters / 1e6:.3g} M, {precision}, {name}: host,"
@@ -167,11 +171,11 @@ def loopback(device: torch.device, shape: str, precision: Precision, steps: int)
     figures, dense = [], 0.0
     for name, codec, cf in LOOPBACK_PLANS:
         with Training(shape, device, precision, codec, cf) as training:
-            for _ in range(4):
+            for _ in range(WARM_UP):
                 training.step()
             before, taken = _bytes(training), []
             for _ in range(steps):
-                dist.barrier()
+                dist.barrier(device_ids=[0] if device.type == "cuda" else None)
                 taken.append(_block(training, 1))
             whole, sent = (now - then for now, then in zip(_bytes(training), before, strict=True))
         low, middle, high = quartiles(taken)
