@@ -56,12 +56,14 @@ def test_whole_steps_never_wait(runs: Runs, place: Place, name: str) -> None:
 
 
 @on(CPU, NCCL)
-def test_a_profile_shows_no_wait_and_only_the_ticks_copy(runs: Runs, place: Place) -> None:
+def test_a_profile_shows_no_wait_and_only_the_ticks_copies(runs: Runs, place: Place) -> None:
+    """The tick and what belongs to it, each small and to pinned memory. The steps are not surveyed."""
     (found,) = runs.results(*place, 1, "profiled")
     assert found["waits"] == {}
+    assert found["events"] <= found["steps"]
     assert found["large"] == 0
     assert found["synchronous"] == 0
-    assert len(found["copies"]) <= found["steps"]
+    assert len(found["copies"]) <= 2 * found["steps"]
     if place != CPU:
         assert found["copies"]  # else the profile saw no device at all
 
@@ -87,5 +89,4 @@ def test_a_compiled_net_learns(runs: Runs, place: Place, name: str) -> None:
 @on(NCCL)
 def test_capturing_a_step_is_refused(runs: Runs, place: Place) -> None:
     (found,) = runs.results(*place, 1, "captured")
-    assert found["said"] is not None
-    assert "CUDA graph" in found["said"]
+    assert "backward is captured in a CUDA graph" in str(found["said"])

@@ -5,7 +5,10 @@ from typing import Any
 
 SPAN = "steps that must not wait"
 """Name of the span that counts, made with ``torch.profiler.record_function``."""
-WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cuStreamSynchronize")
+WAITING = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cuStreamSynchronize", "cuCtxSynchronize")
+"""Calls that wait for all of a stream or a device. One to the host's memory that is not pinned waits as well."""
+EVENTS = ("cudaEventSynchronize", "cuEventSynchronize")
+"""Calls that wait for an event: for the step before, where the host is a whole step ahead."""
 SMALL_BYTES = 4096
 """The tick is smaller."""
 
@@ -17,8 +20,9 @@ def waits(profile: dict[str, Any]) -> dict[str, Any]:
         profile: A Chrome trace as torch exports it.
 
     Returns:
-        ``waits``: calls by name; ``copies``: bytes of each copy from device to host, in order; ``large``: how many of
-        these are larger than the tick; ``synchronous``: how many went to memory that is not pinned.
+        ``waits``: calls by name; ``events``: how many calls wait for an event; ``copies``: bytes of each copy from
+        device to host, in order; ``large``: how many of these are larger than the tick; ``synchronous``: how many went
+        to memory that is not pinned.
 
     Raises:
         ValueError: The span is not in the trace.
@@ -42,6 +46,7 @@ def waits(profile: dict[str, Any]) -> dict[str, Any]:
     sizes = [int(event["args"].get("bytes", 0)) for event in copies]
     return {
         "waits": dict(Counter(event["name"] for event in inside if event["name"] in WAITING)),
+        "events": sum(event["name"] in EVENTS for event in inside),
         "copies": sizes,
         "large": sum(size > SMALL_BYTES for size in sizes),
         "synchronous": sum("Pageable" in event["name"] for event in copies),

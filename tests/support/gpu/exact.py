@@ -23,6 +23,8 @@ SIZES = (3000, 4097, 1200, 5000, 2048, 3333, 4100, 1500, 2999, 6000)
 CAP_MB = 0.003
 RATE = 2.0**-4
 """A power of two: the product with it is exact, so fused and separate rounding give the same parameters."""
+DELAYED = ("encode", "settle", "decode", "decode_unread")
+"""Methods of the encoder that work on a bucket."""
 CYCLES = 20_000_000
 """The longest delay on a GPU, about 10 ms."""
 
@@ -70,7 +72,7 @@ class Delays:
     def around(self, encoder: Encoder) -> Iterator[None]:
         """Delay what the agent does to each bucket, on the stream on which it does it."""
         kind = type(encoder)
-        before = {name: getattr(kind, name) for name in ("encode", "decode")}
+        before = {name: getattr(kind, name) for name in DELAYED if hasattr(kind, name)}
 
         def delayed(function: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(function)
@@ -172,6 +174,7 @@ def train(
             if before is not None:
                 kept = all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
         stack.close()
+        agent.state_dict()  # ends the step in flight, so that all are counted
         state = agent.state
     assert state is not None
     parameters = [parameter.detach().cpu() for parameter in module.parameters()]
