@@ -75,7 +75,8 @@ def profiled(device: torch.device, steps: int, first: int, folder: str, **argume
                 torch.cuda.synchronize()  # what the steps started ends inside the profile, and after the span
         profiler.export_chrome_trace(str(file))
 
-    exact.train(device, steps=steps, strict=(first, watched), window=100, **arguments)  # surveyed first in step 33
+    # The first step of such a window that is surveyed is the 34th.
+    exact.train(device, steps=steps, strict=(first, watched), window=100, **arguments)
     return trace.waits(json.loads(file.read_text())) | {"steps": steps - first}
 
 
