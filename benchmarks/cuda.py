@@ -23,11 +23,13 @@ import torch
 
 from gravac import kernels
 from gravac.version import __version__
-from tools.gpu.figures import Figure, machine_line
-from tools.gpu.launch import Backend, run_ranks
+from tools.gpu.figures import Figure, figures_in, machine_line
+from tools.gpu.launch import Backend, RanksFailed, run_ranks
 from tools.gpu.measure.kernels import OTHERS_SIZE, SIZES, others, topk
 
 STEPS = "tools.gpu.measure.steps"
+RANKS_SECONDS = 280
+"""Until ranks that hang are killed."""
 SMALL = (20_000, 100_000)
 Options = argparse.Namespace
 
@@ -76,9 +78,19 @@ def ready(options: Options) -> torch.device:
 def on_ranks(options: Options, function: str, world: int, **arguments: Any) -> Iterator[Figure]:
     """Run a function of ``STEPS`` on ranks of their own, and yield rank 0's figures."""
     backend: Backend = "nccl" if options.device == "cuda" else "gloo"
-    found = run_ranks(
-        f"{STEPS}:{function}", device=options.device, backend=backend, world=world, seconds=280, **arguments
-    )
+    try:
+        found = run_ranks(
+            f"{STEPS}:measured",
+            device=options.device,
+            backend=backend,
+            world=world,
+            seconds=RANKS_SECONDS,
+            function=function,
+            **arguments,
+        )
+    except RanksFailed as error:  # what was measured before is worth keeping
+        yield from figures_in(error.outputs[0].splitlines())
+        raise
     yield from (Figure(**figure) for figure in found[0])
 
 

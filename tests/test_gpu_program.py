@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cuda import PARTS
+from benchmarks import cuda
 from tools.gpu import __main__ as program
 from tools.gpu.figures import Figure, figures_in, machine_in, machine_line
 from tools.gpu.launch import ON_ONE_GPU, RanksFailed, environment, run_ranks
@@ -81,7 +81,7 @@ def test_every_step_fits_a_command_of_ten_minutes_and_exists() -> None:
         assert step.seconds < 590
         if step.kind == "tests":
             assert (ROOT / step.arguments[0]).exists()
-    assert {step.name for step in STEPS if step.kind == "figures"} == PARTS.keys()
+    assert {step.name for step in STEPS if step.kind == "figures"} == cuda.PARTS.keys()
 
 
 def a_step(name: str, code: str, kind: str = "figures", seconds: int = 60) -> Step:
@@ -199,6 +199,27 @@ def test_a_failed_rank_ends_the_others_and_its_output_is_shown() -> None:
     with pytest.raises(RanksFailed, match="does_not_exist"):
         run_ranks("tools.gpu.launch:does_not_exist", device="cpu", backend="gloo", world=2, seconds=60)
     assert time.monotonic() - begun < 50
+
+
+@pytest.mark.parametrize("part", ["machine", "topk", "kernels"])
+def test_parts_of_the_benchmark_work_on_the_cpu(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cuda.main([part, "--device=cpu", "--small", "--pairs=1", "--lines"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(figures_in(lines)) == {"machine": 0, "topk": 26, "kernels": 20}[part]
+    assert all(figure.value > 0 for figure in figures_in(lines))
+    assert bool(machine_in(lines)) == (part == "machine")
+
+
+def test_figures_from_before_a_rank_failed_are_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise RanksFailed("a rank hangs", [f"{FIGURES[0].line()}\nTraceback …", ""])
+
+    monkeypatch.setattr(cuda, "run_ranks", failing)
+    with pytest.raises(RanksFailed, match="a rank hangs"):
+        cuda.main(["loopback", "--device=cpu", "--small", "--lines"])
+    assert figures_in(capsys.readouterr().out.splitlines()) == [FIGURES[0]]
 
 
 def event(category: str, name: str, at: float, **arguments: object) -> dict[str, object]:

@@ -3,11 +3,14 @@
 The gradients of most cases are known to the bit, so results must be those of the CPU, to the bit.
 """
 
+import math
+
 import pytest
 
 from tests.support.gpu.cases import GPU_ONLY, Runs
 from tests.support.gpu.exact import SIZES, difference
 from tests.support.gpu.places import CPU, NCCL, Place, on
+from tools.gpu.figures import Figure
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 TARGET_LOSS = 1.6
@@ -76,6 +79,22 @@ def test_a_net_learns(runs: Runs, place: Place, precision: str) -> None:
     assert found["last"] < TARGET_LOSS < found["first"]
     assert found["compression"] > 4.0
     assert found["finite"]
+
+
+@on(CPU, NCCL)
+def test_what_the_benchmark_measures_on_ranks_works(runs: Runs, place: Place) -> None:
+    """Of a tiny model, so that figures are nonsense; but all of them are there."""
+    (found,) = runs.results(*place, 1, "measured")
+    figures = {part: [Figure(**figure) for figure in rows] for part, rows in found.items()}
+    assert {part: len(rows) for part, rows in figures.items()} == {
+        "against_ddp": 4,
+        "host_time": 10,
+        "peak_memory": 8,
+        "loopback": 19,
+    }
+    for rows in figures.values():
+        assert all(math.isfinite(figure.value) for figure in rows)
+    assert [figure.value for figure in figures["host_time"] if figure.name.endswith("buckets")] == [4.0, 4.0]
 
 
 @on(NCCL)

@@ -34,16 +34,26 @@ ON_ONE_GPU = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
 }
 """Settings of NCCL for several ranks on one GPU; every rank has an ``NCCL_HOSTID`` of its own besides."""
-LAST_LINES = 4000
-"""Characters of a failed rank's output in the error."""
+LAST_CHARACTERS = 4000
+"""Of a failed rank's output in the message."""
 
 
 class RanksFailed(Exception):
-    """A rank failed, or did not end in time. The message holds the end of every rank's output."""
+    """A rank failed, or did not end in time. The message holds the end of every rank's output.
+
+    Args:
+        message: What happened.
+        outputs: All that each rank wrote.
+    """
+
+    def __init__(self, message: str, outputs: list[str]) -> None:
+        super().__init__(message)
+        self.outputs = outputs
 
 
 def run_ranks(
     function: str,
+    /,
     *,
     device: Device,
     backend: Backend,
@@ -82,13 +92,12 @@ def run_ranks(
         results = [folder / f"{rank}.json" for rank in range(world)]
         if any(process.returncode for process in ranks) or not all(file.exists() for file in results):
             codes = [process.returncode for process in ranks]
+            outputs = [(folder / f"{rank}.log").read_text(errors="replace") for rank in range(world)]
             said = "\n".join(
-                f"--- rank {rank}\n{(folder / f'{rank}.log').read_text(errors='replace')[-LAST_LINES:]}"
-                for rank in range(world)
+                f"--- rank {rank}\n{text[-LAST_CHARACTERS:]}" for rank, text in enumerate(outputs)
             )
-            raise RanksFailed(
-                f"{function} on {world} ranks, at most {seconds:g} s: exit codes {codes}\n{said}"
-            )
+            what = f"{function} on {world} ranks, at most {seconds:g} s: exit codes {codes}"
+            raise RanksFailed(f"{what}\n{said}", outputs)
         return [json.loads(file.read_text()) for file in results]
 
 

@@ -16,9 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac import Agent
 from tests.support.gpu import exact
 from tools.gpu import trace
+from tools.gpu.measure import steps
 
 CFS = (1.0, 10.0, 40.0, 3.0, 160.0, 1.5)
-"""Switched from step to step."""
+"""Switched from step to step. All of them come in ``cases.WARM`` steps."""
 
 
 def each_of(device: torch.device, cases: Sequence[tuple[str, dict[str, Any]]]) -> list[Any]:
@@ -52,7 +53,7 @@ def unwaited(device: torch.device, steps: int, first: int, **arguments: Any) -> 
                 torch.cuda.set_sync_debug_mode("default")
 
     try:
-        found = exact.train(device, steps=steps, strict=(first, strict), cfs=CFS, **arguments)
+        found = exact.train(device, steps=steps, strict=(first, strict), **arguments)
     finally:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
@@ -145,6 +146,17 @@ def learning(
         "compression": state.dense_bytes / state.payload_bytes,
         "parameters": exact.digest(after),
         "finite": all(bool(one.isfinite().all()) for one in after),
+    }
+
+
+def measured(device: torch.device) -> dict[str, Any]:
+    """Run what ``benchmarks/cuda.py`` measures on ranks, on a model that is too small to say anything."""
+    tiny: dict[str, Any] = {"shape": "tiny", "precision": "bf16"}
+    return {
+        "against_ddp": steps.measured(device, "against_ddp", pairs=2, block=1, **tiny),
+        "host_time": steps.measured(device, "host_time", steps=2, **tiny),
+        "peak_memory": steps.measured(device, "peak_memory", steps=2, **tiny),
+        "loopback": steps.measured(device, "loopback", steps=2, **tiny),
     }
 
 

@@ -1,6 +1,6 @@
 """What the agent costs in a step of a GPT: time against plain DDP, on the device and on the host, and memory.
 
-Each function runs on every rank of a process group, and returns figures on rank 0.
+All ranks of a process group run the same function, through ``measured``.
 """
 
 import gc
@@ -32,15 +32,35 @@ LOOPBACK_PLANS = (
 )
 WARM_UP = 12
 """Steps in which kernels are compiled and buckets rebuilt, and in the first ten of which DDP itself waits for a GPU."""
+LOOPBACK_WARM_UP = 4
+"""Fewer, since these steps are slow and the host waits after each."""
 MOST_OBSERVING = 1.0
 """Percent of a step."""
 MOST_HOST_SECONDS = 100e-6
 """Of a bucket."""
 
 
+def measured(device: torch.device, function: str, **arguments: Any) -> list[dict[str, Any]]:
+    """Run a function of this file on this rank, and write each figure to the output when it is known.
+
+    Args:
+        device: Where it trains.
+        function: Its name.
+        arguments: Its other arguments.
+
+    Returns:
+        The figures, for JSON.
+    """
+    figures = []
+    for figure in globals()[function](device, **arguments):
+        print(figure.line(), flush=True)
+        figures.append(asdict(figure))
+    return figures
+
+
 def against_ddp(
     device: torch.device, shape: str, precision: Precision, pairs: int, block: int
-) -> list[dict[str, Any]]:
+) -> Iterator[Figure]:
     """Measure steps with the agent against plain DDP: blocks of steps in turn, two models in one process.
 
     Args:
@@ -50,12 +70,6 @@ def against_ddp(
         pairs: Pairs of blocks.
         block: Steps in a block.
     """
-    return [asdict(figure) for figure in _against_ddp(device, shape, precision, pairs, block)]
-
-
-def _against_ddp(
-    device: torch.device, shape: str, precision: Precision, pairs: int, block: int
-) -> Iterator[Figure]:
     for name, codec, cf in PLANS:
         with (
             Training(shape, device, precision) as plain,
@@ -85,9 +99,8 @@ def _block(training: Training, steps: int) -> float:
     return time.perf_counter() - begun
 
 
-def host_time(device: torch.device, shape: str, precision: Precision, steps: int) -> list[dict[str, Any]]:
+def host_time(device: torch.device, shape: str, precision: Precision, steps: int) -> Iterator[Figure]:
     """Measure how long the trainer's thread is inside the agent: in DDP's hook, by bucket, and before the optimizer."""
-    figures = []
     for name, codec, cf in PLANS:
         with Training(shape, device, precision, codec, cf) as training:
             assert training.agent is not None
@@ -98,16 +111,13 @@ def host_time(device: torch.device, shape: str, precision: Precision, steps: int
         each = [seconds for step in hooks for seconds in step]
         low, middle, high = quartiles(each)
         most = MOST_HOST_SECONDS if device.type == "cuda" else None
-        figures += [
-            Figure(name=f"{what} a bucket", value=middle, unit="s", low=low, high=high, most=most),
-            Figure(name=f"{what} the last bucket", value=statistics.median(s[-1] for s in hooks), unit="s"),
-            Figure(name=f"{what} all buckets of a step", value=statistics.median(map(sum, hooks)), unit="s"),
-            Figure(name=f"{what} before the optimizer", value=statistics.median(ends), unit="s"),
-            Figure(name=f"{what} buckets", value=float(len(hooks[0]))),
-        ]
+        yield Figure(name=f"{what} a bucket", value=middle, unit="s", low=low, high=high, most=most)
+        yield Figure(name=f"{what} the last bucket", value=statistics.median(s[-1] for s in hooks), unit="s")
+        yield Figure(name=f"{what} all buckets of a step", value=statistics.median(map(sum, hooks)), unit="s")
+        yield Figure(name=f"{what} before the optimizer", value=statistics.median(ends), unit="s")
+        yield Figure(name=f"{what} buckets", value=float(len(hooks[0])))
         del training
         _empty(device)
-    return [asdict(figure) for figure in figures]
 
 
 def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[float]]:
@@ -139,9 +149,9 @@ def _timed(training: Training, steps: int) -> tuple[list[list[float]], list[floa
     return hooks, ends
 
 
-def peak_memory(device: torch.device, shape: str, precision: Precision, steps: int) -> list[dict[str, Any]]:
+def peak_memory(device: torch.device, shape: str, precision: Precision, steps: int) -> Iterator[Figure]:
     """Measure the memory that a training takes with plain DDP and with the agent: at its peak, and between steps."""
-    figures, plain = [], 0
+    plain = 0
     for name, codec, cf in (("plain DDP", None, 1.0), *PLANS):
         _empty(device)
         before = allocated(device)
@@ -155,24 +165,22 @@ def peak_memory(device: torch.device, shape: str, precision: Precision, steps: i
             peak = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0
             state = training.agent.state if training.agent is not None else None
         what = f"GPT of {training.parameters / 1e6:.3g} M, {precision}, {name}: memory"
-        figures.append(Figure(name=f"{what} at the peak", value=float(peak), unit="B"))
-        figures.append(Figure(name=f"{what} between steps", value=float(held), unit="B"))
+        yield Figure(name=f"{what} at the peak", value=float(peak), unit="B")
+        yield Figure(name=f"{what} between steps", value=float(held), unit="B")
         if state is None:
             plain = held
         else:
             copies = (held - plain) / training.gradient_bytes
-            figures.append(Figure(name=f"{what} added between steps, copies of the gradient", value=copies))
+            yield Figure(name=f"{what} added between steps, copies of the gradient", value=copies)
         del training
-    return [asdict(figure) for figure in figures]
 
 
-def loopback(device: torch.device, shape: str, precision: Precision, steps: int) -> list[dict[str, Any]]:
+def loopback(device: torch.device, shape: str, precision: Precision, steps: int) -> Iterator[Figure]:
     """Measure steps of several ranks on a slow link: dense against compressed. All ranks run it."""
-    figures, dense = [], 0.0
+    dense = 0.0
     for name, codec, cf in LOOPBACK_PLANS:
         with Training(shape, device, precision, codec, cf) as training:
-            for _ in range(WARM_UP):
-                training.step()
+            _block(training, LOOPBACK_WARM_UP)
             before, taken = _bytes(training), []
             for _ in range(steps):
                 dist.barrier(device_ids=[0] if device.type == "cuda" else None)
@@ -181,14 +189,13 @@ def loopback(device: torch.device, shape: str, precision: Precision, steps: int)
         low, middle, high = quartiles(taken)
         dense = dense or middle
         what = f"GPT of {training.parameters / 1e6:.3g} M, {precision}, {dist.get_world_size()} ranks, {name}"
-        figures.append(Figure(name=f"{what}: a step", value=middle, unit="s", low=low, high=high))
+        yield Figure(name=f"{what}: a step", value=middle, unit="s", low=low, high=high)
         if codec is not None:
-            figures.append(Figure(name=f"{what}: plain DDP / this", value=dense / middle, unit="x"))
+            yield Figure(name=f"{what}: plain DDP / this", value=dense / middle, unit="x")
         if sent:
-            figures.append(Figure(name=f"{what}: compression", value=whole / sent, unit="x"))
+            yield Figure(name=f"{what}: compression", value=whole / sent, unit="x")
         del training
         _empty(device)
-    return [asdict(figure) for figure in figures]
 
 
 def _bytes(training: Training) -> tuple[int, int]:
