@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cuda
+from tests.support.maths.backends import on
 from tools.gpu import __main__ as program
 from tools.gpu.figures import Figure, figures_in, machine_in, machine_line
 from tools.gpu.launch import ON_ONE_GPU, RanksFailed, environment, run_ranks
@@ -203,7 +204,8 @@ def test_a_failed_rank_ends_the_others_and_its_output_is_shown() -> None:
 
 @pytest.mark.parametrize("part", ["machine", "topk", "kernels"])
 def test_parts_of_the_benchmark_work_on_the_cpu(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    cuda.main([part, "--device=cpu", "--small", "--pairs=1", "--lines"])
+    with on("reference"):  # and afterwards again what the caller chose
+        cuda.main([part, "--device=cpu", "--small", "--pairs=1", "--lines"])
     lines = capsys.readouterr().out.splitlines()
     assert len(figures_in(lines)) == {"machine": 0, "topk": 26, "kernels": 20}[part]
     assert all(figure.value > 0 for figure in figures_in(lines))
