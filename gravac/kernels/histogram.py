@@ -85,14 +85,15 @@ def tally(
     """Computes p = gradient + share · residual and counts its magnitudes in the same pass.
 
     The product is rounded before the sum. Results are bit-equal on all backends, except ``products``, which are equal
-    to rounding.
+    to rounding. Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p, so that
+    the residual survives them; only ``products`` shows them then.
 
     Args:
         gradient: float32, bfloat16 or float16, shape ``(n,)``.
         residual: float32, shape ``(n,)``; None for none.
         share: Factor of the residual.
-        out: float32 buffer for p, shape ``(n,)``; may be the gradient. Without it and a residual, the gradient is
-            counted as it is.
+        out: float32 buffer for p, shape ``(n,)``; may be the gradient or the residual. Without it and a residual, the
+            gradient is counted as it is.
         sums: Also compute ‖g‖² and ⟨e, g⟩ in float64.
 
     Returns:
@@ -108,14 +109,17 @@ def tally(
             )
         out = gradient if gradient.dtype == torch.float32 else gradient.float()
     check_terms(gradient, residual, out)
-    given = (gradient, out, *(() if residual is None else (residual,)))
+    p = out.detach()
+    if in_place(residual, out):
+        residual = p
+    given = (gradient, p, *(() if residual is None else (residual,)))
     if backend.on_gpu(*given) and gradient.dtype in _FLOATS:
         from gravac.kernels.cuda.tally import tally as on_device
 
-        found = on_device(gradient.detach(), residual, share, out.detach(), sums)
+        found = on_device(gradient.detach(), residual, share, p, sums)
         return Tally(found[0], found[1], found[2] if sums else None)
     run = _compiled if backend.compiled(*given) else _torch
-    table, products = run(gradient.detach(), residual, share, out.detach(), sums)
+    table, products = run(gradient.detach(), residual, share, p, sums)
     return Tally(table[0], _energies(table), products if sums else None)
 
 
@@ -126,6 +130,11 @@ def count(x: Tensor) -> Tensor:
     if x.numel() > _FEW and backend.compiled(x):
         return _compiled(x.detach(), None, 1.0, x.detach(), False)[0][0]
     return reference.count(x.detach())
+
+
+def in_place(residual: Tensor | None, out: Tensor) -> bool:
+    """Returns whether the sum is written over the residual."""
+    return residual is not None and residual.data_ptr() == out.data_ptr() and out.numel() > 0
 
 
 def check_terms(gradient: Tensor, residual: Tensor | None, out: Tensor) -> None:
@@ -145,21 +154,33 @@ def _torch(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> 
 
 
 def _compiled(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
+    table = torch.zeros(3, BINS, dtype=torch.int64)
+    lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
+    if g.dtype != torch.float32 and e is p:  # no room for the whole gradient in float32
+        for begin in range(0, p.numel(), reference.AT_ONCE):
+            part = slice(begin, begin + reference.AT_ONCE)
+            _add(g[part].float(), p[part], share, p[part], table, lanes, over=True)
+        return table, lanes.sum(1)
+    if g.dtype != torch.float32:
+        g = p.copy_(g)
+    _add(g, e, share, p, table, lanes, over=e is p)
+    return table, lanes.sum(1)
+
+
+def _add(
+    g: Tensor, e: Tensor | None, share: float, p: Tensor, table: Tensor, lanes: Tensor, *, over: bool
+) -> None:
+    """Run the compiled kernel, which adds to ``table`` and ``lanes``. ``over``: ``e`` is ``p`` itself."""
     import numpy as np
 
     from gravac.kernels.cpu.tally import tally as compiled
 
-    table = torch.zeros(3, BINS, dtype=torch.int64)
-    lanes = torch.zeros(2 if sums else 0, 8, dtype=torch.float64)
-    if g.dtype != torch.float32:
-        g = p.copy_(g)
     out = p.numpy()
     nothing = np.empty(0, np.float32)
     # Counted in place: no need to write it.
-    given = nothing if e is None and not sums and g.data_ptr() == p.data_ptr() else g.numpy()
+    given = nothing if e is None and not lanes.numel() and g.data_ptr() == p.data_ptr() else g.numpy()
     added = nothing if e is None else e.numpy()
-    compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy())
-    return table, lanes.sum(1)
+    compiled(given, added, np.float32(share), out, out.view(np.int32), table.numpy(), lanes.numpy(), over)
 
 
 def _energies(table: Tensor) -> Tensor:

@@ -37,6 +37,20 @@ def energy(x: Tensor) -> Scalar:
     return inner(x, x)
 
 
+def add_finite(out: Tensor, x: Tensor, scale: float = 1.0) -> None:
+    """Computes ``out += scale · x`` where x is finite, and leaves the other elements of ``out``.
+
+    Args:
+        out: float32, shape ``(n,)``.
+        x: Any floating dtype, shape ``(n,)``.
+        scale: Factor of x.
+    """
+    size = reference.AT_ONCE if out.device.type == "cpu" else max(1, out.numel())
+    for begin in range(0, out.numel(), size):
+        part = slice(begin, begin + size)
+        out[part].add_(x[part].float().nan_to_num(0.0, 0.0, 0.0), alpha=scale)
+
+
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
     """Adds a sparse vector to a dense one: ``out[indices] += scale · values``. Call it for each rank's payload, in
     order.

@@ -7,12 +7,13 @@ BINS = 4096
 """Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""
 COARSE_SHIFT = 19
 """Bits of a float32 below those of its bin."""
-_AT_ONCE = 1 << 18
+AT_ONCE = 1 << 18
 """Elements processed at a time on a CPU, so that intermediate results stay in its cache."""
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude.
+    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude. Where ``e`` is ``p`` itself, elements of ``g``
+    that are not finite count as 0 in the sum.
 
     Sums of integers are exact, so every order of adding gives the same energies.
 
@@ -22,7 +23,7 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
     """
     table = torch.zeros(3, BINS, dtype=torch.int64, device=p.device)
     products = torch.zeros(2, dtype=torch.float64, device=p.device)
-    size = _AT_ONCE if p.device.type == "cpu" else max(1, p.numel())
+    size = AT_ONCE if p.device.type == "cpu" else max(1, p.numel())
     for begin in range(0, p.numel(), size):
         part = slice(begin, begin + size)
         if sums:
@@ -30,7 +31,8 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
         if e is not None:
             if sums:
                 products[1] += (g[part].double() * e[part].double()).sum()
-            torch.add(g[part].float(), e[part] * share, out=p[part])
+            fresh = g[part].float()
+            torch.add(fresh.nan_to_num(0.0, 0.0, 0.0) if e is p else fresh, e[part] * share, out=p[part])
         elif g is not p:
             p[part] = g[part]
         magnitude = magnitudes(p[part])

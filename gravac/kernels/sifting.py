@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.histogram import Tally, check_terms
+from gravac.kernels.histogram import Tally, check_terms, in_place
 from gravac.kernels.reference import COARSE_SHIFT
 
 SLACK = 0.2
@@ -65,6 +65,8 @@ class Sifter:
     def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
         """Computes p = gradient + share · residual as ``tally`` does, measures it and picks the candidates.
 
+        Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p, but not in energies.
+
         Args:
             gradient: float32, shape ``(n,)``.
             residual: float32, shape ``(n,)``; None for none.
@@ -95,6 +97,7 @@ class Sifter:
             lanes.numpy(),
             self._places.numpy(),
             self._values.numpy().view(np.int32),
+            in_place(residual, out),
         )
         sq, gradient_sq, dot = lanes.view(3, 8).sum(1).tolist()
         fits = self.k <= found <= self._places.numel() and math.isfinite(sq)

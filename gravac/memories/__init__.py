@@ -5,7 +5,8 @@ from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
 from gravac.memories.none import NoMemory
-from gravac.memories.residual import PartialMemory, ResidualMemory
+from gravac.memories.partial import PartialMemory
+from gravac.memories.residual import ResidualMemory
 from gravac.memories.sketch import SketchMemory
 from gravac.memories.stability import stability
 from gravac.memories.states import convert, reshard

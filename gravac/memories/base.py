@@ -1,7 +1,8 @@
 """The base class of error memories: they hold what compression left out and add it to the next gradient.
 
 A step is a transaction. ``compensate`` and ``update`` work on a draft; ``commit`` makes the draft the memory,
-``rollback`` drops it, so that a non-finite step leaves no trace (promise P10).
+``rollback`` drops it, so that a non-finite step leaves no trace (promise P10). Where gradients stay unchanged until
+``settle``, a memory may do without a second buffer and undo a step by its gradient, to rounding.
 """
 
 import logging
@@ -43,7 +44,8 @@ class Terms(NamedTuple):
     """float32; None: there is no residual, p is the gradient."""
     share: float
     out: Tensor
-    """float32; the next residual is left in it. It may be the gradient itself, which is then not written."""
+    """float32; the next residual is left in it. It may be the residual: then gradient elements that are not finite
+    count as 0 in it. It may be the gradient itself, which is then not written."""
 
 
 class Memory(ABC):
@@ -71,6 +73,9 @@ class Memory(ABC):
         self.settings: Any = check_settings("memory", self.name, self.Settings, given)
         self.world_size = 1
         """Ranks that average; set by the caller that makes a memory for a job."""
+        self.gradient_stays = False
+        """Whether the next gradient stays unchanged until ``settle`` is called for it; set by the caller before
+        ``compensate`` or ``terms``."""
         self.dropped = 0
         """How often an overflown residual was dropped, so that training could go on."""
 
@@ -90,7 +95,8 @@ class Memory(ABC):
                 has no residual afterwards.
 
         Returns:
-            p, shape ``(n,)``; ``gradient`` itself where there is no residual and will be none.
+            p, shape ``(n,)``; ``gradient`` itself where there is no residual and will be none. Elements that are not
+            finite in the gradient may be finite in p only where ``unsettled`` is then True.
         """
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms | None:
@@ -137,6 +143,36 @@ class Memory(ABC):
             excess: float32 of shape ``(n,)``; copied.
         """
 
+    def unsettled(self, bucket: Bucket) -> bool:
+        """Returns whether the step of these parameters needs ``settle`` before the gradient changes.
+
+        Only where ``gradient_stays`` was set. Otherwise ``commit`` and ``rollback`` are enough.
+        """
+        return False
+
+    def settle(
+        self,
+        bucket: Bucket,
+        gradient: Tensor,
+        counts: bool | Tensor,
+        compressor: Compressor | None = None,
+        payload: Payload | None = None,
+    ) -> None:
+        """Keeps the residual of the running step if the step counts, else undoes it to rounding.
+
+        ``commit`` or ``rollback`` still follows, when all buckets are settled. A step that was settled as one that
+        counts cannot be undone any more: ``rollback`` then drops the residual.
+
+        Args:
+            bucket: The parameters, as given to ``compensate``.
+            gradient: As given to ``compensate``, still unchanged.
+            counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
+                nothing waits for it; ``has_residual`` then says that there may be one.
+            compressor: As given to ``update``.
+            payload: As given to ``update``.
+        """
+        return
+
     @abstractmethod
     def has_residual(self, bucket: Bucket) -> bool:
         """Returns whether these parameters have (or may have) a residual."""
@@ -147,7 +183,7 @@ class Memory(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Drops the draft: the memory is as before the step, bit for bit.
+        """Drops the draft: the memory is as before the step, bit for bit. For steps without a draft see ``settle``.
 
         Only a residual that has overflown, which would make every later step non-finite too, is dropped. ``dropped``
         counts that, and it is logged.

@@ -2,30 +2,55 @@
 
 Learning rate outside: p = g + (1-β) e,  e' = e + g - C(p), in gradient units. β changes what is added, not the
 residual: nothing is lost. Exact for selectors: every element is either sent or in the residual.
+
+Two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a step that does not
+count leaves the first one as it was, bit for bit. In place, where the gradient stays until ``settle``, there is one
+buffer: it becomes e + g, then e + g - s. A step that does not count is undone by adding s and subtracting g, so each
+element is off by at most 2^-23 (|e + g| + |s|), a few roundings of float32.
 """
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from gravac.compressors.base import Compressor, Payload
-from gravac.memories.base import Bucket, MemorySettings, Terms
+from gravac.kernels import add_finite
+from gravac.memories.base import Bucket, Terms
 from gravac.memories.bucketed import BucketedMemory
+
+log = logging.getLogger("gravac.memories")
+
+
+class _Stage(Enum):
+    """What the buffer of a slot holds in a step in place."""
+
+    ADDING = auto()  # unknown: a sum or an undo has begun, and did not end yet
+    ADDED = auto()  # e + g
+    REMOVED = auto()  # e + g - s
+    SENT = auto()  # e + g, all of which was sent
+    KEPT = auto()  # e; e + g is elsewhere, for a step that sends all of it
+    EMPTIED = auto()  # e, all of which was sent
+    SETTLED = auto()  # the residual of a step that counts, which nothing can undo any more
+
+
+_OPEN = (_Stage.ADDING, _Stage.ADDED, _Stage.REMOVED, _Stage.SENT)
 
 
 @dataclass(slots=True)
 class _Slot:
-    """Two float32 buffers of a bucket's length that are swapped on commit; ``has_residual`` False means "all zero"."""
+    """Float32 buffers of a bucket's length; ``has_residual`` False means "all zero"."""
 
     bucket: Bucket
     residual: Tensor
-    draft: Tensor
+    draft: Tensor | None = None  # swapped with ``residual`` on commit; None where steps are in place
     has_residual: bool = False
     draft_has_residual: bool | None = None  # None: no draft in this step
     offered: float | None = None  # the share of the residual in p
+    stage: _Stage | None = None  # None: no step in place has begun, or it is undone
 
 
 class ResidualMemory(BucketedMemory[_Slot]):
@@ -40,16 +65,39 @@ class ResidualMemory(BucketedMemory[_Slot]):
 
     def compensate(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Tensor:
         residual, share, out = self.terms(bucket, gradient, whole=whole)
-        p = out.copy_(gradient) if residual is None else torch.add(gradient, residual, alpha=share, out=out)
+        if residual is None:
+            out.copy_(gradient)
+        elif residual is out:
+            add_finite(out, gradient)
+        else:
+            torch.add(gradient, residual, alpha=share, out=out)
         self.added(bucket, whole=whole)
-        return p
+        return out
 
     def terms(self, bucket: Bucket, gradient: Tensor, *, whole: bool = False) -> Terms:
         slot = self._slot(bucket, gradient.device)
-        return Terms(slot.residual if slot.has_residual else None, self._share(whole), slot.draft)
+        if slot.stage in _OPEN:  # of a backward that did not end: its gradient is gone
+            self._lose(slot, "belongs to a backward that did not end")
+        slot.stage = None
+        share = self._share(whole)
+        residual = slot.residual if slot.has_residual else None
+        if not self.gradient_stays or share != 1.0:
+            if slot.draft is None:
+                slot.draft = torch.empty_like(slot.residual)
+            return Terms(residual, share, slot.draft)
+        slot.draft = None
+        if not whole:
+            slot.stage = _Stage.ADDING
+            return Terms(residual, share, slot.residual)
+        slot.stage = _Stage.KEPT
+        as_is = residual is None and gradient.dtype == torch.float32
+        return Terms(residual, share, gradient if as_is else torch.empty_like(slot.residual))
 
     def added(self, bucket: Bucket, *, whole: bool = False) -> None:
-        self._slots[bucket.names].offered = self._share(whole)
+        slot = self._slots[bucket.names]
+        slot.offered = self._share(whole)
+        if slot.stage is _Stage.ADDING:
+            slot.stage = _Stage.ADDED
 
     def _share(self, whole: bool) -> float:
         return 1.0 if whole else self.offered_share()
@@ -59,6 +107,9 @@ class ResidualMemory(BucketedMemory[_Slot]):
         if slot is None or slot.offered is None:
             return None
         held_back, slot.offered = 1.0 - slot.offered, None
+        if slot.stage is not None:
+            return self._update_in_place(slot, compressor, payload)
+        assert slot.draft is not None
         if payload is None:
             slot.draft_has_residual = slot.has_residual and held_back > 0.0
             if slot.draft_has_residual:
@@ -71,6 +122,70 @@ class ResidualMemory(BucketedMemory[_Slot]):
             slot.draft_has_residual = True
         return slot.draft if slot.draft_has_residual else None
 
+    def _update_in_place(
+        self, slot: _Slot, compressor: Compressor | None, payload: Payload | None
+    ) -> Tensor | None:
+        if payload is None:
+            slot.stage = _Stage.EMPTIED if slot.stage is _Stage.KEPT else _Stage.SENT
+            return None
+        assert compressor is not None
+        if slot.stage is _Stage.KEPT:
+            raise ValueError("a step that began with whole=True sends all of p: pass payload=None")
+        slot.stage = _Stage.ADDING
+        compressor.remove(payload, slot.residual)
+        slot.stage = _Stage.REMOVED
+        return slot.residual
+
+    def unsettled(self, bucket: Bucket) -> bool:
+        slot = self._slots.get(bucket.names)
+        return slot is not None and slot.stage in _OPEN
+
+    def settle(
+        self,
+        bucket: Bucket,
+        gradient: Tensor,
+        counts: bool | Tensor,
+        compressor: Compressor | None = None,
+        payload: Payload | None = None,
+    ) -> None:
+        slot = self._slots.get(bucket.names)
+        if slot is None or slot.stage in (None, _Stage.KEPT, _Stage.SETTLED):
+            return
+        if slot.stage is _Stage.ADDING:
+            self._lose(slot, "could not be computed")
+        elif isinstance(counts, Tensor):
+            self._settle_unread(slot, gradient, counts, compressor, payload)
+        elif counts and slot.stage in (_Stage.REMOVED, _Stage.SENT):
+            slot.has_residual, slot.stage = slot.stage is _Stage.REMOVED, _Stage.SETTLED
+        elif slot.stage is not _Stage.EMPTIED:
+            stage, slot.stage = slot.stage, _Stage.ADDING
+            if slot.has_residual:
+                _undo(slot.residual, stage, gradient, compressor, payload)
+            slot.stage = None
+
+    def _settle_unread(
+        self,
+        slot: _Slot,
+        gradient: Tensor,
+        counts: Tensor,
+        compressor: Compressor | None,
+        payload: Payload | None,
+    ) -> None:
+        """Settle by a tensor that is not read, so that the residual may be all zero and counts as there."""
+        assert slot.stage is not None
+        stage, slot.stage = slot.stage, _Stage.ADDING
+        before = slot.residual.clone() if slot.has_residual else torch.zeros_like(slot.residual)
+        if slot.has_residual and stage is not _Stage.EMPTIED:
+            _undo(before, stage, gradient, compressor, payload)
+        match stage:
+            case _Stage.REMOVED:
+                torch.where(counts, slot.residual, before, out=slot.residual)
+            case _Stage.ADDED:
+                slot.residual.copy_(before)
+            case _:
+                torch.where(counts, torch.zeros_like(before), before, out=slot.residual)
+        slot.has_residual, slot.stage = True, _Stage.SETTLED
+
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)
         self._rescale_unassigned(factor, names)
@@ -82,48 +197,53 @@ class ResidualMemory(BucketedMemory[_Slot]):
                         piece.mul_(factor)
 
     def nbytes(self) -> int:
-        flat = sum(slot.residual.nbytes + slot.draft.nbytes for slot in self._slots.values())
+        flat = sum(
+            slot.residual.nbytes + (0 if slot.draft is None else slot.draft.nbytes)
+            for slot in self._slots.values()
+        )
         return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
     def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
-        n = sum(bucket.numels)
-        flat = torch.zeros(n, device=device) if residual is None else residual
-        return _Slot(bucket, flat, torch.empty(n, device=device), residual is not None)
+        flat = torch.zeros(sum(bucket.numels), device=device) if residual is None else residual
+        return _Slot(bucket, flat, has_residual=residual is not None)
 
     def _dense(self, slot: _Slot) -> Tensor | None:
         return slot.residual if slot.has_residual else None
 
     def _accept(self, slot: _Slot) -> None:
         if slot.draft_has_residual is not None:
+            assert slot.draft is not None
             slot.residual, slot.draft = slot.draft, slot.residual
             slot.has_residual, slot.draft_has_residual = slot.draft_has_residual, None
+        match slot.stage:
+            case _Stage.SENT | _Stage.EMPTIED:
+                slot.has_residual = False
+            case _Stage.ADDED | _Stage.REMOVED:
+                slot.has_residual = True
+            case _Stage.ADDING:
+                self._lose(slot, "could not be computed")
+        slot.stage = None
 
     def _discard(self, slot: _Slot) -> None:
         slot.draft_has_residual = None
+        if slot.stage is _Stage.SETTLED:
+            slot.has_residual = False
+        elif slot.stage in _OPEN:
+            self._lose(slot, "belongs to a step that was not undone")
+        slot.stage = None
+
+    def _lose(self, slot: _Slot, why: str) -> None:
+        if slot.has_residual:
+            log.warning("memory %s: the residual of %s %s and is lost", self.spec, slot.bucket.names[0], why)
+        slot.has_residual, slot.stage = False, None
 
 
-class PartialSettings(MemorySettings):
-    """How much to hold back."""
-
-    beta: float = Field(
-        0.5,
-        ge=0,
-        lt=1,
-        description="β, share of the residual that is held back each step, 0 (plain error feedback) to below 1.",
-    )
-
-
-class PartialMemory(ResidualMemory):
-    """Partial error feedback: only a share of the residual is added each step, which smooths bursts.
-
-    p = g + (1-β) e, e' = e + g - C(p). A dense step sends everything.
-    """
-
-    name = "partial"
-    source = (
-        "Abdi & Fekri 2020, Quantized compressive sampling of stochastic gradients; Li et al. 2021, ConEF"
-    )
-    Settings = PartialSettings
-
-    def offered_share(self) -> float:
-        return float(1.0 - self.settings.beta)
+def _undo(
+    residual: Tensor, stage: _Stage, gradient: Tensor, compressor: Compressor | None, payload: Payload | None
+) -> None:
+    """Makes what a step has left the residual from before, up to rounding."""
+    if stage is _Stage.REMOVED:
+        if compressor is None or payload is None:
+            raise ValueError("settle needs the compressor and the payload that update was given")
+        compressor.decompress(payload, residual)
+    add_finite(residual, gradient, -1.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, energy, inner, tally
+from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, inner, tally
 from gravac.memories import Bucket, Memory
 from gravac.signals.spectrum import Curve, Spectrum
 
@@ -26,7 +26,8 @@ class CompensatedGradient:
     """p = gradient + the share of the residual that is sent with it. Norms are infinite or NaN where an element is."""
 
     p: Tensor
-    """Shape ``(n,)``. It may be the gradient itself, where there is no memory."""
+    """Shape ``(n,)``. It may be the gradient itself, where there is no memory. Where it is the memory's residual,
+    elements of the gradient that are not finite count as 0 in it; ``sq`` is infinite then."""
     gradient_sq: Scalar
     sq: Scalar
     """‖p‖²."""
@@ -87,11 +88,12 @@ def compensate(
             sifter.learn(histogram)
         gradient_sq = _requested(histogram.gradient_sq)
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
-        return CompensatedGradient(
-            out, gradient_sq, histogram.energy, histogram, histogram, share == 1.0, dot
-        )
+        sq = histogram.energy if math.isfinite(gradient_sq) else math.inf
+        return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot)
     if residual is None:
         out.copy_(gradient)
+    elif residual is out:
+        add_finite(out, gradient)
     else:
         torch.add(gradient, residual, alpha=share, out=out)
     memory.added(bucket, whole=whole)

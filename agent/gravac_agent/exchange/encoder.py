@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from gravac.kernels import LEAST_CF, Scalar, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
 from gravac_agent.exchange.failing_buckets import FailingBuckets
+from gravac_agent.exchange.held import HeldBytes
 from gravac_agent.exchange.overflow import (
     Float16Means,
     clamp_if_larger,
@@ -35,6 +37,8 @@ class Compressed:
     """The bucket's payload was sent. The gradient is unchanged."""
 
     transfer: Exchange
+    unsettled: bool = False
+    """The gradient must stay unchanged until ``Encoder.settle``."""
 
 
 @dataclass(slots=True)
@@ -58,11 +62,14 @@ class Encoder:
     memory: Memory
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
+    gradients_stay: bool = False
+    """Whether the caller leaves the gradients in their buffers until ``settle``, so that the memory needs one buffer."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By bucket, for the k of the running step's smallest CF."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
+    _held: HeldBytes = field(default_factory=HeldBytes, init=False)
     _in_use: int = field(default=0, init=False)
     """Codec of the running step."""
     _noted: set[str] = field(default_factory=set, init=False)
@@ -122,10 +129,36 @@ class Encoder:
             self.raw_mean.add(bucket, gradient)
         plan, failed_before = self.failing.plan_for(bucket, plan), sums.failed
         sums.failed = 0
+        aggregator = self.aggregator_of(plan)
+        self.memory.gradient_stays = self.gradients_stay and self._held.is_small(bucket, aggregator, plan.cf)
         transfer = self._send(plan, bucket, gradient, key, sums, survey)
         self.failing.record(bucket, failed=sums.failed > 0)
         sums.failed = max(failed_before, sums.failed)
-        return Uncompressed(raw) if transfer is None else Compressed(transfer)
+        if transfer is None:
+            return Uncompressed(raw)
+        unsettled = self.memory.unsettled(bucket)
+        if unsettled:
+            self._held.note(bucket, aggregator, plan.cf, transfer)
+        return Compressed(transfer, unsettled)
+
+    def settle(self, bucket: Bucket, transfer: Transfer, gradient: Tensor, counts: bool) -> None:
+        """Keep a bucket's residual, or undo the step, while the buffer still holds the gradient. Never raises.
+
+        Args:
+            bucket: Which parameters the gradient is made of.
+            transfer: What ``encode`` returned for it as unsettled.
+            gradient: DDP's own buffer, as it was given to ``encode``.
+            counts: Whether the step counts.
+        """
+        try:
+            sent = cast("Exchange", transfer)
+            self.memory.settle(bucket, gradient, counts, sent.codec, sent.payload)
+        except Exception:
+            log.exception("the residual of bucket %d is lost: its step could not be undone", bucket.number)
+
+    def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
+        """Return whether the mean will be finite, before ``decode`` writes it. Only float16 is checked."""
+        return largest_summand(buffer.dtype, 1) == math.inf or self._means.is_finite(transfer, buffer)
 
     def decode(self, bucket: Bucket, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
         """Write the mean into DDP's ``buffer``, and what its format cannot hold into the memory.
@@ -173,6 +206,23 @@ class Encoder:
         """Drop the step's residuals and learned state."""
         self.memory.rollback()
         self.aggregators[self._in_use].rollback()
+
+    def drop(self) -> None:
+        """Drop the step's residuals after its gradients were exchanged and the trainer dropped them.
+
+        What waited in a memory that works on one buffer is lost with them. From then on it works with drafts, because
+        a trainer that drops gradients once does it again.
+        """
+        self.rollback()
+        self.note(
+            "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no residual. "
+            "Freeze the module with requires_grad_(False), or use no_sync(), to save their exchange."
+        )
+        if self.gradients_stay:
+            self.gradients_stay = False
+            self.note(
+                "To undo such steps exactly, the error memory keeps a draft from now on, a second buffer."
+            )
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:
         """Whether this step sends the raw gradient: dense, nothing measured, no residual."""

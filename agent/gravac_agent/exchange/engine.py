@@ -4,6 +4,9 @@ DDP's hook only queues its bucket and returns a future, so nothing is raised int
 future's callback (which deadlocks gloo with two buckets). Encoding one bucket overlaps sending another and backward.
 A second thread only waits for the transfers in flight. No Python runs on gloo's own threads, which would abort the
 process if it ended at that moment.
+
+Where the error memory undoes a step by its gradient, the buffers keep theirs until the tick shows whether the step
+counts: transfers that ended wait for it, undecoded.
 """
 
 import logging
@@ -28,6 +31,7 @@ from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.sample import GradientSample
 from gravac_agent.exchange.step import InFlight, StepRecord, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
+from gravac_agent.exchange.verdict import find_out, read_tick
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
@@ -103,6 +107,7 @@ class Engine:
         self._seed, self._rank = seed, tick_codec.rank
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._in_flight: deque[InFlight] = deque()
+        self._ended: deque[InFlight] = deque()  # not decoded yet, in the order in which they were sent
         self._to_wait_for: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[StepResult | Exception] = queue.SimpleQueue()
         self._step: StepRecord | None = None
@@ -181,6 +186,11 @@ class Engine:
         if failed:
             raise failed[0]
 
+    def abandon(self) -> None:
+        """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
+        if self._step is not None and (self._in_flight or self._ended):
+            self.run(self._abandon)
+
     def close(self) -> None:
         """End the threads once their queues are empty."""
         self._inbox.put(Stop())
@@ -219,6 +229,7 @@ class Engine:
                 case Due():
                     pass
                 case Stop():
+                    self._abandon()
                     self._to_wait_for.put(None)
                     return
             self._decode_ended(cpu)
@@ -237,6 +248,9 @@ class Engine:
         """Encode a bucket and issue its collective; after the last bucket, issue the tick."""
         step = self._step
         assert step is not None
+        if submitted.bucket.number == 0:
+            self._ended.clear()  # of a backward that did not end; the memory has lost its gradient
+        step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
         try:
             self._sample.add_raw(submitted.bucket, submitted.buffer)
@@ -245,9 +259,9 @@ class Engine:
                 step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
             )
             match encoded:
-                case Compressed(transfer):
+                case Compressed(transfer, unsettled):
                     step.dense_bytes += submitted.buffer.nbytes
-                    in_flight = InFlight(submitted, transfer, in_place=False, raw=False)
+                    in_flight = InFlight(submitted, transfer, in_place=False, raw=False, unsettled=unsettled)
                 case Uncompressed(raw):
                     reduced = self._dense(submitted)
                     # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
@@ -287,37 +301,61 @@ class Engine:
                 step.sums.shards_sq = step.mean_sq
             self._issue_tick(step)
         except Exception as error:
-            self._results.put(peer_error(error))
+            self._report(step, error)
             return
         self._end_step(step, sharded=True)
 
     def _decode_ended(self, cpu: float) -> None:
-        """Decode every transfer that ended, oldest first. ``cpu``: this thread's CPU time when its work began."""
-        step = self._step
+        """Decode what ended, oldest first. ``cpu``: this thread's CPU time when its work began."""
+        step, complete = self._step, False
         while self._in_flight:
             bucket = self._in_flight[0]
             if bucket.ends_at is None or bucket.ends_at > time.monotonic():
                 break
-            self._in_flight.popleft()
-            submitted = bucket.submitted
-            if bucket.error is not None:
-                self._fail(submitted, bucket.error)
-                continue
-            begin = time.monotonic()
+            self._ended.append(self._in_flight.popleft())
+            complete |= bucket.submitted.last
+        if step is None:
+            return
+        self._finish([bucket for bucket in self._ended if not bucket.unsettled])
+        if self._ended:
             try:
+                known = find_out(step, self._ended, complete, self.encoder, self.tick_codec)
+            except Exception as error:
+                self._report(step, error)
+                known = True
+            if known:
+                self._finish(list(self._ended))
+        step.cpu_seconds += time.thread_time() - cpu
+        if complete and step.error is None:
+            self._end_step(step)
+
+    def _finish(self, buckets: list[InFlight]) -> None:
+        """Settle these buckets in the memory, write their means into their buffers, and complete their futures."""
+        step = self._step
+        assert step is not None
+        for bucket in buckets:
+            self._ended.remove(bucket)
+            submitted, begin = bucket.submitted, time.monotonic()
+            try:
+                if bucket.unsettled:
+                    self.encoder.settle(
+                        submitted.bucket, bucket.transfer, submitted.buffer, bool(step.counts)
+                    )
+                if bucket.error is not None:
+                    raise bucket.error
                 self._decode(bucket)
             except Exception as error:
                 self._fail(submitted, error)
                 continue
-            assert step is not None
             step.activity.append(("decompress", begin, time.monotonic()))
             submitted.future.set_result(submitted.out)
-            if submitted.last:
-                step.cpu_seconds += time.thread_time() - cpu
-                self._end_step(step)
-                return
-        if step is not None:
-            step.cpu_seconds += time.thread_time() - cpu
+
+    def _abandon(self) -> None:
+        for bucket in (*self._ended, *self._in_flight):
+            if bucket.unsettled:
+                submitted, bucket.unsettled = bucket.submitted, False
+                self.encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
+        self._ended.clear()
 
     def _decode(self, bucket: InFlight) -> None:
         step, submitted = self._step, bucket.submitted
@@ -335,35 +373,24 @@ class Engine:
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:
         """Wait for the tick and hand the result to the training thread."""
         try:
-            assert step.tick is not None
-            assert step.tick_work is not None
-            begin = time.monotonic()
-            step.tick_work.wait()
-            step.activity.append(("communicate", begin, time.monotonic()))
-            tick = self.tick_codec.unpack(step.tick)
-            if sharded and step.mean_sq is not None:
-                step.mean_sq = tick.sums.shards_sq
+            tick = read_tick(step, self.tick_codec)
         except Exception as error:
-            self._results.put(peer_error(error))
+            self._report(step, error)
             return
-        self._results.put(
-            StepResult(
-                tick,
-                step.last_submit_at,
-                step.activity,
-                step.dense_bytes,
-                step.payload_bytes,
-                step.mean_sq,
-                step.finite,
-                step.survey.curve,
-                step.cpu_seconds,
-                self._sample.exchanged,
-            )
-        )
+        if sharded and step.mean_sq is not None:
+            step.mean_sq = tick.sums.shards_sq
+        self._results.put(step.result(tick, self._sample.exchanged))
+
+    def _report(self, step: StepRecord, error: Exception) -> None:
+        """Let ``wait_step`` raise the step's first error, before any optimizer uses the gradients."""
+        if step.error is None:
+            step.error = error
+            self._results.put(peer_error(error))
 
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
-        # ``wait_step`` raises it, before any optimizer uses the gradients.
-        self._results.put(peer_error(error))
+        assert self._step is not None
+        self._report(self._step, error)
         # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"), so it gets zeros.
-        submitted.future.set_result(submitted.out.zero_())
+        if not submitted.future.done():
+            submitted.future.set_result(submitted.out.zero_())

@@ -60,10 +60,7 @@ class Float16Means:
         Returns whether all of the mean is finite, and the part that did not fit: None where all did. That part has the
         same bits on all ranks, as the mean has.
         """
-        if self._space.numel() < buffer.numel() or self._space.device != buffer.device:
-            self._space = torch.empty(buffer.numel(), device=buffer.device)
-        mean = self._space[: buffer.numel()]
-        transfer.mean_into(mean)
+        mean = self._decoded(transfer, buffer)
         largest, limit = float(torch.linalg.vector_norm(mean, math.inf)), torch.finfo(buffer.dtype).max
         if largest <= limit:
             buffer.copy_(mean)
@@ -73,6 +70,17 @@ class Float16Means:
             return False, None
         buffer.copy_(mean.clamp(-limit, limit))
         return True, mean.sub_(buffer)
+
+    def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
+        """Return whether all of the mean is finite. ``buffer`` is not changed."""
+        return is_finite(self._decoded(transfer, buffer))
+
+    def _decoded(self, transfer: Transfer, buffer: Tensor) -> Tensor:
+        if self._space.numel() < buffer.numel() or self._space.device != buffer.device:
+            self._space = torch.empty(buffer.numel(), device=buffer.device)
+        mean = self._space[: buffer.numel()]
+        transfer.mean_into(mean)
+        return mean
 
 
 def is_finite(buffer: Tensor) -> bool:

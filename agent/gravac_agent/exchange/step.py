@@ -49,6 +49,8 @@ class InFlight:
     """The buffer itself is all-reduced."""
     raw: bool
     """The mean will be that of the raw gradients."""
+    unsettled: bool = False
+    """The buffer must keep the gradient until it is known whether the step counts."""
     ends_at: float | None = None
     """Monotonic seconds at which the link, real or emulated, is done; None: still on the real network."""
     error: Exception | None = None
@@ -72,6 +74,29 @@ class StepRecord:
     cpu_seconds: float = 0.0
     tick: Tensor | None = None
     tick_work: dist.Work | None = None
+    ended: Tick | None = None
+    """The tick of all ranks."""
+    counts: bool | None = None
+    """Whether the step counts; None while that is not known."""
+    error: Exception | None = None
+    """The first one that a collective raised."""
+    overflows: bool = False
+    """Whether the means of finite parts may overflow: a bucket is in float16."""
+
+    def result(self, tick: Tick, exchanged: Tensor) -> "StepResult":
+        """Return what the step did. ``exchanged``: see ``StepResult``."""
+        return StepResult(
+            tick,
+            self.last_submit_at,
+            self.activity,
+            self.dense_bytes,
+            self.payload_bytes,
+            self.mean_sq,
+            self.finite,
+            self.survey.curve,
+            self.cpu_seconds,
+            exchanged,
+        )
 
 
 @dataclass(slots=True)

@@ -152,6 +152,7 @@ def assemble(
         builder.build(settings.compressor, metered),
         memories.build(settings.memory),
         {codec: builder.build(codec, metered) for codec in codecs},
+        gradients_stay=not builder.sharded,  # FSDP2 frees its buffers at once
     )
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)

@@ -151,11 +151,7 @@ class StepLoop:
             if not sums.failed:
                 self._encoder.aggregator_of(self.plan).learn(tick.means)
             if dropped:
-                self._encoder.rollback()
-                self._encoder.note(
-                    "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no "
-                    "residual. Freeze the module with requires_grad_(False), or use no_sync(), to save their exchange."
-                )
+                self._encoder.drop()
             else:
                 self._encoder.commit()
             raw = self.tracker.denominator == "gradient"

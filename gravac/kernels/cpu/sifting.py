@@ -19,7 +19,7 @@ _SINGLES, _WORDS, _DOUBLES = (
 )
 
 
-def _emit(with_residual: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
+def _emit(with_residual: bool, over: bool, context: Any, builder: Any, signature: Any, args: Any) -> Any:
     g, e, p, sums = (
         context.make_array(signature.args[number])(context, builder, args[number]).data
         for number in (0, 1, 3, 4)
@@ -46,7 +46,14 @@ def _emit(with_residual: bool, context: Any, builder: Any, signature: Any, args:
         if with_residual:
             old = builder.load(eight(e, at), align=4)
             sum_ = builder.fadd(fresh, builder.fmul(shares, old))
-        builder.store(sum_, eight(p, at), align=4)
+        written = sum_
+        if over:
+            exponent = builder.and_(
+                builder.bitcast(fresh, _WORDS), ir.Constant(_WORDS, [0x7F800000] * _WIDTH)
+            )
+            finite = builder.icmp_signed("!=", exponent, ir.Constant(_WORDS, [0x7F800000] * _WIDTH))
+            written = builder.select(finite, sum_, builder.fmul(shares, old))
+        builder.store(written, eight(p, at), align=4)
         wide = builder.fpext(sum_, _DOUBLES)
         factors = [(wide, wide)]
         if with_residual:
@@ -67,13 +74,20 @@ def _add_with_residual(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: An
     """``p = g + share·e`` for the 64 elements from ``at``; ``sums`` += p·p, g·g, e·g, in 8 lanes each; a bit for each
     element whose magnitude is at least ``edge``."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
-    return signature, partial(_emit, True)
+    return signature, partial(_emit, True, False)
+
+
+def _add_over(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
+    """``_add_with_residual`` where ``e`` is ``p``: what is written leaves out the elements of ``g`` that are not finite.
+    ``sums`` has them."""
+    signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
+    return signature, partial(_emit, True, True)
 
 
 def _add_without(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
     """The same without a residual: ``p = g``, and p·p alone."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
-    return signature, partial(_emit, False)
+    return signature, partial(_emit, False, False)
 
 
 def _lowest(typing: Any, word: Any) -> Any:
@@ -86,12 +100,14 @@ def _lowest(typing: Any, word: Any) -> Any:
 
 
 add_with_residual: Any = intrinsic(_add_with_residual)
+add_over: Any = intrinsic(_add_over)
 add_without: Any = intrinsic(_add_without)
 lowest: Any = intrinsic(_lowest)
 
 
 @jit(
-    "int64(float32[::1], float32[::1], float32, float32[::1], int32[::1], int32, float64[::1], int32[::1], int32[::1])"
+    "int64(float32[::1], float32[::1], float32, float32[::1], int32[::1], int32, float64[::1], int32[::1], int32[::1], "
+    "boolean)"
 )
 def sift(
     g: NDArray[np.float32],
@@ -103,8 +119,10 @@ def sift(
     sums: NDArray[np.float64],
     places: NDArray[np.int32],
     words: NDArray[np.int32],
+    over: bool,
 ) -> int:
-    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``); ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each
+    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, and ``p = share·e`` where ``g``
+    is not finite, which only ``sums`` shows); ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each
     (``e`` empty: p·p alone). Places, ascending, and floats of magnitudes from ``edge`` on; returns how many there are,
     of which as many are written as there is room for. ``bits`` is ``p``'s memory."""
     room = np.uint64(places.size)
@@ -112,18 +130,24 @@ def sift(
     whole = p.size & ~63
     for begin in range(0, whole + 1, 64):
         mask: Any = np.uint64(0)
-        if begin < whole and e.size > 0:
+        if begin < whole and over:
+            mask = add_over(g, e, share, p, sums, begin, edge)
+        elif begin < whole and e.size > 0:
             mask = add_with_residual(g, e, share, p, sums, begin, edge)
         elif begin < whole:
             mask = add_without(g, e, share, p, sums, begin, edge)
         else:
             for i in range(whole, p.size):
-                p[i] = g[i]
+                old = np.float32(0.0)
                 if e.size > 0:
-                    p[i] = g[i] + share * e[i]
+                    old = e[i]
                     sums[8] += np.float64(g[i]) * np.float64(g[i])
-                    sums[16] += np.float64(g[i]) * np.float64(e[i])
-                sums[0] += np.float64(p[i]) * np.float64(p[i])
+                    sums[16] += np.float64(g[i]) * np.float64(old)
+                value = g[i]
+                if e.size > 0:
+                    value = g[i] + share * old
+                sums[0] += np.float64(value) * np.float64(value)
+                p[i] = share * old if over and not abs(g[i]) < np.float32(np.inf) else value
                 if bits[i] & _MAGNITUDE >= edge:
                     mask |= np.uint64(1) << np.uint64(i - whole)
         while mask != np.uint64(0):

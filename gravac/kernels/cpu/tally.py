@@ -101,6 +101,15 @@ def add(
             p[np.uint64(i)] = g[np.uint64(i)]
 
 
+@jit("void(float32[::1], float32, float32[::1], int64, int64)")
+def add_over(g: NDArray[np.float32], share: np.float32, p: NDArray[np.float32], begin: int, end: int) -> None:
+    """``p = g + share·p``; where ``g`` is not finite, ``p = share·p``."""
+    for i in range(begin, end):
+        fresh = g[np.uint64(i)]
+        old = share * p[np.uint64(i)]
+        p[np.uint64(i)] = fresh + old if abs(fresh) < np.float32(np.inf) else old
+
+
 @jit("void(float32[::1], float32[::1], int64, int64, float64[::1])")
 def multiply(
     x: NDArray[np.float32], y: NDArray[np.float32], begin: int, end: int, sums: NDArray[np.float64]
@@ -165,7 +174,9 @@ def flush(table: NDArray[np.int64], out: NDArray[np.int64]) -> None:
             table[at + 1] = 0
 
 
-@jit("void(float32[::1], float32[::1], float32, float32[::1], int32[::1], int64[:,::1], float64[:,::1])")
+@jit(
+    "void(float32[::1], float32[::1], float32, float32[::1], int32[::1], int64[:,::1], float64[:,::1], boolean)"
+)
 def tally(
     g: NDArray[np.float32],
     e: NDArray[np.float32],
@@ -174,9 +185,11 @@ def tally(
     bits: NDArray[np.int32],
     out: NDArray[np.int64],
     sums: NDArray[np.float64],
+    over: bool,
 ) -> None:
-    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is), then ``out`` (3, 4096) += count, sum of
-    squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit significands. ``bits`` is ``p``'s memory.
+    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is; ``over``: ``e`` is ``p``, see ``add_over``),
+    then ``out`` (3, 4096) += count, sum of squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit
+    significands. ``bits`` is ``p``'s memory.
     ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not wanted."""
     n = bits.size
     table = np.zeros(_BINS * _ROW, np.int64)
@@ -189,7 +202,9 @@ def tally(
             multiply(g, g, begin, end, sums[0])
             if e.size > 0:
                 multiply(g, e, begin, end, sums[1])
-        if g.size > 0:
+        if over:
+            add_over(g, share, p, begin, end)
+        elif g.size > 0:
             add(g, e, share, p, begin, end)
         split(bits, begin, end - begin, rows, squares)
         scatter(table, rows, squares, end - begin, bits, g, e, end)

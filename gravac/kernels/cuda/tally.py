@@ -39,6 +39,7 @@ def _count(
     copies: tl.int32,
     programs: tl.int32,
     RESIDUAL: tl.constexpr,
+    OVER: tl.constexpr,
     WRITTEN: tl.constexpr,
     SUMS: tl.constexpr,
     SIZE: tl.constexpr,
@@ -53,7 +54,10 @@ def _count(
         residual = read(e + begin, at, left, SIZE)
         if SUMS:
             tl.store(products + programs + tl.program_id(0), tl.sum(residual.to(tl.float64) * wide))
-        value = value + residual * share
+        fresh = value
+        if OVER:
+            fresh = tl.where(tl.abs(value) < float("inf"), value, 0.0)
+        value = fresh + residual * share
     if WRITTEN:
         write(p + begin, at, value, left, SIZE)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -110,6 +114,7 @@ def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> t
         *(raw(g), residual, share, p, tables, products, n, copies, programs),
         warps=8,
         RESIDUAL=e is not None,
+        OVER=e is p,
         WRITTEN=written,
         SUMS=sums,
         SIZE=BLOCK,
