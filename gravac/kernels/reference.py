@@ -12,8 +12,9 @@ AT_ONCE = 1 << 18
 
 
 def tally(g: Tensor, e: Tensor | None, share: float, p: Tensor, sums: bool) -> tuple[Tensor, Tensor]:
-    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude. Where ``e`` is ``p`` itself, elements of ``g``
-    that are not finite count as 0 in the sum.
+    """Writes ``g + share·e`` to ``p`` (float32) and counts it by magnitude.
+
+    Where ``e`` is ``p`` itself, elements of ``g`` that are not finite count as 0 in p.
 
     Sums of integers are exact, so every order of adding gives the same energies.
 

@@ -65,7 +65,7 @@ class Sifter:
     def sift(self, gradient: Tensor, residual: Tensor | None, out: Tensor, share: float = 1.0) -> Sifted:
         """Computes p = gradient + share · residual as ``tally`` does, measures it and picks the candidates.
 
-        Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p, but not in energies.
+        Where ``out`` is the residual itself, gradient elements that are not finite count as 0 in p; energies have them.
 
         Args:
             gradient: float32, shape ``(n,)``.

@@ -61,6 +61,25 @@ def test_candidates_give_what_counting_gives(
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
+@settings(deadline=None, max_examples=40)
+@given(n=LENGTHS, seed=st.integers(0, 10**6), kind=st.sampled_from(["normal", "wild"]))
+def test_over_the_residual_it_gives_what_counting_gives(n: int, seed: int, kind: str) -> None:
+    n = max(n, 1)
+    g, e = vector(n, seed, kind), vector(n, seed + 1, "normal")
+    expected, found = e.clone(), e.clone()
+    hint = tally(g, expected, out=expected, sums=True)
+    with on("cpu"):
+        sifted = at(Sifter(1, n), float(expected.abs().max()) / 2 or 1.0).sift(g, found, found)
+    assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
+    assert math.isfinite(sifted.energy) == bool(g.isfinite().all())
+    if math.isfinite(sifted.energy):
+        assert sifted.energy == pytest.approx(hint.energy)
+        assert sifted.gradient_sq == pytest.approx(hint.gradient_sq)
+        assert sifted.residual_dot_gradient == pytest.approx(inner(g, e), rel=1e-4, abs=1e-4 * energy(g))
+    else:
+        assert sifted.places is None
+
+
 def test_the_guess_follows_a_gradient_that_grows_and_shrinks() -> None:
     """Thirty steps, 5 % up or down each; all but the first one or two find their candidates."""
     generator, n, k = torch.Generator().manual_seed(0), 20_000, 200

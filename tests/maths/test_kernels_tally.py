@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gravac.kernels import Tally, tally
+from gravac.kernels import Tally, add_finite, tally
 from tests.support.maths.backends import LENGTHS, everywhere, on, vector
 
 KINDS = st.sampled_from(["normal", "mixed", "wild"])
@@ -75,6 +75,52 @@ def test_sums_of_the_gradient(n: int, seed: int, given_e: bool, in_place: bool) 
         size = 1.0 if e is None else math.fsum((g.double() * e.double()).abs().tolist())
         assert found.gradient_sq == pytest.approx(math.fsum((g.double() ** 2).tolist()), rel=1e-12)
         assert found.residual_dot_gradient == pytest.approx(dot, abs=1e-12 * size)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    sums=st.booleans(),
+)
+def test_over_the_residual_elements_that_are_not_finite_count_as_nothing(
+    n: int, seed: int, dtype: torch.dtype, sums: bool
+) -> None:
+    """So that the residual survives them. ‖g‖² shows that they were there."""
+    g, e = vector(n, seed, "wild").to(dtype), vector(n, seed + 1)
+    shown: list[bool] = []
+
+    def run() -> tuple[torch.Tensor, ...]:
+        p = e.clone()
+        found = tally(g, p, out=p, sums=sums)
+        shown.append(not sums or math.isfinite(found.gradient_sq or 0.0) == bool(g.isfinite().all()))
+        return p, *facts(found)
+
+    p, counts, energies = everywhere(run)
+    assert torch.equal(p, g.float().nan_to_num(0.0, 0.0, 0.0) + e)
+    assert torch.equal(counts, facts(tally(p))[0])
+    assert torch.equal(energies, facts(tally(p))[1])
+    assert all(shown)
+    added = e.clone()
+    add_finite(added, g)
+    assert torch.equal(added, p)
+    add_finite(added, g, -1.0)
+    assert torch.equal(added, p - g.float().nan_to_num(0.0, 0.0, 0.0))
+
+
+def test_the_sum_over_the_residual_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow gradients are widened in parts, with what remains at the end."""
+    monkeypatch.setattr("gravac.kernels.reference.AT_ONCE", 64)
+    g, e = vector(200, 1, "wild").bfloat16(), vector(200, 2)
+
+    def run() -> tuple[torch.Tensor, ...]:
+        p = e.clone()
+        return p, *facts(tally(g, p, out=p, sums=True))
+
+    p, counts, _ = everywhere(run)
+    assert torch.equal(p, g.float().nan_to_num(0.0, 0.0, 0.0) + e)
+    assert int(counts.sum()) == 200
 
 
 def test_sums_of_many_equal_numbers_do_not_overflow() -> None:

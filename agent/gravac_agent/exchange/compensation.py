@@ -88,7 +88,7 @@ def compensate(
             sifter.learn(histogram)
         gradient_sq = _requested(histogram.gradient_sq)
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
-        sq = histogram.energy if math.isfinite(gradient_sq) else math.inf
+        sq = _where_finite(gradient_sq, histogram.energy)
         return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot)
     if residual is None:
         out.copy_(gradient)
@@ -98,8 +98,15 @@ def compensate(
         torch.add(gradient, residual, alpha=share, out=out)
     memory.added(bucket, whole=whole)
     gradient_sq = energy(gradient)
-    sq = gradient_sq if residual is None or not math.isfinite(gradient_sq) else energy(out)
+    sq = gradient_sq if residual is None else _where_finite(gradient_sq, energy(out))
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
+
+
+def _where_finite(gradient_sq: Scalar, sq: Scalar) -> Scalar:
+    """``sq``, and what is not finite where ``gradient_sq`` is not: elements that p does not show."""
+    if isinstance(gradient_sq, Tensor):
+        return torch.where(gradient_sq.isfinite(), sq, gradient_sq)
+    return sq if math.isfinite(gradient_sq) else math.inf
 
 
 def _requested(value: Scalar | None) -> Scalar:

@@ -63,7 +63,7 @@ class Encoder:
     others: dict[str, Aggregator] = field(default_factory=dict)
     """Aggregators of the other codecs that a decision may name, by text, in the order that the ranks agreed on."""
     gradients_stay: bool = False
-    """Whether the caller leaves the gradients in their buffers until ``settle``, so that the memory needs one buffer."""
+    """Whether the caller leaves gradients in their buffers until ``settle``, so that the memory needs one buffer."""
     raw_mean: RawMeanMeter = field(default_factory=RawMeanMeter, init=False)
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)

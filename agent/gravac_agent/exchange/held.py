@@ -2,7 +2,7 @@
 
 A memory that works on one buffer needs the gradient until it is known whether the step counts, and so the transfers
 that ended wait, undecoded. Their messages are small at a high CF. Those of many ranks, or of a codec that keeps what it
-sent as a whole tensor, may take more room than the second buffer would.
+sent as a whole tensor, take more room than the second buffer would.
 """
 
 import dataclasses
@@ -15,12 +15,9 @@ from gravac.collectives import Transfer
 from gravac.compressors import Compressor
 from gravac.memories import Bucket
 
-MOST_HELD = 0.5
-"""Bytes that a transfer may hold, as a share of a float32 copy of its gradient."""
-
 
 class HeldBytes:
-    """Measures transfers once for each bucket, codec and CF."""
+    """Measures transfers once for each bucket, codec and CF, against a float32 copy of the gradient."""
 
     def __init__(self) -> None:
         self._small: dict[tuple[int, tuple[str, ...], float], bool] = {}
@@ -33,7 +30,7 @@ class HeldBytes:
         """Measure the transfer of a bucket that was sent at this CF, unless one was measured already."""
         key = id(aggregator), bucket.names, cf
         if key not in self._small:
-            self._small[key] = held_bytes(transfer) <= MOST_HELD * 4 * sum(bucket.numels)
+            self._small[key] = held_bytes(transfer) <= 4 * sum(bucket.numels)
 
 
 def held_bytes(transfer: Transfer) -> int:

@@ -52,7 +52,8 @@ def _emit(with_residual: bool, over: bool, context: Any, builder: Any, signature
                 builder.bitcast(fresh, _WORDS), ir.Constant(_WORDS, [0x7F800000] * _WIDTH)
             )
             finite = builder.icmp_signed("!=", exponent, ir.Constant(_WORDS, [0x7F800000] * _WIDTH))
-            written = builder.select(finite, sum_, builder.fmul(shares, old))
+            clean = builder.select(finite, fresh, ir.Constant(_SINGLES, [0.0] * _WIDTH))
+            written = builder.fadd(clean, builder.fmul(shares, old))
         builder.store(written, eight(p, at), align=4)
         wide = builder.fpext(sum_, _DOUBLES)
         factors = [(wide, wide)]
@@ -78,8 +79,7 @@ def _add_with_residual(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: An
 
 
 def _add_over(typing: Any, g: Any, e: Any, share: Any, p: Any, sums: Any, at: Any, edge: Any) -> Any:
-    """``_add_with_residual`` where ``e`` is ``p``: what is written leaves out the elements of ``g`` that are not finite.
-    ``sums`` has them."""
+    """The same where ``e`` is ``p``: elements of ``g`` that are not finite count as 0 in ``p``. ``sums`` has them."""
     signature = types.uint64(g, e, types.float32, p, sums, types.int64, types.int32)
     return signature, partial(_emit, True, True)
 
@@ -121,10 +121,10 @@ def sift(
     words: NDArray[np.int32],
     over: bool,
 ) -> int:
-    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, and ``p = share·e`` where ``g``
-    is not finite, which only ``sums`` shows); ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each
-    (``e`` empty: p·p alone). Places, ascending, and floats of magnitudes from ``edge`` on; returns how many there are,
-    of which as many are written as there is room for. ``bits`` is ``p``'s memory."""
+    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, see ``_add_over``);
+    ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each (``e`` empty: p·p alone). Places, ascending, and floats of magnitudes from
+    ``edge`` on; returns how many there are, of which as many are written as there is room for. ``bits`` is ``p``'s
+    memory."""
     room = np.uint64(places.size)
     count: Any = np.uint64(0)
     whole = p.size & ~63
@@ -147,7 +147,9 @@ def sift(
                 if e.size > 0:
                     value = g[i] + share * old
                 sums[0] += np.float64(value) * np.float64(value)
-                p[i] = share * old if over and not abs(g[i]) < np.float32(np.inf) else value
+                if over and not abs(g[i]) < np.float32(np.inf):
+                    value = np.float32(0.0) + share * old
+                p[i] = value
                 if bits[i] & _MAGNITUDE >= edge:
                     mask |= np.uint64(1) << np.uint64(i - whole)
         while mask != np.uint64(0):

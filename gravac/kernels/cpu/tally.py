@@ -103,11 +103,11 @@ def add(
 
 @jit("void(float32[::1], float32, float32[::1], int64, int64)")
 def add_over(g: NDArray[np.float32], share: np.float32, p: NDArray[np.float32], begin: int, end: int) -> None:
-    """``p = g + share·p``; where ``g`` is not finite, ``p = share·p``."""
+    """``p = g + share·p``, where elements of ``g`` that are not finite count as 0."""
     for i in range(begin, end):
         fresh = g[np.uint64(i)]
-        old = share * p[np.uint64(i)]
-        p[np.uint64(i)] = fresh + old if abs(fresh) < np.float32(np.inf) else old
+        clean = fresh if abs(fresh) < np.float32(np.inf) else np.float32(0.0)
+        p[np.uint64(i)] = clean + share * p[np.uint64(i)]
 
 
 @jit("void(float32[::1], float32[::1], int64, int64, float64[::1])")
@@ -187,10 +187,10 @@ def tally(
     sums: NDArray[np.float64],
     over: bool,
 ) -> None:
-    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is; ``over``: ``e`` is ``p``, see ``add_over``),
+    """``p = g + share·e`` (``e`` empty: ``p = g``; ``g`` empty: p as it is; ``over``: ``e`` is ``p``, as ``add_over``),
     then ``out`` (3, 4096) += count, sum of squares >> 24 and the 24 bits below, by bin; squares are of the 24-bit
-    significands. ``bits`` is ``p``'s memory.
-    ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not wanted."""
+    significands. ``bits`` is ``p``'s memory. ``sums`` (2, 8) += g·g and e·g, spread over lanes; of shape (0, 8): not
+    wanted."""
     n = bits.size
     table = np.zeros(_BINS * _ROW, np.int64)
     rows = np.empty(_BLOCK, np.int32)

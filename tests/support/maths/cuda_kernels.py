@@ -65,6 +65,25 @@ def test_the_residual_is_added_and_all_is_counted(dtype: torch.dtype, kind: str)
         assert torch.allclose(mine[3], theirs[3], rtol=1e-12, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_over_the_residual_elements_that_are_not_finite_count_as_nothing(dtype: torch.dtype) -> None:
+    for n in (1, 500, *LARGE):
+        g, e = vector(n, n, "wild").to(dtype), vector(n, n + 1, "normal")
+
+        def run(put: Place, g: Tensor = g, e: Tensor = e) -> tuple[Tensor, ...]:
+            p = put(e)
+            found = kernels.tally(put(g), p, out=p, sums=True)
+            assert found.products is not None
+            return p, found.counts, found.products
+
+        mine = triton(run)
+        with on("reference"):
+            theirs = run(Tensor.clone)
+        same(mine[:2], theirs[:2])
+        assert bool(mine[0].isfinite().all())
+        assert bool(mine[2][0].isfinite()) == bool(g.isfinite().all())
+
+
 def test_what_is_counted_is_copied_or_left() -> None:
     x = vector(300, 3, "wild")
 

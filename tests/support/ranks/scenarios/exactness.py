@@ -86,10 +86,18 @@ def switching(
     }
 
 
+def _undone(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Off by some roundings of what was added and subtracted, which is as large as the residual."""
+    return bool((before - after).abs().max() <= 8 * 2.0**-23 * before.abs().max())
+
+
 def nonfinite(
     rank: int, world: int, folder: str, at: int, cf: float, compressor: str, value: str
 ) -> dict[str, Any]:
-    """One rank gets a non-finite gradient at one step; the residual before and after it is compared."""
+    """One rank gets a non-finite gradient at one step; the residual before and after it is compared.
+
+    Where the residual has one buffer, the step is undone by its gradient, to a few roundings of float32.
+    """
     module = wrapped(buckets=8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     bad = {"step": -1}
@@ -122,7 +130,7 @@ def nonfinite(
                     "every_rank_saw_it": seen_bad,
                     "parameters_kept": before[1] == fingerprint(module),
                     "residual_kept": before[0].keys() == after.keys()
-                    and all(torch.equal(before[0][k], after[k]) for k in after),
+                    and all(_undone(before[0][k], after[k]) for k in after),
                     "residual_elements": sum(t.numel() for t in after.values()),
                 }
         finite = all(bool(torch.isfinite(p).all()) for p in module.parameters())
