@@ -227,11 +227,12 @@ def _rounds(aggregator: type[Aggregator]) -> tuple[Cost, ...]:
 
 
 def _held(memory: type[Memory]) -> tuple[Cost, ...]:
-    """Bytes really held after a step that sent Top-k at CF 100."""
+    """Bytes really held under DDP after a step that sent Top-k at CF 100."""
     costs, codec = [], build_compressor("topk")
     for numel in SIZES:
         member, bucket = memory(), Bucket(0, ("weight",), (numel,))
         gradient = torch.linspace(-1, 1, numel)
+        member.gradient_stays = True
         p = member.compensate(bucket, gradient)
         member.update(bucket, codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))
         member.commit()

@@ -35,13 +35,14 @@ from gravac.kernels.selection import (
     take_top,
     take_top_of_chunks,
 )
-from gravac.kernels.sifting import LEAST_CF, Sifted, Sifter
+from gravac.kernels.sifting import LEAST_CF, Room, Sifted, Sifter
 
 __all__ = [
     "GRIDS",
     "LEAST_CF",
     "MOST_BLOCK",
     "Norm",
+    "Room",
     "Scalar",
     "SelectionHint",
     "Sifted",

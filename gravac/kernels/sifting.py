@@ -26,7 +26,7 @@ LEAST_CF = 8.0
 @dataclass(frozen=True, slots=True)
 class Sifted:
     """The result of one pass. ``places`` (int32, ascending) and ``values`` (float32) of the candidates are valid until
-    the next pass.
+    the next pass with the same room.
 
     They are None if the threshold was off, or a number is not finite.
     """
@@ -41,22 +41,36 @@ class Sifted:
     values: Tensor | None
 
 
+class Room:
+    """Buffers for candidates, as large as the largest pass needs. Sifters that take turns share one."""
+
+    def __init__(self) -> None:
+        self.places, self.values = torch.empty(0, dtype=torch.int32), torch.empty(0)
+
+    def at_least(self, count: int) -> None:
+        """Make room for ``count`` candidates. The ones of the last pass are lost."""
+        if count > self.places.numel():
+            self.places, self.values = torch.empty(count, dtype=torch.int32), torch.empty(count)
+
+
 class Sifter:
-    """Picks candidates for the k largest of a tensor of n elements that comes again every step. Holds buffers for them.
+    """Picks candidates for the k largest of a tensor of n elements that comes again every step.
 
     Args:
         k: Elements to be sent.
         numel: n.
+        room: Where candidates are put. Default: buffers of its own.
     """
 
-    def __init__(self, k: int, numel: int) -> None:
+    def __init__(self, k: int, numel: int, room: Room | None = None) -> None:
         self.k, self.numel = k, numel
         self.wanted = min(numel, math.ceil(k * (numel / k) ** SLACK))
         """Candidates aimed at."""
         self.level = math.nan
         """Lowest magnitude of a candidate in the next pass; NaN: there is no guess yet."""
-        room = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
-        self._places, self._values = torch.empty(room, dtype=torch.int32), torch.empty(room)
+        self._most = min(numel, math.ceil(k * (numel / k) ** (2 * SLACK)))
+        self._room = Room() if room is None else room
+        self._room.at_least(self._most)
 
     def takes(self, gradient: Tensor) -> bool:
         """Returns whether ``sift`` can be called: a threshold is known, and compiled kernels take such a tensor."""
@@ -87,6 +101,7 @@ class Sifter:
 
         lanes = torch.zeros(24, dtype=torch.float64)
         p = out.detach().numpy()
+        places, values = self._room.places[: self._most], self._room.values[: self._most]
         found = sift(
             gradient.detach().numpy(),
             np.empty(0, np.float32) if residual is None else residual.numpy(),
@@ -95,19 +110,19 @@ class Sifter:
             p.view(np.int32),
             int(torch.tensor(self.level).view(torch.int32)),
             lanes.numpy(),
-            self._places.numpy(),
-            self._values.numpy().view(np.int32),
+            places.numpy(),
+            values.numpy().view(np.int32),
             in_place(residual, out),
         )
         sq, gradient_sq, dot = lanes.view(3, 8).sum(1).tolist()
-        fits = self.k <= found <= self._places.numel() and math.isfinite(sq)
+        fits = self.k <= found <= self._most and math.isfinite(sq)
         self._follow(found)
         return Sifted(
             sq if math.isfinite(sq) else math.inf,
             sq if residual is None else gradient_sq,
             dot,
-            self._places[:found] if fits else None,
-            self._values[:found] if fits else None,
+            places[:found] if fits else None,
+            values[:found] if fits else None,
         )
 
     def learn(self, tally: Tally) -> None:

@@ -20,7 +20,7 @@ class Footprint(NamedTuple):
 
     Attributes:
         training: float32 parameters, gradients and the optimizer's state.
-        memory: The error memory, with its draft of the running step.
+        memory: The error memory, with what it holds of the running step.
     """
 
     training: float
@@ -53,11 +53,20 @@ def footprint(
         ValueError: The compressor is unknown.
     """
     training = parameters * (4 + 4 + OPTIMIZERS[optimizer]) / (ranks if sharded else 1)
-    return Footprint(training, parameters * bytes_per_element(memory, compressor, cf))
+    return Footprint(training, parameters * bytes_per_element(memory, compressor, cf, sharded=sharded))
 
 
-def bytes_per_element(memory: Memory, compressor: str = "topk+bf16", cf: float = 100.0) -> float:
+def bytes_per_element(
+    memory: Memory, compressor: str = "topk+bf16", cf: float = 100.0, *, sharded: bool = False
+) -> float:
     """Return the bytes that a memory holds for each element, measured by two steps of it. Uses the memory up.
+
+    Args:
+        memory: An unused error memory.
+        compressor: The job's codec.
+        cf: Its compression factor.
+        sharded: Gradients are freed when they are sent, as by FSDP2. DDP leaves them where they are until the step
+            ends, so that some memories can do without a draft.
 
     Raises:
         ValueError: The compressor is unknown.
@@ -65,6 +74,7 @@ def bytes_per_element(memory: Memory, compressor: str = "topk+bf16", cf: float =
     codec = compressors.build(compressor)
     bucket = Bucket(0, ("parameter",), (ELEMENTS,))
     generator = torch.Generator().manual_seed(0)
+    memory.gradient_stays = not sharded
     for step in range(_STEPS):
         key = Key(0, step, 0, 0)
         p = memory.compensate(bucket, torch.randn(ELEMENTS, generator=generator))

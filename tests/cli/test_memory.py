@@ -28,6 +28,7 @@ def test_error_memories_are_not_sharded_and_conef_is_small() -> None:
 def test_ddp_shards_nothing() -> None:
     found = run("--parameters", "350m", "--ranks", "8", "--ddp", "--optimizer", "sgd", "--memory", "conef")
     assert found["training"] == 8 * 350e6
+    assert run("--parameters", "350m", "--ranks", "8", "--ddp")["residual"] == 4 * 350e6
     assert set(found) == {"conef", "training"}
 
 

@@ -13,7 +13,7 @@ from gravac.aggregators import Aggregator, Draft
 from gravac.collectives import Exchange, Transfer
 from gravac.compressors import Key
 from gravac.compressors.base import kept_count
-from gravac.kernels import LEAST_CF, Scalar, Sifter
+from gravac.kernels import LEAST_CF, Room, Scalar, Sifter
 from gravac.memories import Bucket, Memory
 from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
 from gravac_agent.exchange.failing_buckets import FailingBuckets
@@ -68,6 +68,8 @@ class Encoder:
     failing: FailingBuckets = field(default_factory=FailingBuckets, init=False)
     _sifters: dict[int, Sifter] = field(default_factory=dict, init=False)
     """By bucket, for the k of the running step's smallest CF."""
+    _room: Room = field(default_factory=Room, init=False)
+    """Shared by the sifters: what a bucket's finds is used before the next bucket is encoded."""
     _means: Float16Means = field(default_factory=Float16Means, init=False)
     _held: HeldBytes = field(default_factory=HeldBytes, init=False)
     _in_use: int = field(default=0, init=False)
@@ -141,18 +143,21 @@ class Encoder:
             self._held.note(bucket, aggregator, plan.cf, transfer)
         return Compressed(transfer, unsettled)
 
-    def settle(self, bucket: Bucket, transfer: Transfer, gradient: Tensor, counts: bool) -> None:
+    def settle(self, bucket: Bucket, transfer: Transfer | None, gradient: Tensor, counts: bool) -> None:
         """Keep a bucket's residual, or undo the step, while the buffer still holds the gradient. Never raises.
 
         Args:
             bucket: Which parameters the gradient is made of.
-            transfer: What ``encode`` returned for it as unsettled.
+            transfer: What ``encode`` returned for it as unsettled; None where it raised.
             gradient: DDP's own buffer, as it was given to ``encode``.
             counts: Whether the step counts.
         """
         try:
-            sent = cast("Exchange", transfer)
-            self.memory.settle(bucket, gradient, counts, sent.codec, sent.payload)
+            if transfer is None:
+                self.memory.settle(bucket, gradient, counts)
+            else:
+                sent = cast("Exchange", transfer)
+                self.memory.settle(bucket, gradient, counts, sent.codec, sent.payload)
         except Exception:
             log.exception("the residual of bucket %d is lost: its step could not be undone", bucket.number)
 
@@ -328,8 +333,12 @@ class Encoder:
         if cf < LEAST_CF:
             return None
         k, sifter = kept_count(numel, cf), self._sifters.get(bucket.number)
+        if (
+            sifter is not None and sifter.numel != numel
+        ):  # DDP has regrouped its buckets, which may be smaller now
+            self._room, self._sifters, sifter = Room(), {}, None
         if sifter is None or (sifter.k, sifter.numel) != (k, numel):
-            sifter = self._sifters[bucket.number] = Sifter(k, numel)
+            sifter = self._sifters[bucket.number] = Sifter(k, numel, self._room)
         return sifter
 
     def _update_memory(

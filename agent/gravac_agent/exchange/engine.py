@@ -5,8 +5,7 @@ future's callback (which deadlocks gloo with two buckets). Encoding one bucket o
 A second thread only waits for the transfers in flight. No Python runs on gloo's own threads, which would abort the
 process if it ended at that moment.
 
-Where the error memory undoes a step by its gradient, the buffers keep theirs until the tick shows whether the step
-counts: transfers that ended wait for it, undecoded.
+Where the error memory undoes a step by its gradient, transfers that ended wait, undecoded, for the tick.
 """
 
 import logging
@@ -350,11 +349,15 @@ class Engine:
             step.activity.append(("decompress", begin, time.monotonic()))
             submitted.future.set_result(submitted.out)
 
-    def _abandon(self) -> None:
+    def _undo(self) -> None:
+        """Undo in the memory all buckets whose buffers still hold their gradients."""
         for bucket in (*self._ended, *self._in_flight):
             if bucket.unsettled:
                 submitted, bucket.unsettled = bucket.submitted, False
                 self.encoder.settle(submitted.bucket, bucket.transfer, submitted.buffer, False)
+
+    def _abandon(self) -> None:
+        self._undo()
         self._ended.clear()
 
     def _decode(self, bucket: InFlight) -> None:
@@ -385,12 +388,16 @@ class Engine:
         """Let ``wait_step`` raise the step's first error, before any optimizer uses the gradients."""
         if step.error is None:
             step.error = error
+            self._undo()
+            if step.counts:  # buckets that were decoded cannot be undone
+                self.encoder.memory.rollback()
             self._results.put(peer_error(error))
 
     def _fail(self, submitted: SubmittedBucket, error: Exception) -> None:
         log.error("the collective of bucket %d failed: %s", submitted.bucket.number, error)
         assert self._step is not None
+        self.encoder.settle(submitted.bucket, None, submitted.buffer, False)
         self._report(self._step, error)
-        # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"), so it gets zeros.
+        # DDP cannot read a Python exception out of a future ("Unable to cast ... to Tensor"): zeros.
         if not submitted.future.done():
             submitted.future.set_result(submitted.out.zero_())

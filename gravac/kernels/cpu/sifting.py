@@ -121,10 +121,11 @@ def sift(
     words: NDArray[np.int32],
     over: bool,
 ) -> int:
-    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, see ``_add_over``);
-    ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each (``e`` empty: p·p alone). Places, ascending, and floats of magnitudes from
-    ``edge`` on; returns how many there are, of which as many are written as there is room for. ``bits`` is ``p``'s
-    memory."""
+    """``p = g + share·e``, two roundings (``e`` empty: ``p = g``; ``over``: ``e`` is ``p``, see ``_add_over``).
+
+    ``sums`` (24,) += p·p, g·g, e·g, in 8 lanes each (``e`` empty: p·p alone). Places, ascending, and floats of
+    magnitudes from ``edge`` on; returns how many there are, of which as many are written as there is room for. ``bits``
+    is ``p``'s memory."""
     room = np.uint64(places.size)
     count: Any = np.uint64(0)
     whole = p.size & ~63

@@ -32,6 +32,7 @@ from tests.support.ranks.scenarios.members import (
 )
 from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
+from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
@@ -99,6 +100,7 @@ __all__ = [
     "given_back",
     "groups_of_some_ranks",
     "hashed",
+    "held_by_memory",
     "interleaved",
     "keeps_failing",
     "logged",
@@ -150,6 +152,7 @@ __all__ = [
     "training_styles",
     "true_gains",
     "two_groups",
+    "undone",
     "uneven",
     "unstable_memory",
     "without_an_agent",
