@@ -247,8 +247,6 @@ class Engine:
         """Encode a bucket and issue its collective; after the last bucket, issue the tick."""
         step = self._step
         assert step is not None
-        if submitted.bucket.number == 0:
-            self._ended.clear()  # of a backward that did not end; the memory has lost its gradient
         step.overflows |= submitted.buffer.dtype == torch.float16
         begin = time.monotonic()
         try:
@@ -260,7 +258,7 @@ class Engine:
             match encoded:
                 case Compressed(transfer, unsettled):
                     step.dense_bytes += submitted.buffer.nbytes
-                    in_flight = InFlight(submitted, transfer, in_place=False, raw=False, unsettled=unsettled)
+                    in_flight = InFlight(submitted, transfer, False, False, unsettled)
                 case Uncompressed(raw):
                     reduced = self._dense(submitted)
                     # Of a sparse gradient plain DDP sends only the elements that are there, and so do we.
@@ -318,11 +316,10 @@ class Engine:
         self._finish([bucket for bucket in self._ended if not bucket.unsettled])
         if self._ended:
             try:
-                known = find_out(step, self._ended, complete, self.encoder, self.tick_codec)
-            except Exception as error:
+                if find_out(step, self._ended, complete, self.encoder, self.tick_codec):
+                    self._finish(list(self._ended))
+            except Exception as error:  # the tick's
                 self._report(step, error)
-                known = True
-            if known:
                 self._finish(list(self._ended))
         step.cpu_seconds += time.thread_time() - cpu
         if complete and step.error is None:
