@@ -187,8 +187,7 @@ class Engine:
 
     def abandon(self) -> None:
         """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
-        if self._step is not None and (self._in_flight or self._ended):
-            self.run(self._abandon)
+        self.run(self._abandon)  # after all buckets that are queued
 
     def close(self) -> None:
         """End the threads once their queues are empty."""
