@@ -1,5 +1,6 @@
 """What FSDP2 reduces together: the parameters of one module, as flat rows, a row for each rank."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,9 +28,14 @@ class _Sharded:
     param: Any  # torch's FSDPParam
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a rank's piece, with padding."""
+        return tuple(self.param.padded_sharded_param_size)
+
+    @property
     def numel(self) -> int:
         """Elements of a rank's piece, with padding."""
-        return int(self.param.padded_sharded_param_size.numel())
+        return math.prod(self.shape)
 
 
 @dataclass(eq=False, slots=True)
@@ -46,7 +52,7 @@ class ShardedGroup:
     label: str
     group: Any
     _params: tuple[_Sharded, ...]
-    _buckets: dict[tuple[int, tuple[tuple[str, int], ...]], Bucket] = field(default_factory=dict)
+    _buckets: dict[tuple[Any, ...], Bucket] = field(default_factory=dict)
 
     @classmethod
     def of(cls, number: int, label: str, group: Any, modules: dict[nn.Module, str]) -> "ShardedGroup":
@@ -98,24 +104,58 @@ class ShardedGroup:
         for one in self._params:
             yield one.name, one.param.sharded_param
 
-    def bucket(self, numel: int, call: int, groups: int) -> Bucket:
+    @property
+    def all_reduce_hook(self) -> Any:
+        """What the group calls after its reduce-scatter; None: nothing."""
+        return self.group._all_reduce_hook
+
+    @all_reduce_hook.setter
+    def all_reduce_hook(self, hook: Any) -> None:
+        self.group._all_reduce_hook = hook  # FSDPModule.set_all_reduce_hook does the same
+
+    @property
+    def all_reduces(self) -> bool:
+        """Whether the next backward ends in an all-reduce, as ``set_requires_all_reduce`` says."""
+        return bool(self.group.all_reduce_grads)
+
+    @property
+    def divide_factor(self) -> float | None:
+        """What ``set_gradient_divide_factor`` divides the sum over ranks by; None: their number."""
+        factor: float | None = self.group.gradient_divide_factor
+        return factor
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether ``set_force_sum_reduction_for_comms`` divides after all collectives instead of in them."""
+        return bool(self.group.force_sum_reduction_for_comms)
+
+    def bucket(self, numel: int, call: int, groups: int, rows: int | None = None) -> Bucket:
         """Describe a gradient of this group.
 
         FSDP2 leaves out parameters without a gradient and does not say which. Where elements are missing, the rows
         count as a tensor of their own, so that they have a residual of their own.
 
         Args:
-            numel: Elements of all rows.
+            numel: Its elements.
             call: How often the group was reduced before in this backward. Each time has a residual of its own.
             groups: Groups of the model.
+            rows: Ranks that it has a row for, whose pieces have names of their own; None: it is a rank's shard, and
+                its pieces have the names of their parameters.
         """
-        parts = [(one.name, one.numel) for one in self._trainable]
-        if numel != self.numel:
-            parts = [(f"{self.label or 'model'}{PART}{numel}", numel // self.ranks)]
+        parts = [(one.name, one.numel, one.shape) for one in self._trainable]
+        if numel != sum(size for _, size, _ in parts) * (rows or 1):
+            size = numel // (rows or 1)
+            parts = [(f"{self.label or 'model'}{PART}{numel}", size, (size,))]
         key = call, tuple(parts)
         if key not in self._buckets:
             suffix = f"{CALL}{call}" if call else ""
-            names = tuple(piece_name(name + suffix, rank) for rank in range(self.ranks) for name, _ in parts)
-            sizes = tuple(size for _, size in parts) * self.ranks
-            self._buckets[key] = Bucket(self.number + call * groups, names, sizes)
+            names = tuple(name + suffix for name, _, _ in parts)
+            if rows is not None:
+                names = tuple(piece_name(name, rank) for rank in range(rows) for name in names)
+            self._buckets[key] = Bucket(
+                self.number + call * groups,
+                names,
+                tuple(size for _, size, _ in parts) * (rows or 1),
+                tuple(shape for _, _, shape in parts) if rows is None else (),
+            )
         return self._buckets[key]

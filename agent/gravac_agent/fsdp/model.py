@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.groups import ShardedGroup, piece_name
 
@@ -25,8 +26,10 @@ class ShardedModel:
 
     Attributes:
         module: The root.
-        process_group: The ranks that the parameters are sharded over.
         groups: What is reduced together, in the order of ``module.modules()``.
+        shard_group: The ranks that the parameters are sharded over.
+        process_group: The ranks that follow one plan.
+        exchange_group: The ranks that exchange compressed gradients.
 
     Raises:
         SetupError: The model is sharded in a way that the agent cannot compress.
@@ -44,19 +47,46 @@ class ShardedModel:
                 f"{type(module).__name__}: fully_shard was called, but the model has no parameters to shard"
             )
         for one in self.groups:
-            _check(one)
+            self._check(one)
         meshes = {one.group.mesh_info.shard_process_group for one in self.groups}
         if len(meshes) > 1:
             raise SetupError(
                 f"the model's FSDP modules are sharded over {len(meshes)} different process groups: call fully_shard "
                 "with the same mesh on all of them"
             )
-        self.process_group: dist.ProcessGroup = meshes.pop()
+        self.shard_group: dist.ProcessGroup = meshes.pop()
+        self.process_group = self.exchange_group = self.shard_group
 
     @property
     def ranks(self) -> int:
         """Ranks that the parameters are sharded over."""
-        return self.process_group.size()
+        return self.shard_group.size()
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether ranks exchange the gradients of all shards, a row for each rank; else those of their own shard."""
+        return True
+
+    @property
+    def shard(self) -> int | None:
+        """Number of the shard that is all this rank keeps a residual of; None: it keeps one of all shards."""
+        return None
+
+    @property
+    def exchange_scale(self) -> float:
+        """What gradients are larger by in the exchange than in ``parameter.grad``, by the user's divide factor."""
+        factor = self.groups[0].divide_factor
+        return 1.0 if factor is None else factor / self.ranks
+
+    def bucket(self, one: ShardedGroup, numel: int, call: int) -> Bucket:
+        """Describe a gradient that ranks exchange.
+
+        Args:
+            one: Its group.
+            numel: Its elements.
+            call: How often the group was reduced before in this backward. Each time has a residual of its own.
+        """
+        return one.bucket(numel, call, len(self.groups), self.ranks)
 
     @property
     def by_rows(self) -> bool:
@@ -76,6 +106,34 @@ class ShardedModel:
     def pieces(self, parameter: str) -> list[str]:
         """Return what the error memory calls the pieces of a parameter."""
         return [piece_name(parameter, rank) for rank in range(self.ranks)]
+
+    def connect(self, seconds: float) -> None:
+        """Find ``process_group``, which may need the other ranks. All ranks call it.
+
+        Args:
+            seconds: Longest wait for them.
+        """
+
+    def _check(self, one: ShardedGroup) -> None:
+        from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+
+        where = check_group(one)
+        if one.all_reduce_hook is not None:
+            raise SetupError(
+                f"{where} has an all-reduce hook, so the model has replicas: leave out set_all_reduce_hook, and write "
+                "Agent(model, optimizer, replicate=mesh['replicate']), which all-reduces over them"
+            )
+        if one.ranks == 1:
+            raise SetupError(
+                f"{where} is sharded over 1 rank, where PyTorch calls no reduce-scatter: there is nothing to compress. "
+                "Pass enabled=False"
+            )
+        comm = one.reduce_scatter
+        if not (type(comm) is DefaultReduceScatter or hasattr(comm, "slot")):
+            raise SetupError(
+                f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter, "
+                "set_symm_mem_for_comm and set_allocate_memory_from_process_group_for_comm"
+            )
 
 
 DataParallel = DistributedDataParallel | ShardedModel
@@ -106,29 +164,26 @@ def _groups(module: nn.Module) -> Iterator[tuple[str, object]]:
                 yield label, group
 
 
-def _check(one: ShardedGroup) -> None:
-    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
+def check_group(one: ShardedGroup) -> str:
+    """Check a group's mesh and formats. Returns its name for messages. Raises SetupError."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, FSDPMeshInfo
 
+    where, info = f"FSDP module {one.label or 'model'!r}", one.group.mesh_info
     if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         raise SetupError(
             f"torch {torch.__version__} allows no custom reduce-scatter in FSDP2: update torch, or pass enabled=False"
         )
-    where, info = f"FSDP module {one.label or 'model'!r}", one.group.mesh_info
     if not isinstance(info, FSDPMeshInfo):
         raise SetupError(
             f"{where} is replicated and not sharded, so PyTorch all-reduces its gradients: wrap the model in "
             "DistributedDataParallel, which the Agent compresses"
         )
     if isinstance(info, DDPMeshInfo):
+        outer, inner = info.mesh.mesh_dim_names or ("replicate", "shard")
         raise SetupError(
             f"{where} has a mesh of two dimensions (HSDP), and PyTorch all-reduces the outer one before the agent sees "
-            "the gradient: call fully_shard with a mesh of one dimension over all ranks"
-        )
-    if info.shard_mesh_size == 1:
-        raise SetupError(
-            f"{where} is sharded over 1 rank, where PyTorch calls no reduce-scatter: there is nothing to compress. "
-            "Pass enabled=False"
+            f"the gradient: write fully_shard(..., mesh=mesh[{inner!r}]) and Agent(model, optimizer, "
+            f"replicate=mesh[{outer!r}]), which does this all-reduce"
         )
     policy = one.group.mp_policy
     dtypes = {param.sharded_param.dtype for param in one.group.fsdp_params}
@@ -137,14 +192,4 @@ def _check(one: ShardedGroup) -> None:
             f"{where} reduces its gradients in float16, which gradient + residual may leave: pass "
             "MixedPrecisionPolicy(reduce_dtype=torch.float32) to fully_shard"
         )
-    if one.group.device.type != "cpu":
-        raise SetupError(
-            f"this release compresses gradients on the CPU only, those of {where} are on {one.group.device.type}: pass "
-            "enabled=False to train with plain FSDP2"
-        )
-    comm = one.reduce_scatter
-    if not (type(comm) is DefaultReduceScatter or hasattr(comm, "slot")):
-        raise SetupError(
-            f"{where} has a reduce-scatter of its own, {type(comm).__name__}: leave out set_custom_reduce_scatter, "
-            "set_symm_mem_for_comm and set_allocate_memory_from_process_group_for_comm"
-        )
+    return where

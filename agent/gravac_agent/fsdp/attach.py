@@ -1,0 +1,18 @@
+"""Where an agent gets the gradients of its module."""
+
+from gravac_agent.exchange import hook
+from gravac_agent.exchange.hook import HookState
+from gravac_agent.fsdp.all_reduce import ReplicatedSlot, attach_replicated
+from gravac_agent.fsdp.model import DataParallel, ShardedModel
+from gravac_agent.fsdp.reduce_scatter import ShardedSlot, attach_sharded
+from gravac_agent.fsdp.replicas import ReplicatedModel
+
+Slot = HookState | ShardedSlot | ReplicatedSlot
+"""The agent's end of a module."""
+
+
+def attach(module: DataParallel) -> Slot:
+    """Return where the agent gets the module's gradients. Raises SetupError when another agent or hook gets them."""
+    if isinstance(module, ReplicatedModel):
+        return attach_replicated(module)
+    return attach_sharded(module) if isinstance(module, ShardedModel) else hook.attach(module)

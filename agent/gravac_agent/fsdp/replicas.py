@@ -1,0 +1,152 @@
+"""HSDP: a model sharded inside each node, whose replicas on other nodes exchange compressed gradients of their shard.
+
+``fully_shard`` gets the mesh dimension of the shards only. It reduces gradients densely inside a node, and calls the
+agent's hook with this rank's shard of the result.
+"""
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from gravac.memories import Bucket
+from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import align_groups, gather_texts, new_group
+from gravac_agent.fsdp.groups import ShardedGroup
+from gravac_agent.fsdp.model import ShardedModel, check_group
+
+Replicas = DeviceMesh | dist.ProcessGroup
+"""Ranks that hold the same shard, one of each node: a mesh dimension, or its process group."""
+
+
+class ReplicatedModel(ShardedModel):
+    """The FSDP modules of a model that has a sharded replica on each node.
+
+    Args:
+        module: The root, on which ``fully_shard`` was called last.
+        replicate: The ranks that hold the same shard as this one.
+
+    Raises:
+        SetupError: The model is sharded in a way that the agent cannot compress, or ``replicate`` does not fit it.
+    """
+
+    def __init__(self, module: nn.Module, replicate: Replicas) -> None:
+        group = _group_of(replicate)
+        super().__init__(module)
+        self.exchange_group: dist.ProcessGroup = group
+        shards, replicas = (set(dist.get_process_group_ranks(one)) for one in (self.shard_group, group))
+        if len(replicas) == 1:
+            raise SetupError(
+                "replicate= has 1 rank, so there is nothing to exchange between replicas: leave it out to compress the "
+                "reduce-scatter inside the only one"
+            )
+        if shards & replicas != {dist.get_rank()}:
+            raise SetupError(
+                f"replicate= has the ranks {sorted(replicas)}, and the model is sharded over {sorted(shards)}: pass the "
+                "mesh dimension of the replicas, such as mesh['replicate'], and mesh['shard'] to fully_shard"
+            )
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the model."""
+        return self.exchange_group.size()
+
+    @property
+    def exchanges_rows(self) -> bool:
+        """Whether ranks exchange rows; they exchange gradients of the shard that they have in common."""
+        return False
+
+    @property
+    def shard(self) -> int:
+        """Number of this rank's shard."""
+        return self.shard_group.rank()
+
+    @property
+    def exchange_scale(self) -> float:
+        """What gradients are larger by in the exchange than in ``parameter.grad``, by the user's divide factor.
+
+        FSDP2 divides in the reduce-scatter, before the exchange, or after all collectives.
+        """
+        one = self.groups[0]
+        divided_later = float(self.ranks if one.divide_factor is None else one.divide_factor)
+        return (divided_later if one.sums_only else 1.0) / self.factor(one)
+
+    def factor(self, one: ShardedGroup) -> float:
+        """Return what a module wants of the replicas, as a multiple of their mean.
+
+        A divide factor stands for all ranks: native HSDP divides by it once, and then sums over replicas.
+        """
+        return 1.0 if one.divide_factor is None else float(self.replicas)
+
+    def bucket(self, one: ShardedGroup, numel: int, call: int) -> Bucket:
+        """Describe a gradient of this rank's shard; see ``ShardedModel.bucket``."""
+        return one.bucket(numel, call, len(self.groups))
+
+    def pieces(self, parameter: str) -> list[str]:
+        """Return what the error memory calls this rank's piece of a parameter."""
+        return [parameter]
+
+    def connect(self, seconds: float) -> None:
+        """Find the ranks of all replicas. All ranks call it.
+
+        Args:
+            seconds: Longest wait for them.
+
+        Raises:
+            SetupError: Replicas are not sharded alike.
+        """
+        own = dist.get_process_group_ranks(self.shard_group)
+        rows = [json.loads(text) for text in gather_texts(json.dumps(own), self.exchange_group, seconds)]
+        members = sorted({rank for row in rows for rank in row})
+        if len(members) != self.ranks * self.replicas or {len(row) for row in rows} != {self.ranks}:
+            raise SetupError(
+                f"the replicas are sharded over the ranks {'; '.join(map(str, rows))}: shard each over as many ranks of "
+                f"its own"
+            )
+        if len(members) == dist.get_world_size():
+            world = dist.group.WORLD
+            assert world is not None
+            self.process_group = world
+            return
+        align_groups(self.exchange_group)
+        align_groups(self.shard_group)  # now all of them are in as many groups
+        self.process_group = new_group(members, seconds, "gloo")
+
+    def differ(self) -> bool:
+        """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""
+        sums = [_local(parameter).double() for parameter in self.parameters()]
+        mine = torch.stack([part for one in sums for part in (one.sum(), one.square().sum())])
+        digest = f"{self.shard} {float(mine.sum()).hex()} {float(mine[1::2].sum()).hex()}"
+        found = set(gather_texts(digest, self.process_group))
+        return len(found) > self.ranks
+
+    def _check(self, one: ShardedGroup) -> None:
+        where = check_group(one)
+        if one.all_reduce_hook is not None and not hasattr(one.all_reduce_hook, "slot"):
+            raise SetupError(
+                f"{where} has an all-reduce hook of its own: leave out set_all_reduce_hook, the Agent all-reduces over "
+                "replicate="
+            )
+
+
+def _group_of(replicate: object) -> dist.ProcessGroup:
+    if isinstance(replicate, dist.ProcessGroup):
+        return replicate
+    if not isinstance(replicate, DeviceMesh):
+        raise SetupError(
+            f"replicate={replicate!r} is neither a DeviceMesh nor a process group: pass mesh['replicate'], the "
+            "dimension of the replicas"
+        )
+    if replicate.ndim != 1:
+        raise SetupError(
+            f"replicate= is a mesh of {replicate.ndim} dimensions, {replicate.mesh_dim_names}: pass the one of the "
+            "replicas, such as mesh['replicate']"
+        )
+    return replicate.get_group()
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    whole: torch.Tensor = parameter.detach()
+    return whole.to_local() if hasattr(whole, "to_local") else whole

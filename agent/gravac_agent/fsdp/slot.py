@@ -1,0 +1,123 @@
+"""The agent's end of an FSDP2 model: takes the gradients of its modules one by one, and waits for each mean.
+
+FSDP2 reduces gradients during backward, one module after another, in the same order on all ranks. It uses each result at
+once, so a call ends when the result is there. Which call is the last one only the end of backward shows.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gravac.collectives import Transfer
+from gravac.memories import Bucket, Memory, NoMemory
+from gravac_agent.exchange.hook import add_leftover
+from gravac_agent.exchange.step import SubmittedBucket
+from gravac_agent.fsdp.groups import ShardedGroup
+from gravac_agent.fsdp.model import ShardedModel
+
+log = logging.getLogger("gravac.agent")
+
+
+class ShardHandler(Protocol):
+    """Handles the gradients of sharded modules while the agent is open."""
+
+    def begin_backward(self, abandoned: bool) -> None:
+        """Begin a step. ``abandoned``: the backward before ended in an exception, so its step does not count."""
+
+    def submit_sharded(
+        self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
+    ) -> torch.futures.Future[Tensor]:
+        """Take a gradient; the future is done when ``out`` holds ``factor`` times the mean of this rank's shard."""
+
+    def end_backward(self) -> None:
+        """End the step's exchange."""
+
+    def fail(self, error: Exception) -> None:
+        """Raise ``error`` on the training thread, before an optimizer steps."""
+
+
+class ModuleSlot(ABC):
+    """The agent's end of a model that reduces its gradients module by module.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        handler: Takes the gradients; None while no agent is open.
+        leftover: The residual of a closed agent.
+    """
+
+    def __init__(self, model: ShardedModel) -> None:
+        self._model = model
+        self.handler: ShardHandler | None = None
+        self.leftover: Memory = NoMemory()
+        self._calls: Counter[int] = Counter()  # by group, in the running backward
+        self._running = self._abandoned = self._failed = False
+
+    @abstractmethod
+    def take_over(self) -> None:
+        """Let FSDP2 pass the gradients of all modules to this slot."""
+
+    @abstractmethod
+    def release(self, leftover: Memory) -> None:
+        """Reduce densely again. Modules with a residual send it with their next gradient."""
+
+    @abstractmethod
+    def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
+        """Return what issues FSDP2's own collective on ``group``, for the exchange thread."""
+
+    def forward_began(self) -> None:
+        """Note that no backward runs. One that has not called back has ended in an exception."""
+        if self._running:
+            self._running, self._abandoned, self._failed = False, True, False
+
+    def exchange(
+        self, handler: ShardHandler, one: ShardedGroup, gradient: Tensor, out: Tensor, factor: float
+    ) -> None:
+        """Let the agent reduce a gradient, and wait for it. Never raises.
+
+        Args:
+            handler: The open agent's.
+            one: The module's group.
+            gradient: Its gradient.
+            out: Receives ``factor`` times the mean of this rank's shard; zeros after a failure.
+            factor: See there.
+        """
+        try:
+            if not self._running:
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+                self._running = True
+                abandoned, self._abandoned = self._abandoned, False
+                self._calls.clear()
+                handler.begin_backward(abandoned)
+            if not self._failed:
+                call = self._calls[one.number]
+                self._calls[one.number] += 1
+                bucket = self._model.bucket(one, gradient.numel(), call)
+                handler.submit_sharded(bucket, gradient, out, factor).wait()
+                return
+        except Exception as error:
+            log.exception("the gradient of FSDP module %r could not be reduced", one.label or "model")
+            self._failed = True
+            handler.fail(error)
+        out.zero_()
+
+    def add_leftover(self, one: ShardedGroup, gradient: Tensor) -> None:
+        """Add the residual of a closed agent to a gradient that is about to be reduced densely. Never raises."""
+        try:
+            bucket = self._model.bucket(one, gradient.numel(), 0)
+            add_leftover(self.leftover, bucket, gradient, self._model.exchange_group.size())
+        except Exception:
+            log.exception("the residual of a closed agent is lost for FSDP module %r", one.label or "model")
+
+    def _end_backward(self) -> None:
+        self._running = False
+        failed, self._failed = self._failed, False
+        if self.handler is not None and not failed:
+            self.handler.end_backward()
