@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from gravac.policies.base import Policy
 from gravac_agent.errors import ClosedError, SetupError
+from gravac_agent.fsdp.attach import exchange_densely
+from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
 from gravac_agent.session import AgentState, Session
 from gravac_agent.settings import DEFAULT, AgentSettings, Default, load
@@ -73,6 +75,8 @@ class Agent:
             ``data_dir``. Default: ``off``.
         token: Token of a controller that asks for one. Default: none.
         scaler: The :class:`torch.amp.GradScaler` in use, so that the residual follows its scale. Default: none.
+        replicate: Ranks with the same shard of an FSDP2 model, one on each node, such as ``mesh["replicate"]``. The
+            agent exchanges gradients between them, dense with ``enabled=False`` (HSDP, docs/fsdp.md). Default: none.
 
     Raises:
         SetupError: For wrong use or a wrong value; the message says what to change.
@@ -120,6 +124,7 @@ class Agent:
         steering: Literal["off", "owner"] | None = None,
         token: str | None = None,
         scaler: Scaler | None = None,
+        replicate: Replicas | None = None,
     ) -> None:
         self._policy = policy if policy is not None and not isinstance(policy, str) else None
         self._link = link if isinstance(link, Link) else None
@@ -156,17 +161,20 @@ class Agent:
         )
         optimizer, scaler = usage.unwrapped(optimizer, scaler)
         usage.check_arguments(optimizer, scaler)
-        trained = usage.data_parallel(module)
-        self._module, self._optimizer, self._scaler = module, optimizer, scaler
-        if self.settings.enabled:
-            usage.check_devices(trained)
-        if not dist.is_initialized():
-            raise SetupError("no process group: call torch.distributed.init_process_group first")
-        members = dist.get_process_group_ranks(trained.process_group)
-        self._number = running.next_number(members) if self.settings.enabled else 0
+        inner = usage.unwrapped_module(module)
+        self._module, self._optimizer, self._scaler, self._replicate = module, optimizer, scaler, replicate
         self._session: Session | None = None
         self._started = self._closed = False
-        self._reminder = usage.warn_of_steps_outside(optimizer) if self.settings.enabled else None
+        self._number, self._reminder = 0, None
+        if not dist.is_initialized():
+            raise SetupError("no process group: call torch.distributed.init_process_group first")
+        if self.settings.enabled or replicate is not None:
+            trained = usage.data_parallel(inner, replicate)
+            exchange_densely(trained)  # until the start
+        if self.settings.enabled:
+            usage.check_devices(trained)
+            self._number = running.next_number(dist.get_process_group_ranks(trained.process_group))
+            self._reminder = usage.warn_of_steps_outside(optimizer)
 
     def start(self) -> None:
         """Start compressing; ``with`` calls it. Every rank calls it, before the first step.
@@ -190,6 +198,7 @@ class Agent:
                 scaler=self._scaler,
                 policy=self._policy,
                 link=self._link,
+                replicate=self._replicate,
             )
         self._started = True
         self._drop_reminder()

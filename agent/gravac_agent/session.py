@@ -15,8 +15,9 @@ from gravac.protocol import End
 from gravac.signals import figures
 from gravac_agent.exchange.agreement import fail_together
 from gravac_agent.exchange.hook import leftover
+from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
-from gravac_agent.fsdp.reduce_scatter import attach
+from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 from gravac_agent.network.link import Link
 from gravac_agent.run_log import RunLog
 from gravac_agent.settings import AgentSettings
@@ -91,6 +92,7 @@ class Session:
         scaler: Scaler | None,
         policy: Policy | None,
         link: Link | None,
+        replicate: Replicas | None,
     ) -> None:
         """Agree with the other ranks, start this rank's threads, and take over the module's buckets.
 
@@ -103,13 +105,20 @@ class Session:
             scaler: As in ``Agent``.
             policy: An instance of a policy, instead of the one in the settings.
             link: An emulated link, instead of the one in the settings.
+            replicate: As in ``Agent``.
 
         Raises:
             SetupError: On all ranks, when one of them cannot start.
             AgreementError: On all ranks, when their settings differ.
         """
-        self.module, self.optimizer, self._settings = usage.data_parallel(module), optimizer, settings
+        self.module, self.optimizer, self._settings = (
+            usage.data_parallel(module, replicate),
+            optimizer,
+            settings,
+        )
         self._entry: RunningAgent | None = None
+        if isinstance(self.module, ReplicatedModel):
+            self.module.connect(settings.agreement_seconds)
         try:
             with fail_together(self.module.process_group, settings.agreement_seconds):
                 usage.check(self.module, optimizer, settings.memory, settings.collective)
@@ -133,6 +142,11 @@ class Session:
         self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
+        if isinstance(self.module, ReplicatedModel) and self.module.differ():
+            log.warning(
+                "the replicas start with different parameters, and stay different: call torch.manual_seed with the "
+                "same seed on all nodes, or load the same checkpoint before the first step"
+            )
         self._slot.handler = self
         self._slot.take_over()
         self._handles: list[RemovableHandle] = [
@@ -226,22 +240,22 @@ class Session:
             self.parts.loop.restart_step()
         self._begin_step()
 
-    def submit_rows(
-        self, bucket: Bucket, rows: Tensor, out: Tensor, factor: float
+    def submit_sharded(
+        self, bucket: Bucket, gradient: Tensor, out: Tensor, factor: float
     ) -> torch.futures.Future[Tensor]:
         """Hand the gradient of one FSDP module to the exchange thread.
 
         Args:
             bucket: Which parameters it is made of.
-            rows: The gradient, a row for each rank, shape ``(ranks * n,)``.
-            out: Receives ``factor`` times the mean of this rank's row, shape ``(n,)``.
+            gradient: A row for each rank, shape ``(ranks * n,)``, or this rank's shard, shape ``(n,)``.
+            out: Receives ``factor`` times the mean of this rank's shard, shape ``(n,)``.
             factor: See there.
 
         Returns:
             A future of ``out``.
         """
         self.layout.append(bucket)
-        return self.parts.engine.submit(bucket, rows, False, out, factor)
+        return self.parts.engine.submit(bucket, gradient, False, out, factor)
 
     def end_backward(self) -> None:
         """End the exchange of a sharded step."""
@@ -259,13 +273,14 @@ class Session:
         """Clip the gradients of the step in flight, which ends here. See ``Agent.clip_grad_norm_``."""
         self.finish_step()
         self.parts.encoder.raw_mean.wanted = True  # from the next step on
+        divided = self.module.exchange_scale if isinstance(self.module, ShardedModel) else 1.0
         clipped = self.parts.loop.clipper.clip(
             self.module.parameters(),
             max_norm,
             norm_type,
             error_if_nonfinite,
             foreach,
-            self.rates.loss_scale(),
+            self.rates.loss_scale() * divided,
         )
         if clipped.residual_factor != 1.0:
             self.parts.memory.rescale(clipped.residual_factor)

@@ -103,7 +103,7 @@ class Engine:
         self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._tick_group, self._announcement, self._sample = tick_group, announcement, sample
-        self._seed, self._rank = seed, tick_codec.rank
+        self._seed, self._rank = seed, metered.rank
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._in_flight: deque[InFlight] = deque()
         self._ended: deque[InFlight] = deque()  # not decoded yet, in the order in which they were sent

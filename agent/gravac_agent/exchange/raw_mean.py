@@ -32,6 +32,8 @@ class RawMeanMeter:
 
     wanted: bool = False
     """Whether anybody asks for the norm. Until then nothing is measured."""
+    shard: int = 0
+    """Number of the shard that the gradients belong to. The signs of different shards are independent."""
     _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS), init=False)
     _energy: float = field(default=0.0, init=False)
     _tables: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
@@ -57,10 +59,13 @@ class RawMeanMeter:
         return found
 
     def _tables_of(self, number: int, sample: Tensor) -> tuple[Tensor, Tensor]:
-        """Return signs, the same on all ranks, and work space that ends in zeros; of shape ``(SUMS, n / SUMS)``."""
+        """Return signs and work space that ends in zeros, of shape ``(SUMS, n / SUMS)``.
+
+        Signs are the same on all ranks that average.
+        """
         key = number, sample.numel()
         if key not in self._tables:
-            draw = torch.Generator().manual_seed(number)
+            draw = torch.Generator().manual_seed(number + (self.shard << 32))
             signs = torch.randint(0, 2, (SUMS, -(-sample.numel() // SUMS)), generator=draw).float()
             signs = signs.mul_(2.0).sub_(1.0).to(sample.device)
             self._tables[key] = signs, torch.zeros_like(signs)

@@ -1,4 +1,4 @@
-"""The hook with which replicas of a sharded model exchange gradients: compressed while an agent is open, else densely."""
+"""The hook in which replicas of a sharded model exchange gradients: compressed while an agent is open, else dense."""
 
 from collections.abc import Callable
 from typing import Any
@@ -91,7 +91,9 @@ def attach_replicated(model: ReplicatedModel) -> ReplicatedSlot:
     """
     found = {hook.slot for one in model.groups if (hook := one.all_reduce_hook) is not None}
     if any(slot.handler is not None for slot in found):
-        raise SetupError("this FSDP2 model is wrapped by another Agent already; leave that `with` block first")
+        raise SetupError(
+            "this FSDP2 model is wrapped by another Agent already; leave that `with` block first"
+        )
     slot = ReplicatedSlot(model)
     for earlier in found:
         slot.leftover, slot._partial = earlier.leftover, earlier._partial

@@ -16,3 +16,9 @@ def attach(module: DataParallel) -> Slot:
     if isinstance(module, ReplicatedModel):
         return attach_replicated(module)
     return attach_sharded(module) if isinstance(module, ShardedModel) else hook.attach(module)
+
+
+def exchange_densely(module: DataParallel) -> None:
+    """Let the replicas of a model exchange dense gradients, which PyTorch does not do. Others do so without help."""
+    if isinstance(module, ReplicatedModel):
+        attach_replicated(module)

@@ -1,4 +1,4 @@
-"""The reduce-scatter that FSDP2 calls while an agent is open: it passes gradients to the agent and waits for the mean."""
+"""The reduce-scatter that FSDP2 calls while an agent is open: it passes gradients to the agent and waits for them."""
 
 from collections.abc import Callable
 from typing import Any

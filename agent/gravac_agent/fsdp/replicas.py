@@ -39,12 +39,12 @@ class ReplicatedModel(ShardedModel):
         shards, replicas = (set(dist.get_process_group_ranks(one)) for one in (self.shard_group, group))
         if len(replicas) == 1:
             raise SetupError(
-                "replicate= has 1 rank, so there is nothing to exchange between replicas: leave it out to compress the "
-                "reduce-scatter inside the only one"
+                "replicate= has 1 rank, so there are no replicas to exchange with: leave it out to compress the "
+                "reduce-scatter"
             )
         if shards & replicas != {dist.get_rank()}:
             raise SetupError(
-                f"replicate= has the ranks {sorted(replicas)}, and the model is sharded over {sorted(shards)}: pass the "
+                f"replicate= has the ranks {sorted(replicas)}, the model is sharded over {sorted(shards)}: pass the "
                 "mesh dimension of the replicas, such as mesh['replicate'], and mesh['shard'] to fully_shard"
             )
 
@@ -102,8 +102,8 @@ class ReplicatedModel(ShardedModel):
         members = sorted({rank for row in rows for rank in row})
         if len(members) != self.ranks * self.replicas or {len(row) for row in rows} != {self.ranks}:
             raise SetupError(
-                f"the replicas are sharded over the ranks {'; '.join(map(str, rows))}: shard each over as many ranks of "
-                f"its own"
+                f"the replicas are sharded over the ranks {'; '.join(map(str, rows))}: shard each over as many ranks "
+                "of its own"
             )
         if len(members) == dist.get_world_size():
             world = dist.group.WORLD

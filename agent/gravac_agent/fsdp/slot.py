@@ -1,7 +1,7 @@
 """The agent's end of an FSDP2 model: takes the gradients of its modules one by one, and waits for each mean.
 
-FSDP2 reduces gradients during backward, one module after another, in the same order on all ranks. It uses each result at
-once, so a call ends when the result is there. Which call is the last one only the end of backward shows.
+FSDP2 reduces gradients during backward, one module after another, in the same order on all ranks. It uses each result
+at once, so a call ends when the result is there. Which call is the last one only the end of backward shows.
 """
 
 import logging

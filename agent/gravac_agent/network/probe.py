@@ -2,9 +2,10 @@
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 
 from gravac import aggregators
 from gravac.aggregators import Aggregator, OneShot
@@ -77,6 +78,7 @@ class AggregatorBuilder:
         network: Latency and bandwidth; None until they are measured.
         elements: Elements of the whole model.
         sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
+        everyone: Ranks that measure in groups of their own, and agree on the slowest; None: they are one group.
     """
 
     collective: str
@@ -84,6 +86,7 @@ class AggregatorBuilder:
     network: Network | None = None
     elements: int | None = None
     sharded: bool = False
+    everyone: dist.ProcessGroup | None = field(default=None, repr=False)
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""
@@ -115,7 +118,7 @@ class AggregatorBuilder:
         """
         if self.network is None:
             self.network = (
-                measure(ProcessGroupCommunicator(group.group))  # not metered: it is no time of a step
+                self._measure(group)
                 if self.link is None
                 else Network(
                     latency_seconds=self.link.latency_seconds, bytes_per_second=self.link.bits_per_second / 8
@@ -123,3 +126,12 @@ class AggregatorBuilder:
             )
             log.info("collectives and plans are chosen for %s", self.network)
         return self.network
+
+    def _measure(self, group: ProcessGroupCommunicator) -> Network:
+        found = measure(ProcessGroupCommunicator(group.group))  # not metered: it is no time of a step
+        if self.everyone is None:
+            return found
+        slowest = torch.tensor([found.latency_seconds, -found.bytes_per_second], dtype=torch.float64)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.everyone)
+        latency, bandwidth = slowest.tolist()
+        return Network(latency_seconds=latency, bytes_per_second=-bandwidth)

@@ -19,12 +19,11 @@ from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import align_groups, check_equal, fail_together, new_group
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
-from gravac_agent.exchange.hook import HookState
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
+from gravac_agent.fsdp.attach import Slot
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
-from gravac_agent.fsdp.reduce_scatter import ShardedSlot
 from gravac_agent.network import link as links
 from gravac_agent.network.metered import Metered
 from gravac_agent.network.probe import AggregatorBuilder
@@ -72,7 +71,7 @@ def assemble(
     module: DataParallel,
     optimizer: torch.optim.Optimizer,
     settings: AgentSettings,
-    slot: HookState | ShardedSlot,
+    slot: Slot,
     policy: Policy | None,
     link: links.Link | None,
     job: str,
@@ -97,8 +96,12 @@ def assemble(
     members = dist.get_process_group_ranks(module.process_group)
     rank, world_size = module.process_group.rank(), len(members)
     builder = AggregatorBuilder(settings.collective, links.parse(settings.link) if link is None else link)
-    builder.sharded = isinstance(module, ShardedModel)
+    sharded = module if isinstance(module, ShardedModel) else None
+    exchange_group = module.process_group if sharded is None else sharded.exchange_group
+    builder.sharded = sharded is not None and sharded.exchanges_rows
     builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    if sharded is not None and not sharded.exchanges_rows:
+        builder.elements //= sharded.ranks
     with fail_together(module.process_group, settings.agreement_seconds):
         rule = _ready(settings, policy)
         if settings.job is None and world_size < dist.get_world_size():
@@ -123,7 +126,10 @@ def assemble(
             check_sharded(settings.compressor, *codecs)
     align_groups(module.process_group)
     tick_group = new_group(members, settings.agreement_seconds, "gloo")
-    data_group = new_group(members, None, dist.get_backend(module.process_group))
+    data_group = new_group(
+        dist.get_process_group_ranks(exchange_group), None, dist.get_backend(exchange_group)
+    )
+    builder.everyone = None if exchange_group.size() == world_size else tick_group
     setup = check_equal(
         {
             "compressor": settings.compressor,
@@ -138,6 +144,7 @@ def assemble(
             "rescale": settings.rescale,
             "progress": settings.progress,
             "link": str(builder.link),
+            "replicas": exchange_group.size(),
             "agent": number,
             "parameters": model_shape(module).model_dump(),
             "parameter names": names_digest(module),
@@ -160,7 +167,7 @@ def assemble(
     if len(plans) > 1 and world_size > 1:
         builder.measured(metered)  # what plans cost depends on it
     memory = encoder.memory
-    memory.world_size = world_size
+    memory.world_size = exchange_group.size()
     with fail_together(tick_group):
         if slot.leftover.nbytes():
             memory.load_state_dict(slot.leftover.state_dict())  # residual of an earlier agent on this module
@@ -171,10 +178,10 @@ def assemble(
             plans,
             settings.compressor,
             builder.elements,
-            world_size,
+            exchange_group.size(),
             builder.network,
             settings.collective,
-            Shards(len(module.groups), metered.scatters_whole) if isinstance(module, ShardedModel) else None,
+            Shards(len(sharded.groups), metered.scatters_whole) if sharded and builder.sharded else None,
         )
         spec = spec.model_copy(update={"plans": costs})
         rule = rule.fitted(spec)
@@ -185,8 +192,9 @@ def assemble(
     parameters = {
         name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
     }
-    if builder.sharded:
+    if sharded is not None:
         parameters = {}  # progress needs all of a parameter's mean on each rank
+        encoder.raw_mean.shard = sharded.shard or 0
     coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
     engine = Engine(
@@ -205,6 +213,7 @@ def assemble(
         announcement=announcement,
         group=tick_group,
         rank=rank,
+        averaged=exchange_group.size(),
         encoder=encoder,
         tracker=tracker,
         plan=announcement.following,

@@ -14,6 +14,7 @@ from gravac import memories
 from gravac.collectives import AUTO
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, ShardedModel, is_sharded
+from gravac_agent.fsdp.replicas import Replicas, ReplicatedModel
 
 log = logging.getLogger("gravac.agent")
 
@@ -31,16 +32,32 @@ def explained(module: nn.Module) -> str:
     return ALONE.get(type(module).__name__, "")
 
 
-def data_parallel(module: nn.Module) -> DataParallel:
+def data_parallel(module: nn.Module, replicate: Replicas | None = None) -> DataParallel:
     """Return the DDP module or the FSDP2 model: ``module`` itself, or what ``torch.compile`` wrapped.
 
-    Raises SetupError for others.
+    Args:
+        module: The module.
+        replicate: As in ``Agent``.
+
+    Raises:
+        SetupError: It is another module, the agent cannot compress it, or ``replicate`` does not fit it.
     """
-    inner = getattr(module, "_orig_mod", module)
-    if isinstance(inner, DistributedDataParallel) and not explained(inner):
+    inner = unwrapped_module(module)
+    if isinstance(inner, DistributedDataParallel):
+        if replicate is not None:
+            raise SetupError(
+                "replicate= names the replicas of a model after fully_shard (FSDP2), and this is a "
+                "DistributedDataParallel module: leave it out"
+            )
         return inner
-    if is_sharded(inner):
-        return ShardedModel(inner)
+    return ShardedModel(inner) if replicate is None else ReplicatedModel(inner, replicate)
+
+
+def unwrapped_module(module: nn.Module) -> nn.Module:
+    """Return the DDP module or the FSDP2 model, out of ``torch.compile``. Raises SetupError for others."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    if is_sharded(inner) or (isinstance(inner, DistributedDataParallel) and not explained(inner)):
+        return inner
     what = f"torch.compile of {type(inner).__name__}" if inner is not module else type(module).__name__
     if any(is_sharded(one) for one in inner.modules()):
         raise SetupError(
@@ -81,14 +98,14 @@ def check_devices(module: DataParallel) -> None:
     if devices != {"cpu"}:
         raise SetupError(
             f"this release compresses gradients on the CPU only, the module's are on {', '.join(sorted(devices))}: "
-            "pass enabled=False to train it with plain DDP"
+            "pass enabled=False to train it with plain DDP or FSDP2"
         )
 
 
 def check(module: DataParallel, optimizer: torch.optim.Optimizer, memory: str, collective: str) -> None:
     """Check what only a running agent needs. Raises SetupError."""
     _check_owned(module, optimizer)
-    if isinstance(module, ShardedModel) and collective != AUTO:
+    if isinstance(module, ShardedModel) and module.exchanges_rows and collective != AUTO:
         raise SetupError(
             f"collective={collective!r} exchanges whole gradients, and FSDP2 reduces each to a shard: leave it out"
         )

@@ -40,6 +40,7 @@ class StepLoop:
         announcement: What this rank announces in each tick.
         group: Group of the ticks, for the agent's other collectives.
         rank: This rank.
+        averaged: Ranks that average a gradient. Fewer than all where each rank has a shard of it.
         encoder: The engine's encoder.
         tracker: Smoothed gains, equal on all ranks.
         plan: Plan of the first two steps.
@@ -61,6 +62,7 @@ class StepLoop:
         announcement: Announcement,
         group: dist.ProcessGroup,
         rank: int,
+        averaged: int,
         encoder: Encoder,
         tracker: GainTracker,
         plan: Plan,
@@ -83,7 +85,8 @@ class StepLoop:
         self._step_rows = 0 if reporter is None else step_rows
         self._step_list = StepList(self._step_rows, group.size())
         self.clock, self.progress = StepClock(), progress
-        self.clipper = Clipper(group.size())
+        self.clipper = Clipper(averaged)
+        self._knows_mean = averaged == group.size()
         self.step = 0
         self.window = WindowTotals(0, 0)
         self.plan = plan
@@ -181,7 +184,8 @@ class StepLoop:
         times = self.clock.end_step(result)
         self.window.add(self.plan, sums, times, result.dense_bytes, result.payload_bytes, settled)
         self._step_list.add(self.step, self.plan, sums, times, result.payload_bytes)
-        self.window.add_mean(self.plan, sums, result.mean_sq)
+        if self._knows_mean:  # else each shard's is counted once for each replica
+            self.window.add_mean(self.plan, sums, result.mean_sq)
         self.window.own.agent_cpu += result.cpu_seconds
         if counts:
             self.window.add_curve(result.curve)

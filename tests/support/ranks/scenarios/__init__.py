@@ -62,6 +62,7 @@ from tests.support.ranks.scenarios.sharded import (
     same_as_fsdp,
     sharding_refused,
 )
+from tests.support.ranks.scenarios.hybrid import hybrid_is_native, replicas_conserve
 from tests.support.ranks.scenarios.sharded_jobs import (
     ranks_change,
     sharded_job,
@@ -101,6 +102,7 @@ __all__ = [
     "groups_of_some_ranks",
     "hashed",
     "held_by_memory",
+    "hybrid_is_native",
     "interleaved",
     "keeps_failing",
     "logged",
@@ -124,6 +126,7 @@ __all__ = [
     "progress_off",
     "rank_0_moves",
     "ranks_change",
+    "replicas_conserve",
     "resharded",
     "resumed",
     "resumed_between_plans",
