@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.ranks.harness import RunEach
+from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
 
@@ -15,11 +15,11 @@ def test_dense_is_native_hsdp_bit_for_bit(run_each: RunEach) -> None:
         for result in results:
             assert result["moved"], case
             assert result["same"], case
-            steps = 6 if case["style"] in ("accumulation", "late all-reduce") else 12
-            assert result["windows"] == (steps // 3 - 1 if case.get("enabled", True) else -1), case
+            steps = 4 if case["style"] in ("accumulation", "late all-reduce") else 8
+            assert result["windows"] == (steps // 2 - 1 if case.get("enabled", True) else -1), case
 
 
-CODECS = ["topk+bf16", "int4", "blockrandomk", "powersgd", "terngrad-sum"]
+CODECS = ["topk+bf16", "int4", "powersgd", "terngrad-sum"]
 
 
 def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunEach) -> None:
@@ -32,3 +32,38 @@ def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunE
             assert 0.5 <= result["dense_bytes"] < 0.51, case  # of its shard, with padding
         assert max(result["error"] for result in results) < 2e-6, case
         assert max(result["waiting"] for result in results) > 0.0, case
+
+
+def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_each: RunEach) -> None:
+    cases = [{"compressor": "topk+bf16", "memory": "residual"}, {"compressor": "int4", "memory": "conef"}]
+    for case, results in run_each("hybrid_resumed", 4, cases):
+        for result in results:
+            assert result["same"], case
+            assert result["moved_on"], case
+            assert result["replicas_equal"], case
+            assert result["norms"] == results[0]["norms"], case
+            assert min(result["norms"]) > 0.0
+            assert result["held"] > 0
+
+
+def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:
+    for said in run_ranks("hybrid_refused", 4):
+        for native in ("native", "native with replicate"):
+            assert "mesh=mesh['shard']" in said[native]
+            assert "replicate=mesh['replicate']" in said[native]
+        assert "the model is sharded over" in said["the shards"]
+        assert "a mesh of 2 dimensions" in said["two dimensions"]
+        assert "replicate=2 is neither" in said["a number"]
+        assert "leave out set_all_reduce_hook" in said["a hook"]
+        assert "replicate=mesh['replicate']" in said["a hook alone"]
+        assert "leave it out" in said["ddp"]
+        assert said["fine"] == ""
+
+
+def test_quantized_training_ends_at_the_loss_of_native_hsdp(run_ranks: RunRanks) -> None:
+    """Handwritten digits, equal steps. Stated beside it: what Top-k costs (docs/fsdp.md)."""
+    methods = {"int8 4": 0.01, "int4 8": 0.01, "topk+bf16 10": 0.05}
+    found = run_ranks("hybrid_losses", 4, steps=80, methods=["native", *methods])[0]
+    for method, most in methods.items():
+        assert abs(found[method]["loss"] / found["native"]["loss"] - 1.0) < most, method
+        assert found[method]["wire"] > 3.5, method

@@ -6,17 +6,48 @@ other, are the parameter with padding at its end.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gravac.memories import reshard
 from gravac.memories.states import VELOCITY, to_dense, velocities
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.groups import CALL, PART, PIECE, piece_name
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
 
 Shapes = Mapping[str, Sequence[int]]
+
+
+def shard_of(module: DataParallel) -> list[int] | None:
+    """Return number and count of the shards that this rank's residual is one of; None: it has that of all."""
+    if not isinstance(module, ShardedModel) or module.shard is None:
+        return None
+    return [module.shard, module.ranks]
+
+
+def mean_by_shard(states: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Return the mean residual over the ranks of an earlier run; where each held a shard, by pieces.
+
+    Args:
+        states: What ``checkpoint.save`` returned on each of its ranks.
+
+    Raises:
+        SetupError: Some are missing.
+    """
+    have = sorted(one["rank"] for one in states)
+    if not states or have != list(range(states[0]["world_size"])):
+        raise SetupError(f"pass the states of all ranks of the earlier run; the list has ranks {have}")
+    if states[0].get("shard") is None:
+        return reshard([one["residual"] for one in states])
+    found: dict[str, Tensor] = {}
+    for shard in range(states[0]["shard"][1]):
+        mean = reshard([one["residual"] for one in states if one["shard"][0] == shard])
+        found |= {piece_name(name, shard): value for name, value in to_dense(mean).items()}
+        found |= {VELOCITY + piece_name(name, shard): value for name, value in velocities(mean).items()}
+    return found
 
 
 def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) -> dict[str, Tensor]:
@@ -31,9 +62,10 @@ def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) ->
         SetupError: Its pieces cannot be put together.
     """
     ranks = module.ranks if isinstance(module, ShardedModel) else 0
+    shard = shard_of(module)
     plain = {name.removeprefix(VELOCITY) for name in (*to_dense(residual), *velocities(residual))}
     saved = {name.rpartition(PIECE)[2] if PIECE in name else "" for name in plain}
-    if not plain or saved == ({str(rank) for rank in range(ranks)} if ranks else {""}):
+    if not plain or (shard is None and saved == ({str(rank) for rank in range(ranks)} if ranks else {""})):
         return residual
     if isinstance(module, ShardedModel) and not module.by_rows:
         raise SetupError(
@@ -43,7 +75,13 @@ def fitted(residual: dict[str, Tensor], shapes: Shapes, module: DataParallel) ->
     whole = _joined(to_dense(residual), shapes)
     moving = {VELOCITY + name: value for name, value in _joined(velocities(residual), shapes).items()}
     whole |= moving
-    return _split(whole, shapes, ranks) if ranks else whole
+    if not ranks:
+        return whole
+    pieces = _split(whole, shapes, ranks)
+    if shard is None:
+        return pieces
+    own = piece_name("", shard[0])
+    return {name.removesuffix(own): piece for name, piece in pieces.items() if name.endswith(own)}
 
 
 def _joined(residual: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from gravac.collectives import Network
-from gravac.memories import Bucket, reshard
+from gravac.memories import Bucket
 from gravac.memories.states import TAG, VELOCITY
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
@@ -18,7 +18,7 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.fsdp.model import DataParallel
-from gravac_agent.fsdp.pieces import fitted
+from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
 from gravac_agent.setup.build import Parts
 from gravac_agent.state import by_rank
 from gravac_agent.state.rates import Rates
@@ -51,6 +51,7 @@ def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Ra
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
+        "shard": shard_of(module),
         "rates": rates.state(),
         "clipping": loop.clipper.state(),
         "residual": encoder.memory.state_dict(),
@@ -78,7 +79,8 @@ def load_everywhere(
     try:
         states = by_rank.unpack(state)
         if states:
-            found = load(_wanted(states, parts, isinstance(state, Mapping)), parts, module, rates)
+            wanted = _wanted(states, parts, shard_of(module), isinstance(state, Mapping))
+            found = load(wanted, parts, module, rates)
         else:
             log.warning(
                 "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the "
@@ -130,10 +132,12 @@ def load(
             raise SetupError(
                 f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
             )
-    residual = _own(state, parts) if isinstance(state, dict) else _shared(states)
     for one in states:
         _check_shapes(one, module)
-    residual = fitted(residual, states[0].get("shapes", {}), module)
+    own = isinstance(state, dict)
+    residual = _own(states[0], parts, shard_of(module)) if own else mean_by_shard(states)
+    if not (own and states[0].get("shard")):  # else it is that of this shard
+        residual = fitted(residual, states[0].get("shapes", {}), module)
     first, loop, encoder = states[0], parts.loop, parts.encoder
     plan, following = (_plan(first[name], encoder) for name in ("plan", "following"))
     encoder.memory.load_state_dict(residual)
@@ -165,11 +169,12 @@ def load(
 
 
 def _wanted(
-    states: list[dict[str, Any]], parts: Parts, mapping: bool
+    states: list[dict[str, Any]], parts: Parts, shard: list[int] | None, mapping: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return this rank's own state where the number of ranks is the same, else all of them, rank 0's first."""
+    """Return this rank's own state where ranks and shards are the same, else all of them, rank 0's first."""
     for state in states:
-        if (state.get("world_size"), state.get("rank")) == (parts.world_size, parts.rank):
+        mine = (state.get("world_size"), state.get("rank"), state.get("shard"))
+        if mine == (parts.world_size, parts.rank, shard):
             return state
     states = sorted(states, key=lambda state: int(state.get("rank", 0)))
     return states[0] if mapping and len(states) == 1 else states
@@ -205,7 +210,7 @@ def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
         )
 
 
-def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
+def _own(state: dict[str, Any], parts: Parts, shard: list[int] | None) -> dict[str, Tensor]:
     if state["world_size"] != parts.world_size:
         raise SetupError(
             f"the agent state is of a run with {state['world_size']} ranks, this one has {parts.world_size}: "
@@ -215,6 +220,11 @@ def _own(state: dict[str, Any], parts: Parts) -> dict[str, Tensor]:
     if state["rank"] != parts.rank:
         raise SetupError(
             f"the agent state is of rank {state['rank']}, this is rank {parts.rank}: load its own state"
+        )
+    if state.get("shard") != shard:
+        raise SetupError(
+            "the agent state is of a run whose replicas were sharded in another way: pass the states of all its ranks "
+            "as a list, so that no residual is lost"
         )
     residual: dict[str, Tensor] = state["residual"]
     return residual
@@ -226,13 +236,6 @@ def _use(parts: Parts, network: Network) -> None:
     for aggregator in parts.encoder.aggregators:
         parts.builder.fit(aggregator, parts.metered)
     parts.loop.announcement.add(str(parts.builder))
-
-
-def _shared(states: list[dict[str, Any]]) -> dict[str, Tensor]:
-    if not states or sorted(one["rank"] for one in states) != list(range(states[0]["world_size"])):
-        have = [one["rank"] for one in states]
-        raise SetupError(f"pass the states of all ranks of the earlier run; the list has ranks {have}")
-    return reshard([one["residual"] for one in states])
 
 
 def _averages(tracker: GainTracker, codec: int) -> dict[str, list[float]]:

@@ -20,6 +20,13 @@ from tests.support.ranks.scenarios.exactness import (
 )
 from tests.support.ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
 from tests.support.ranks.scenarios.features import features
+from tests.support.ranks.scenarios.hybrid import (
+    hybrid_is_native,
+    hybrid_losses,
+    hybrid_refused,
+    hybrid_resumed,
+    replicas_conserve,
+)
 from tests.support.ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
@@ -62,7 +69,6 @@ from tests.support.ranks.scenarios.sharded import (
     same_as_fsdp,
     sharding_refused,
 )
-from tests.support.ranks.scenarios.hybrid import hybrid_is_native, replicas_conserve
 from tests.support.ranks.scenarios.sharded_jobs import (
     ranks_change,
     sharded_job,
@@ -103,6 +109,9 @@ __all__ = [
     "hashed",
     "held_by_memory",
     "hybrid_is_native",
+    "hybrid_losses",
+    "hybrid_refused",
+    "hybrid_resumed",
     "interleaved",
     "keeps_failing",
     "logged",

@@ -1,5 +1,7 @@
 """HSDP: replicas of a sharded model, two ranks a node, which exchange compressed gradients of their shards."""
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, 
 SHARDS = 2
 
 
+@functools.cache
 def mesh_of(world: int) -> DeviceMesh:
     return init_device_mesh("cpu", (world // SHARDS, SHARDS), mesh_dim_names=("replicate", "shard"))
 
@@ -40,29 +43,30 @@ def hybrid_is_native(rank: int, world: int, folder: str, style: str, enabled: bo
                 one.set_gradient_divide_factor(2.0 if style == "factor" else 3.0)
                 one.set_force_sum_reduction_for_comms(style == "summed factor")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-        def train() -> None:
-            if style == "accumulation":
-                trained(model, optimizer, rank, range(6), micro=2)
-                return
-            for step in range(12):
-                if style == "late all-reduce":
-                    model.set_requires_all_reduce(step % 2 == 1)
-                loss_of(model, rank, step).backward()
-                if style != "late all-reduce" or step % 2 == 1:
-                    optimizer.step()
-                    optimizer.zero_grad()
-
         if native:
-            train()
+            _train(model, optimizer, rank, style)
         else:
-            settings = {"enabled": enabled, "policy": "dense", "data_dir": folder, "window": 3, **AGENT}
+            settings = {"enabled": enabled, "policy": "dense", "data_dir": folder, "window": 2, **AGENT}
             with Agent(model, optimizer, replicate=mesh["replicate"], **settings) as agent:
-                train()
+                _train(model, optimizer, rank, style)
                 windows = agent.state.window if agent.state else -1
         results.append(shards(model))
     start = shards(sharded_by(mesh["shard"]))
     return {"same": same(*results), "moved": not same(results[0], start), "windows": windows}
+
+
+def _train(model: FSDPModule, optimizer: Any, rank: int, style: str) -> None:
+    if style == "accumulation":
+        trained(model, optimizer, rank, range(4), micro=2)
+        return
+    late = style == "late all-reduce"
+    for step in range(8):
+        if late:
+            model.set_requires_all_reduce(step % 2 == 1)
+        loss_of(model, rank, step).backward()
+        if step % 2 == 1 or not late:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def replicas_conserve(
@@ -81,7 +85,7 @@ def replicas_conserve(
     with Agent(
         model, optimizer, data_dir=folder, window=5, job="conserved", replicate=mesh["replicate"], **options
     ) as agent:
-        for step in range(10):
+        for step in range(8):
             loss_of(model, rank, step).backward()
             for name, grad in shards(model, grad=True).items():
                 arrived[name] = arrived.get(name, torch.zeros_like(grad)) + grad
@@ -118,6 +122,132 @@ def replicas_conserve(
         "waiting": waiting,
         "cf": state.cf,
         "wire": state.dense_bytes / state.payload_bytes,
-        "dense_bytes": state.dense_bytes / 10 / 4 / total_elements,
+        "dense_bytes": state.dense_bytes / 8 / 4 / total_elements,
         "held": held / total_elements,
     }
+
+
+def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: str) -> dict[str, Any]:
+    """14 clipped steps in one go against 7, a checkpoint on disk, and 7 more in new objects."""
+    mesh = mesh_of(world)
+    options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
+    options |= {"data_dir": folder, "window": 5, "replicate": mesh["replicate"]}
+
+    def make() -> tuple[FSDPModule, torch.optim.Optimizer]:
+        model = sharded_by(mesh["shard"])
+        return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def steps(agent: Agent, model: Any, optimizer: torch.optim.Optimizer, some: range) -> list[float]:
+        norms = []
+        for step in some:
+            loss_of(model, rank, step).backward()
+            norms.append(float(agent.clip_grad_norm_(0.2)))
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.param_groups[0]["lr"] = 0.05 * 0.9**step
+        return norms
+
+    model, optimizer = make()
+    with Agent(model, optimizer, job="whole", **options) as agent:
+        norms = steps(agent, model, optimizer, range(14))
+    whole = shards(model)
+    model, optimizer = make()
+    with Agent(model, optimizer, job="first", **options) as agent:
+        steps(agent, model, optimizer, range(7))
+        saved = {"model": shards(model), "optimizer": optimizer.state_dict()}
+        torch.save(agent.state_dict(), f"{folder}/agent{rank}.pt")
+        held = agent.state.memory_bytes if agent.state else 0
+    model, optimizer = make()
+    with Agent(model, optimizer, job="second", **options) as agent:
+        agent.load_state_dict(torch.load(f"{folder}/agent{rank}.pt", weights_only=True))
+        with torch.no_grad():
+            for name, one in model.named_parameters():
+                local: Any = one
+                local.to_local().copy_(saved["model"][name])
+        optimizer.load_state_dict(saved["optimizer"])
+        steps(agent, model, optimizer, range(7, 14))
+    with_agent = shards(model)
+    # Closed, its hooks exchange dense gradients: the replicas stay equal.
+    trained(model, optimizer, rank, range(14, 16))
+    ours = torch.cat([one.flatten() for one in shards(model).values()])
+    theirs = ours.clone()
+    dist.broadcast(theirs, src=rank % SHARDS, group=mesh["replicate"].get_group())
+    return {
+        "same": same(whole, with_agent),
+        "moved_on": not same(with_agent, shards(model)),
+        "replicas_equal": torch.equal(ours, theirs),
+        "norms": norms,
+        "held": held,
+    }
+
+
+def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
+    """What each wrong use says; the last case is right."""
+    mesh = mesh_of(world)
+
+    def said(model: nn.Module, replicate: Any, **options: Any) -> str:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with Agent(model, optimizer, data_dir=folder, replicate=replicate, **{**AGENT, **options}):
+                return ""
+        except SetupError as error:
+            return str(error)
+
+    hooked = sharded_by(mesh["shard"])
+    for one in hooked.modules():
+        if isinstance(one, FSDPModule):
+            one.set_all_reduce_hook(lambda gradient: None)
+    return {
+        "native": said(sharded_by(mesh), None),
+        "native with replicate": said(sharded_by(mesh), mesh["replicate"]),
+        "the shards": said(sharded_by(mesh["shard"]), mesh["shard"]),
+        "two dimensions": said(sharded_by(mesh["shard"]), mesh),
+        "a number": said(sharded_by(mesh["shard"]), 2),
+        "a hook": said(hooked, mesh["replicate"]),
+        "a hook alone": said(hooked, None),
+        "ddp": said(nn.parallel.DistributedDataParallel(Uneven()), mesh["replicate"]),
+        "fine": said(sharded_by(mesh["shard"]), mesh["replicate"].get_group()),
+    }
+
+
+def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[str]) -> dict[str, Any]:
+    """Held-out loss of handwritten digits after equal steps by each method: ``native``, or a codec and its CF."""
+    data, mesh, found = image_sets.digits(), mesh_of(world), {}
+    for number, method in enumerate(methods):
+        torch.manual_seed(0)
+        layers = (nn.Linear(64, 250), nn.ReLU(), nn.Linear(250, 250), nn.ReLU(), nn.Linear(250, 10))
+        native = method == "native"
+        model = sharded_by(mesh if native else mesh["shard"], nn.Sequential(nn.Flatten(), *layers))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        compressor, _, cf = method.partition(" ")
+        options: dict[str, Any] = {"compressor": compressor, "policy": f"static:cf={cf}"}
+        options |= {"replicate": mesh["replicate"]}
+        if native:
+            options = {"enabled": False}
+        batches, sent = data.batches(rank, world, 0, 32), bytes_sent()
+        with Agent(
+            model, optimizer, data_dir=folder, window=20, job=f"losses{number}", **options, **AGENT
+        ) as agent:
+            for step in range(steps):
+                if step == steps // 2:
+                    sent = bytes_sent()  # of the second half, without warm-up and set-up
+                optimizer.param_groups[0]["lr"] = 0.05 * (1.0 - step / steps)
+                inputs, classes = next(batches)
+                nn.functional.cross_entropy(model(inputs), classes).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            dist.barrier()
+            sent = bytes_sent() - sent
+            state = agent.state
+        found[method] = {
+            "loss": evaluate(model, data.heldout()).loss,
+            "wire": state.dense_bytes / state.payload_bytes if state else 1.0,
+            "sent_bytes": sent,
+        }
+    return found
+
+
+def bytes_sent() -> int:
+    """Bytes that this host has sent to others, by the counters of its interfaces."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[8]) for line in lines if line.split(":")[0].strip() != "lo")
