@@ -1,8 +1,11 @@
 """HSDP: dense inside a node, compressed between nodes; 2 nodes of 2 ranks."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.ranks.harness import RunEach, RunRanks
+from tests.support.ranks.harness import run_ranks as run_ranks_in
 
 pytestmark = pytest.mark.distributed
 
@@ -44,6 +47,23 @@ def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_e
             assert result["norms"] == results[0]["norms"], case
             assert min(result["norms"]) > 0.0
             assert result["held"] > 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ranks"), [("hsdp", "ddp", 3), ("fsdp", "hsdp", 4), ("hsdp", "hsdp", 6)]
+)
+def test_other_ranks_take_over_the_residual(tmp_path: Path, before: str, after: str, ranks: int) -> None:
+    """Residuals of shards are put together, and divided again among other replicas."""
+    first = 2 if before == "fsdp" else 4
+    for world, saved_by, wrap in ((first, 0, before), (ranks, first, after)):
+        folder = tmp_path / f"part{saved_by}"
+        folder.mkdir()
+        results = run_ranks_in(
+            folder, "ranks_change", world, shared=str(tmp_path), saved_by=saved_by, wrap=wrap
+        )
+        for result in results:
+            assert result["error"] < 1e-6
+            assert result["waiting"] > 1e-3
 
 
 def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:

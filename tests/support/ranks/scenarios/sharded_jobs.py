@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.tasks import evaluate, image_sets
+from tests.support.ranks.scenarios.hybrid import SHARDS, mesh_of, sharded_by
 from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, sharded, shards, trained
 
 
@@ -91,9 +92,14 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
     ``saved_by``: 0 in the first part, which saves; else how many ranks have saved.
     """
     dense = Uneven()
-    model: Any = sharded(world) if wrap == "fsdp" else DistributedDataParallel(Uneven(), bucket_cap_mb=0.02)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     options = {"policy": "static:cf=10", "compressor": "topk", "job": f"part{saved_by}", **AGENT}
+    model: Any
+    if wrap == "hsdp":
+        mesh = mesh_of(world)
+        model, options = sharded_by(mesh["shard"]), options | {"replicate": mesh["replicate"]}
+    else:
+        model = sharded(world) if wrap == "fsdp" else DistributedDataParallel(Uneven(), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     arrived: dict[str, Tensor] = {}
     with Agent(model, optimizer, data_dir=folder, window=5, **options) as agent:
         before = {"arrived": arrived, "dense": arrived}
@@ -106,7 +112,7 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
             loss_of(model, rank, step).backward()
             for name, one in model.named_parameters():
                 if one.grad is not None:
-                    whole = one.grad.full_tensor() if wrap == "fsdp" else one.grad
+                    whole = one.grad if wrap == "ddp" else one.grad.full_tensor()
                     name = name.removeprefix("module.")
                     arrived[name] = arrived.get(name, torch.zeros_like(whole)) + whole
             optimizer.step()
@@ -122,6 +128,9 @@ def ranks_change(rank: int, world: int, folder: str, shared: str, saved_by: int,
             continue
         sums[name] = parameter.grad.clone()
         pieces = [residual[piece] for piece in residual if piece.partition("@")[0] == name]
+        if wrap == "hsdp":
+            pieces = [torch.empty_like(pieces[0]) for _ in range(SHARDS)]
+            dist.all_gather(pieces, residual[name], group=mesh["shard"].get_group())
         rest = torch.cat(pieces)[: parameter.numel()].view_as(parameter).clone()
         for one in (sums[name], rest):
             dist.all_reduce(one)
