@@ -109,7 +109,7 @@ def test_the_client_needs_no_torch() -> None:
 
 
 PARAMETERS = inspect.signature(gravac.Agent).parameters
-NOT_SETTINGS = ("module", "optimizer", "scaler")
+NOT_SETTINGS = ("module", "optimizer", "scaler", "replicate")
 ALSO = {"policy": gravac.Policy, "link": gravac.Link, "data_dir": str}
 """What keywords take besides the setting's own type."""
 
@@ -130,7 +130,7 @@ def test_agent_has_a_keyword_for_each_setting() -> None:
 def test_agents_docstring_has_each_keyword_and_its_default() -> None:
     arguments = inspect.getdoc(gravac.Agent).split("Args:")[1].split("Raises:")[0]
     described = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", arguments, re.MULTILINE | re.DOTALL))
-    assert list(described) == ["module", "optimizer", *AgentSettings.model_fields, "scaler"]
+    assert list(described) == ["module", "optimizer", *AgentSettings.model_fields, "scaler", "replicate"]
     for name, field in AgentSettings.model_fields.items():
         stated = re.search(r"Default: (.*?)\.?$", " ".join(described[name].split()))
         assert stated, name

@@ -9,11 +9,12 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gravac.kernels.backend import _KERNELS as KERNELS
+from gravac_controller.bench.network import INTERFACE, Host
 from tools.harness.forked import Forked, Zygote, surroundings
 
 RunRanks = Callable[..., list[dict[str, Any]]]
@@ -50,9 +51,12 @@ def run_ranks(
     seconds: float = 240,
     fails: bool = False,
     kernels: str = "auto",
+    hosts: Sequence[Host] = (),
     **arguments: Any,
 ) -> list[dict[str, Any]]:
     """Run a function of ``scenarios`` on every rank, and return what each returned.
+
+    ``hosts``: namespaces of a testbed that the ranks are divided among, in order. None: all are on this machine.
 
     A rank that fails, or a run longer than ``seconds``, raises AssertionError with the ranks' output.
     """
@@ -64,18 +68,23 @@ def run_ranks(
         GRAVAC_KERNELS=kernels,
         GRAVAC_COLLECTIVE="gather",  # a measured network differs from run to run
     )
+    if hosts:
+        environment |= {"MASTER_ADDR": hosts[0].address, "GLOO_SOCKET_IFNAME": INTERFACE}
     arguments = {"folder": str(tmp_path), **arguments}
     processes: list[Forked] = []
     outputs = [tmp_path / f"rank{rank}.log" for rank in range(world)]
     try:
         for rank, output in enumerate(outputs):
             result = str(tmp_path / f"rank{rank}.json")
+            own = {"RANK": str(rank)}
+            if hosts:
+                own["TEST_NAMESPACE"] = hosts[rank * len(hosts) // world].namespace
             with output.open("wb") as stream:
                 processes.append(
                     zygotes()[min(rank, 1)].start(
                         function="tests.support.ranks.rank:main",
                         arguments={"scenario": scenario, "arguments": arguments, "result": result},
-                        environment=environment | {"RANK": str(rank)},
+                        environment=environment | own,
                         stdout=stream,
                     )
                 )

@@ -1,5 +1,6 @@
 """One rank of a distributed test, in its own process."""
 
+import ctypes
 import json
 import logging
 import os
@@ -14,6 +15,16 @@ import torch.distributed as dist
 
 from tests.support.ranks import scenarios
 
+NETWORK = 0x40000000
+"""CLONE_NEWNET of Linux: a network namespace."""
+
+
+def join(namespace: str) -> None:
+    """Let this thread, and those that it starts, use a host's network."""
+    with Path("/run/netns", namespace).open() as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), NETWORK):
+            raise OSError(ctypes.get_errno(), f"cannot join network namespace {namespace}")
+
 
 def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
     """Run a function of ``scenarios`` and write what it returns to the JSON file ``result``."""
@@ -23,6 +34,8 @@ def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
         warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         logging.basicConfig(level=logging.INFO)
         torch.set_num_threads(1)
+        if namespace := os.environ.get("TEST_NAMESPACE"):
+            join(namespace)
         dist.init_process_group("gloo")
         found = getattr(scenarios, scenario)(dist.get_rank(), dist.get_world_size(), **arguments)
         Path(result).write_text(json.dumps(found))
