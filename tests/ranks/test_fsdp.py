@@ -15,7 +15,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_dense_is_plain_fsdp2_bit_for_bit(run_each: RunEach, world: int) -> None:
-    styles = ("plain", "bf16", "own factor", "accumulation")
+    styles = ("plain", "bf16", "own factor", "factor alone", "accumulation")
     cases = [{"how": "dense", "style": style} for style in styles] + [{"how": "disabled"}]
     for case, results in run_each("same_as_fsdp", world, cases):
         for result in results:
@@ -31,6 +31,7 @@ CODECS = ["topk+bf16", "int8", "int4", "randomk", "blockrandomk", "bernoulli", "
 def test_what_arrived_and_what_waits_add_up_to_the_dense_gradient(run_each: RunEach, world: int) -> None:
     cases: list[dict[str, object]] = [{"compressor": codec} for codec in CODECS]
     cases += [{"compressor": "topk", "factor": 1.0}, {"compressor": "blockrandomk", "factor": 5.0}]
+    cases += [{"compressor": "topk", "factor": 1.0, "forced": False}]
     for case, results in run_each("rows_conserved", world, cases):
         for result in results:
             assert result["cf"] == 8, case

@@ -53,6 +53,14 @@ def test_a_resumed_run_is_the_same_and_a_closed_agent_keeps_replicas_equal(run_e
             assert result["held"] > 0
 
 
+def test_a_divide_factor_of_all_ranks_clips_alike(run_each: RunEach) -> None:
+    for case, results in run_each("clipped_alike", 4, [{"replicas": True}, {"replicas": False}]):
+        for result in results:
+            assert result["differ"] < 1e-3 * result["moved"], case
+            assert result["moved"] > 1e-3, case
+            assert result["cut_less"] > 0, case  # by the norm of the mean, which is what a factor could spoil
+
+
 @pytest.mark.parametrize(
     ("before", "after", "ranks"), [("hsdp", "ddp", 3), ("fsdp", "hsdp", 4), ("hsdp", "hsdp", 6)]
 )

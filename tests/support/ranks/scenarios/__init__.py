@@ -21,6 +21,7 @@ from tests.support.ranks.scenarios.exactness import (
 from tests.support.ranks.scenarios.faults import disagreement, failing_codec, one_fails, settings_differ
 from tests.support.ranks.scenarios.features import features
 from tests.support.ranks.scenarios.hybrid import (
+    clipped_alike,
     hybrid_is_native,
     hybrid_losses,
     hybrid_refused,
@@ -90,6 +91,7 @@ __all__ = [
     "batch",
     "chosen_collectives",
     "clipped",
+    "clipped_alike",
     "closures",
     "compiled",
     "conserved",

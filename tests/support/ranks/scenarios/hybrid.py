@@ -181,6 +181,38 @@ def hybrid_resumed(rank: int, world: int, folder: str, compressor: str, memory: 
     }
 
 
+def clipped_alike(rank: int, world: int, folder: str, replicas: bool) -> dict[str, Any]:
+    """A divide factor that is the number of ranks changes nothing: neither norms nor what clipping leaves."""
+    mesh, found = mesh_of(world), []
+    for divided in (False, True):
+        model = sharded_by(mesh["shard"]) if replicas else sharded_by(init_device_mesh("cpu", (world,)))
+        for one in model.modules() if divided else ():
+            if isinstance(one, FSDPModule):
+                one.set_gradient_divide_factor(float(world))
+                one.set_force_sum_reduction_for_comms(True)
+        start = torch.cat([one.flatten() for one in shards(model).values()])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"policy": "static:cf=8", "compressor": "topk", "job": f"clipped{divided}", **AGENT}
+        options |= {"replicate": mesh["replicate"]} if replicas else {}
+        with Agent(model, optimizer, data_dir=folder, window=5, **options) as agent:
+            cut = 0
+            for step in range(8):
+                loss_of(model, rank, step).backward()
+                agent.clip_grad_norm_(0.05)
+                norm: Any = nn.utils.get_total_norm(
+                    [one.grad for one in model.parameters() if one.grad is not None]
+                )
+                cut += float(norm.full_tensor()) > 0.0501
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(torch.cat([one.flatten() for one in shards(model).values()]))
+    return {
+        "differ": float((found[0] - found[1]).norm()),
+        "moved": float((found[0] - start).norm()),
+        "cut_less": cut,
+    }
+
+
 def hybrid_refused(rank: int, world: int, folder: str) -> dict[str, str]:
     """What each wrong use says; the last case is right."""
     mesh = mesh_of(world)
@@ -218,7 +250,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
         layers = (nn.Linear(64, 250), nn.ReLU(), nn.Linear(250, 250), nn.ReLU(), nn.Linear(250, 10))
         native = method == "native"
         model = sharded_by(mesh if native else mesh["shard"], nn.Sequential(nn.Flatten(), *layers))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
         compressor, _, cf = method.partition(" ")
         options: dict[str, Any] = {"compressor": compressor, "policy": f"static:cf={cf}"}
         options |= {"replicate": mesh["replicate"]}
@@ -231,7 +263,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
             for step in range(steps):
                 if step == steps // 2:
                     sent = bytes_sent()  # of the second half, without warm-up and set-up
-                optimizer.param_groups[0]["lr"] = 0.05 * (1.0 - step / steps)
+                optimizer.param_groups[0]["lr"] = 0.2 * (1.0 - step / steps)
                 inputs, classes = next(batches)
                 nn.functional.cross_entropy(model(inputs), classes).backward()
                 optimizer.step()

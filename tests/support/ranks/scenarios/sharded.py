@@ -88,11 +88,11 @@ def same_as_fsdp(
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         model = sharded(world, **options)
         assert isinstance(model, FSDPModule)
-        if style == "own factor":
-            for one in model.modules():
-                if isinstance(one, FSDPModule):
-                    one.set_gradient_divide_factor(3.0)
-                    one.set_force_sum_reduction_for_comms(True)
+        for one in model.modules() if "factor" in style else ():
+            if isinstance(one, FSDPModule):
+                one.set_gradient_divide_factor(4.0)
+                # Without it FSDP2 asks for PREMUL_SUM, which gloo refuses, and the agent does not.
+                one.set_force_sum_reduction_for_comms(style == "own factor" or not with_agent)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         micro = 2 if style == "accumulation" else 1
         if with_agent:
@@ -107,7 +107,7 @@ def same_as_fsdp(
 
 
 def rows_conserved(
-    rank: int, world: int, folder: str, compressor: str, memory: str = "residual", factor: float = 0.0
+    rank: int, world: int, folder: str, compressor: str, factor: float = 0.0, forced: bool = True
 ) -> dict[str, Any]:
     """Parameters stay where they are, so that dense gradients are known: what arrived and what waits add up to them."""
     dense, total = Uneven(), {}
@@ -117,11 +117,11 @@ def rows_conserved(
         for one in model.modules():
             if isinstance(one, FSDPModule):
                 one.set_gradient_divide_factor(factor)
-                one.set_force_sum_reduction_for_comms(True)
+                one.set_force_sum_reduction_for_comms(forced)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     arrived: dict[str, Tensor] = {}
     steps = 12
-    options = {"policy": "static:cf=8", "compressor": compressor, "memory": memory, **AGENT}
+    options = {"policy": "static:cf=8", "compressor": compressor, **AGENT}
     with Agent(model, optimizer, data_dir=folder, window=5, job="conserved", **options) as agent:
         for step in range(steps):
             loss_of(model, rank, step).backward()
