@@ -243,13 +243,8 @@ class Agent:
         """
         if self._closed:
             raise ClosedError("this Agent is closed: log inside its `with` block")
-        if not self.settings.enabled:
-            return
-        session = self._running()
-        if samples is not None:
-            session.intake.samples_per_step = samples
-        if loss is not None:
-            session.log_loss(loss)
+        if self.settings.enabled:
+            self._running().log(loss, samples)
 
     def clip_grad_norm_(
         self,

@@ -207,9 +207,12 @@ class Session:
             useful_samples_per_second=useful,
         )
 
-    def log_loss(self, loss: float | Tensor) -> None:
-        """Note the loss of the step just done. A tensor on a GPU is read one step later."""
-        self.parts.loop.window.add_loss(self.intake.log_loss(loss))
+    def log(self, loss: float | Tensor | None, samples: int | None) -> None:
+        """Note figures of the step just done; see ``Agent.log``."""
+        if samples is not None:
+            self.intake.samples_per_step = samples
+        if loss is not None:
+            self.parts.loop.window.add_loss(self.intake.log_loss(loss))
 
     def submit(self, bucket: Bucket, buffer: Tensor, last: bool) -> torch.futures.Future[Tensor]:
         """Hand one bucket of the running backward to the exchange thread.

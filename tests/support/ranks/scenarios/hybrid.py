@@ -250,7 +250,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
         layers = (nn.Linear(64, 250), nn.ReLU(), nn.Linear(250, 250), nn.ReLU(), nn.Linear(250, 10))
         native = method == "native"
         model = sharded_by(mesh if native else mesh["shard"], nn.Sequential(nn.Flatten(), *layers))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         compressor, _, cf = method.partition(" ")
         options: dict[str, Any] = {"compressor": compressor, "policy": f"static:cf={cf}"}
         options |= {"replicate": mesh["replicate"]}
@@ -263,7 +263,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
             for step in range(steps):
                 if step == steps // 2:
                     sent = bytes_sent()  # of the second half, without warm-up and set-up
-                optimizer.param_groups[0]["lr"] = 0.2 * (1.0 - step / steps)
+                optimizer.param_groups[0]["lr"] = 0.1 * (1.0 - step / steps)
                 inputs, classes = next(batches)
                 nn.functional.cross_entropy(model(inputs), classes).backward()
                 optimizer.step()
