@@ -71,7 +71,7 @@ SLOW = {"drips", "silent", "endless head", "endless body"}
 
 
 def test_a_server_without_a_valid_answer_gets_few_requests(
-    real_pauses: None,
+    real_pauses: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """gravac 0.1 sent 1,145 requests in 1.5 s where a login page answered the registration."""
     with serving(SPEC, TOKEN) as peer:
@@ -86,6 +86,9 @@ def test_a_server_without_a_valid_answer_gets_few_requests(
         eventually(lambda: peer.windows == [0, 1, 2, 3])
         reporter.close(job_end(4))
         assert [event.kind for event in peer.events] == ["note", "fallback", "recovered"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert f"job {SPEC.job}: No answer from the controller for 3 windows: all ranks go dense." in logged
+    assert f"job {SPEC.job}: The controller is back: its decision holds again." in logged
 
 
 def test_a_server_that_does_not_prove_the_token_gets_nothing() -> None:
@@ -180,7 +183,7 @@ def test_a_window_that_is_always_refused_does_not_block_the_others(
         for window in range(4):
             reporter.report_window(window_report(window))
         eventually(lambda: peer.windows == [0, 2, 3])
-        assert "window 1 is dropped because the controller keeps refusing it" in caplog.text
+        assert f"job {SPEC.job}: window 1 is dropped because the controller keeps refusing it" in caplog.text
         assert "the body is too large" in caplog.text
         reporter.close(job_end(4))
     assert "lacks 1 windows that were dropped" in caplog.text
@@ -203,7 +206,7 @@ def test_an_event_that_is_always_refused_is_logged(
         reporter.report_window(window_report(0))
         eventually(lambda: peer.windows == [0])
         reporter.close(job_end(1))
-    assert "an event is dropped because the controller keeps refusing it" in caplog.text
+    assert f"job {SPEC.job}: an event is dropped because the controller keeps refusing it" in caplog.text
     assert "lacks 1 events" in caplog.text
 
 

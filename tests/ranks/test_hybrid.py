@@ -92,7 +92,7 @@ def test_wrong_use_says_what_to_do(run_ranks: RunRanks) -> None:
         assert said["fine"] == ""
 
 
-METHODS = {"int8 4": 0.01, "int4 8": 0.01, "topk+bf16 10": 0.05}
+METHODS = {"int8 4": 0.01, "int4 8": 0.01, "topk+bf16 10": 0.1}
 """How far the held-out loss may be from that of native HSDP."""
 
 

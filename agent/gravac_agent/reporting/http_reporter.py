@@ -106,11 +106,14 @@ class HttpReporter:
                 message = f"No answer from the controller for {unanswered} windows: all ranks go dense."
                 self._outbox.add(Event(kind="fallback", window=report.window, message=message))
             dropping = self._outbox.dropped_windows > dropped == 0
+        job = self._spec.job
         if fall_back:
-            log.warning(message)
+            log.warning("job %s: %s", job, message)
         if dropping:
             log.error(
-                "no controller for %d windows: from now on the oldest are dropped", self._outbox.windows
+                "job %s: no controller for %d windows: from now on the oldest are dropped",
+                job,
+                self._outbox.windows,
             )
         self._wake.set()
 
@@ -292,7 +295,10 @@ class HttpReporter:
                 self._refusals += 1
                 if self._refusals >= MAX_REFUSALS:
                     log.error(
-                        "%s is dropped because the controller keeps refusing it: %s", label(record), refused
+                        "job %s: %s is dropped because the controller keeps refusing it: %s",
+                        self._spec.job,
+                        label(record),
+                        refused,
                     )
                     self._acknowledged(record, dropped=True)
             raise
@@ -312,7 +318,7 @@ class HttpReporter:
                 window = record.window if isinstance(record, WindowReport) else None
                 self._outbox.add(Event(kind="recovered", window=window, message=RECOVERED))
         if back:
-            log.warning(RECOVERED)
+            log.warning("job %s: %s", self._spec.job, RECOVERED)
 
     def _adopt(self, decision: Decision, policy_state: str, decided: int | None) -> None:
         """Check a decision and put it in force. The caller locks. Raises NoAnswer for one that is not valid."""
