@@ -159,7 +159,7 @@ def assemble(
         builder.build(settings.compressor, metered),
         memories.build(settings.memory),
         {codec: builder.build(codec, metered) for codec in codecs},
-        gradients_stay=not builder.sharded,  # FSDP2 frees its buffers at once
+        gradients_stay=sharded is None,  # FSDP2 waits for each mean, and frees its buffers at once
     )
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
