@@ -13,7 +13,7 @@ test: $(READY)
 
 # Training frameworks, each in an environment of its own with what its page in docs/frameworks/ installs. Not in CI:
 # the environments take about 1.5 GB and several minutes. make test-frameworks FRAMEWORKS=lightning: that one only.
-FRAMEWORKS ?= lightning transformers accelerate ray
+FRAMEWORKS ?= lightning transformers accelerate ray torchtitan
 
 test-frameworks: $(FRAMEWORKS:%=.venv-frameworks/%/.ready)
 	for each in $(FRAMEWORKS); do \

@@ -10,6 +10,8 @@ import torch.distributed as dist
 from click.testing import CliRunner
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gravac.policies import DensePolicy
@@ -17,6 +19,7 @@ from gravac.protocol import End, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent import Agent, ClosedError, SetupError
+from gravac_agent.integrations.attachment import Attachment
 from gravac_agent.settings import load
 from gravac_agent.state.by_rank import unpack
 from gravac_controller.cli import main
@@ -48,6 +51,15 @@ def test_not_a_ddp_module() -> None:
         match=r"Agent wraps .*, or a model after fully_shard \(FSDP2\), got Linear: write Agent",
     ):
         Agent(model, torch.optim.SGD(model.parameters(), lr=0.1))  # type: ignore[arg-type]
+
+
+def test_a_callback_on_an_fsdp2_model(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(fully_shard(nn.Linear(4, 2), mesh=init_device_mesh("cpu", (1,))))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(
+        SetupError, match=r"GravacCallback does not support FSDP2 yet.*Agent\(model, optimizer\)"
+    ):
+        Attachment("GravacCallback", {}).start(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_compiled_but_not_ddp() -> None:

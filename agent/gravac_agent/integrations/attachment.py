@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac.wording import did_you_mean
 from gravac_agent.agent import Agent
 from gravac_agent.errors import SetupError
+from gravac_agent.fsdp.model import is_sharded
 from gravac_agent.settings import load
 from gravac_agent.setup import usage
 
@@ -96,5 +97,11 @@ class Attachment:
         return {f"gravac/{name}": value for name, value in found.items() if value is not None}
 
     def _not_ddp(self, module: nn.Module) -> str:
+        if any(is_sharded(one) for one in module.modules()):
+            return (
+                f"{self._callback} does not support FSDP2 yet, and fully_shard was called on {type(module).__name__}: "
+                "train with DDP, write Agent(model, optimizer) in a loop of your own (docs/fsdp.md), or pass "
+                "enabled=False"
+            )
         got = f"got {type(module).__name__}{usage.explained(module)}"
         return f"{self._callback} needs a DistributedDataParallel module, {got}: train with DDP, or pass enabled=False"
