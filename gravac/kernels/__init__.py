@@ -23,6 +23,7 @@ from gravac.kernels.rounding import (
     dequantize,
     quantize,
     relative,
+    round_bfloat16,
     row_scales,
     stochastic_round,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "quantize",
     "quantize_nearest",
     "relative",
+    "round_bfloat16",
     "row_scales",
     "run_places",
     "run_start",

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend
+from gravac.kernels import backend, reference
 from gravac.kernels.packing import check_room, pack, unpack
 from gravac.kernels.randomness import noise, stream
 
@@ -24,6 +24,26 @@ def stochastic_round(a: Tensor, seed: int) -> Tensor:
     """
     low = a.floor()
     return low + (noise(a.numel(), seed, a.device).view_as(a) < a - low)
+
+
+def round_bfloat16(x: Tensor, out: Tensor, seed: int | None) -> None:
+    """Rounds to bfloat16: at random to one of the two neighbors, so that the mean is ``x``, or to the nearest.
+
+    Args:
+        x: float32, shape ``(n,)``.
+        out: bfloat16, shape ``(n,)``.
+        seed: 63-bit seed of the noise; None rounds to the nearest.
+    """
+    if seed is None:
+        out.copy_(x)
+        return
+    size = reference.AT_ONCE if x.device.type == "cpu" else max(1, x.numel())
+    for number, begin in enumerate(range(0, x.numel(), size)):
+        part = x[begin : begin + size]
+        # Carries from the 16 bits that go add one to those that stay, with the probability of what is cut off.
+        bits = part.view(torch.int32) + (noise(part.numel(), seed ^ number, x.device) * 65536.0).int()
+        rounded = (bits & -65536).view(torch.float32)
+        out[begin : begin + size] = torch.where(part.isfinite() & rounded.isfinite(), rounded, part)
 
 
 def blocked(x: Tensor, size: int) -> Tensor:

@@ -4,6 +4,7 @@ from gravac.memories.base import LARGEST, Bucket, Memory
 from gravac.memories.conef import ConEFMemory, IConEF1Memory, IConEF2Memory
 from gravac.memories.induced import Induced
 from gravac.memories.momentum import MomentumMemory
+from gravac.memories.narrow import NarrowMemory
 from gravac.memories.none import NoMemory
 from gravac.memories.partial import PartialMemory
 from gravac.memories.residual import ResidualMemory
@@ -18,6 +19,7 @@ MEMORIES: Registry[Memory] = Registry(
         NoMemory,
         ResidualMemory,
         PartialMemory,
+        NarrowMemory,
         MomentumMemory,
         ConEFMemory,
         SketchMemory,
@@ -51,6 +53,7 @@ __all__ = [
     "Induced",
     "Memory",
     "MomentumMemory",
+    "NarrowMemory",
     "NoMemory",
     "PartialMemory",
     "ResidualMemory",

@@ -77,7 +77,10 @@ def bytes_per_element(
     memory.gradient_stays = not sharded
     for step in range(_STEPS):
         key = Key(0, step, 0, 0)
-        p = memory.compensate(bucket, torch.randn(ELEMENTS, generator=generator))
-        memory.update(bucket, codec, codec.compress(p, cf, key, torch.float32))
+        gradient = torch.randn(ELEMENTS, generator=generator)
+        p = memory.compensate(bucket, gradient)
+        payload = codec.compress(p, cf, key, torch.float32)
+        memory.update(bucket, codec, payload)
+        memory.settle(bucket, gradient, True, codec, payload)
         memory.commit()
     return memory.nbytes() / ELEMENTS

@@ -19,6 +19,7 @@ def test_error_memories_are_not_sharded_and_conef_is_small() -> None:
     one, many = run("--parameters", "7b", "--ranks", "8"), run("--parameters", "7b", "--ranks", "64")
     assert one["training"] == 8 * many["training"] == 16 * 7e9 / 8
     assert one["residual"] == many["residual"] == 8 * 7e9
+    assert one["residual-bf16"] == 4 * 7e9
     assert many["conef:bits=4"] < 0.2 * many["residual"]
     assert many["conef-sketch:size=0.1"] < 0.2 * many["residual"]
     assert many["conef"] == pytest.approx(2.03 * 7e9, rel=0.01)
@@ -29,6 +30,8 @@ def test_ddp_shards_nothing() -> None:
     found = run("--parameters", "350m", "--ranks", "8", "--ddp", "--optimizer", "sgd", "--memory", "conef")
     assert found["training"] == 8 * 350e6
     assert run("--parameters", "350m", "--ranks", "8", "--ddp")["residual"] == 4 * 350e6
+    narrow = run("--parameters", "350m", "--ranks", "8", "--ddp", "--memory", "residual-bf16")
+    assert narrow["residual-bf16"] == 2 * 350e6
     assert set(found) == {"conef", "training"}
 
 

@@ -24,6 +24,7 @@ EXAMPLES = (
     "conef-sketch:size=0.3,beta=0.7,block=100",
     "iconef-v1",
     "iconef-v2:bits=4",
+    "residual-bf16:rounding=nearest",
     "momentum",
     "momentum:masking=false",
     "momentum:momentum=0.5,nesterov=true",

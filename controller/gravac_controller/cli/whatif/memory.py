@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gravac_controller.cli.wording import size
 
-MEMORIES = ("residual", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
+MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
 UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 
 
