@@ -1,0 +1,116 @@
+"""What the exchange needs of an accelerator. Every ordering of work between streams goes through here.
+
+Work on one stream runs in order. Work on two streams runs in any order, except where ``wait_stream``, an event or a
+future orders it. The host runs ahead of all of them and waits only where it says so.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gravac.collectives import Work
+
+Stream = Any
+"""A queue of work on a device: ``torch.cuda.Stream``, or a simulated one."""
+
+
+class Event(Protocol):
+    """A point in the work of a stream."""
+
+    def query(self) -> bool:
+        """Return whether the device has reached it."""
+
+    def synchronize(self) -> None:
+        """Wait on the host until the device has reached it."""
+
+
+class Device(ABC):
+    """One accelerator of this process.
+
+    Attributes:
+        device: Where its tensors are.
+    """
+
+    device: torch.device
+
+    @abstractmethod
+    def new_stream(self) -> Stream:
+        """Make a stream."""
+
+    @abstractmethod
+    def current_stream(self) -> Stream:
+        """Return the stream that the calling thread queues its work on."""
+
+    @abstractmethod
+    def run(self, stream: Stream, work: Callable[[], None]) -> None:
+        """Call ``work`` with ``stream`` as the current one, so that what it queues, and a future that it completes,
+        belong to that stream.
+
+        Args:
+            stream: The stream.
+            work: It must not raise.
+        """
+
+    @abstractmethod
+    def wait_stream(self, waiting: Stream, awaited: Stream) -> None:
+        """Let what is queued on ``waiting`` from now on begin after all that is queued on ``awaited`` so far."""
+
+    @abstractmethod
+    def record_stream(self, tensor: Tensor, stream: Stream) -> None:
+        """Keep the memory of ``tensor``, once it is freed, until ``stream`` is done with what is queued by then."""
+
+    @abstractmethod
+    def record_event(self, stream: Stream) -> Event:
+        """Return an event at the end of what is queued on ``stream``."""
+
+    @abstractmethod
+    def wait_work(self, work: Work) -> None:
+        """Let the current stream wait for a collective. With gloo the host waits, as gloo copies by way of it.
+
+        Raises:
+            Exception: What the collective raised.
+        """
+
+    @abstractmethod
+    def synchronize(self, stream: Stream) -> None:
+        """Wait on the host for all that is queued on ``stream``."""
+
+    @abstractmethod
+    def future(self) -> torch.futures.Future[Tensor]:
+        """Return a future for a tensor of this device; whoever waits for it is ordered after the stream on which it
+        was completed."""
+
+    @abstractmethod
+    def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Return memory of the host that the device copies to and from without the host's waiting, shape ``(size,)``."""
+
+    @abstractmethod
+    def timer(self) -> "Timer":
+        """Return a timer of what one stream does."""
+
+    @abstractmethod
+    def delay(self, seconds: float) -> None:
+        """Keep the current stream busy for a time."""
+
+    @abstractmethod
+    def is_capturing(self) -> bool:
+        """Return whether the current stream records its work into a graph instead of doing it."""
+
+
+class Timer(ABC):
+    """Times what a stream does between marks, without waiting for it."""
+
+    @abstractmethod
+    def mark(self, stream: Stream) -> int:
+        """Take the time when ``stream`` gets here. Returns the mark's number, from 0."""
+
+    @abstractmethod
+    def seconds(self, number: int) -> float:
+        """Return the seconds from mark 0 to another one. Both must have been reached."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """Forget all marks. They must have been read, or be of no interest."""
