@@ -1,0 +1,1 @@
+"""A simulated accelerator: work queued on streams runs later, in an order that a seeded scheduler chooses."""
