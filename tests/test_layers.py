@@ -68,7 +68,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
     ),
     "gravac_agent": (
         {"errors"},
-        {"network"},
+        {"devices", "network"},
         {"settings"},
         {"exchange"},
         {"fsdp", "reporting"},

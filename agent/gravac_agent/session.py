@@ -3,6 +3,7 @@
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,7 +171,7 @@ class Session:
             for handle in self._handles:
                 handle.remove()
             parts.engine.close()
-            self._slot.release(leftover(parts.memory))
+            self._slot.release(parts.engine.detached(leftover(parts.memory)))
             running.leave(self._entry)
             if parts.reporter is not None:
                 message = "finished" if clean else "ended by an error in the training"
@@ -225,12 +226,22 @@ class Session:
         Returns:
             A future of ``buffer``.
         """
+        engine = self.parts.engine
         if bucket.number == 0:
-            self._begin_step()
+            try:
+                self._begin_step()
+            except Exception as error:
+                if not engine.late:
+                    raise
+                self._error = error  # the result of the step before; raised before the optimizer steps
+        if self._error is not None and engine.late:
+            return engine.failed(buffer)
         self.layout.append(bucket)
         if last:
             self._in_flight.set()
-        engine, regrouper = self.parts.engine, self.regrouper
+            if engine.late:  # the next forward may begin before the step ends
+                self.intake.end_step()
+        regrouper = self.regrouper
         if regrouper is None:
             return engine.submit(bucket, buffer, last)
         if last:
@@ -286,7 +297,9 @@ class Session:
             self.rates.loss_scale() * divided,
         )
         if clipped.residual_factor != 1.0:
-            self.parts.memory.rescale(clipped.residual_factor)
+            self.parts.engine.ordered(
+                partial(self.parts.memory.rescale, clipped.residual_factor)
+            )
         return clipped.norm
 
     def finish_step(self) -> None:
@@ -302,11 +315,20 @@ class Session:
             raise error
         self._late = self._stepping
         self._nonfinite = not self.parts.loop.end_step(dropped)
-        self.intake.end_step()
+        if not self.parts.engine.late:
+            self.intake.end_step()
+
+    def _check(self) -> None:
+        """Raise what is known to have failed, without waiting for a step in flight."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self.parts.engine.check()
 
     def finish_backward(self) -> None:
         """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
         if self._stepping:
+            self.finish_step()
             self._before_optimizer(self.optimizer, (), {})
             self._late = False
             self._before_own_optimizer(self.optimizer, (), {})
@@ -330,16 +352,22 @@ class Session:
             return
         usage.check_division(self.module)
         self._slot.forward_began()
-        self._finish_step(dropped=self._gradients_dropped())
+        if self.parts.engine.late:
+            self._check()
+        else:
+            self._finish_step(dropped=self._gradients_dropped())
         if self.parts.loop.window_full:
             self._close_window()
         self.parts.loop.clock.forward_began()
         if self._settings.rescale:
-            self.rates.follow(self.parts.memory)
+            self.parts.engine.ordered(partial(self.rates.follow, self.parts.memory))
         self.intake.forward(args, kwargs)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.finish_step()
+        if self.parts.engine.late:
+            self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
+        else:
+            self.finish_step()
         if self._nonfinite and self._settings.nonfinite == "skip":
             log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
             usage.drop_gradients(self.module, self.optimizer, running.parameters_of_others(self._entry))

@@ -35,6 +35,7 @@ class _Stage(Enum):
     KEPT = auto()  # e; e + g is elsewhere, for a step that sends all of it
     EMPTIED = auto()  # e, all of which was sent
     SETTLED = auto()  # the residual of a step that counts, which nothing can undo any more
+    DECIDED = auto()  # the residual after the step, whether it counted or not: the host does not know
 
 
 _OPEN = (_Stage.ADDING, _Stage.ADDED, _Stage.REMOVED, _Stage.SENT)
@@ -149,7 +150,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
         payload: Payload | None = None,
     ) -> None:
         slot = self._slots.get(bucket.names)
-        if slot is None or slot.stage in (None, _Stage.KEPT, _Stage.SETTLED):
+        if slot is None or slot.stage in (None, _Stage.KEPT, _Stage.SETTLED, _Stage.DECIDED):
             return
         if slot.stage is _Stage.ADDING:
             self._lose(slot, "could not be computed")
@@ -184,7 +185,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
                 slot.residual.copy_(before)
             case _:
                 torch.where(counts, torch.zeros_like(before), before, out=slot.residual)
-        slot.has_residual, slot.stage = True, _Stage.SETTLED
+        slot.has_residual, slot.stage = True, _Stage.DECIDED
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)

@@ -77,7 +77,8 @@ class CudaDevice(Device):
         torch.cuda._sleep(_PROBE_CYCLES)
         end.record()
         end.synchronize()
-        return _PROBE_CYCLES / (begin.elapsed_time(end) / 1000.0)
+        seconds = float(begin.elapsed_time(end)) / 1000.0
+        return _PROBE_CYCLES / seconds
 
 
 class CudaTimer(Timer):

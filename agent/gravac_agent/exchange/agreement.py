@@ -49,8 +49,9 @@ def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = No
     if group.size() == 1:
         return [mine]
     raw = mine.encode()[:_MAX_TEXT_BYTES]
-    message = torch.zeros(_MAX_TEXT_BYTES, dtype=torch.uint8)
-    message[: len(raw)] = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)[: len(raw)]
+    text = torch.zeros(_MAX_TEXT_BYTES, dtype=torch.uint8)
+    text[: len(raw)] = torch.frombuffer(bytearray(raw or b"\0"), dtype=torch.uint8)[: len(raw)]
+    message = text.to(_device_of(group))
     everyone = [torch.empty_like(message) for _ in range(group.size())]
     try:
         work = dist.all_gather(everyone, message, group=group, async_op=True)
@@ -58,6 +59,14 @@ def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = No
     except RuntimeError as error:
         raise peer_error(error) from error
     return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everyone]
+
+
+def _device_of(group: dist.ProcessGroup) -> torch.device:
+    """Return a device whose tensors the group takes: the host, or this process's GPU where it has only NCCL."""
+    kinds = {device.type for device in group._device_types}
+    if not kinds or "cpu" in kinds:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if "cuda" in kinds else torch.device(kinds.pop())
 
 
 @contextmanager

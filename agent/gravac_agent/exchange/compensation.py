@@ -6,12 +6,12 @@ steps in a window are enough, since the curve moves slowly, and counting costs a
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, inner, tally
+from gravac.kernels import Scalar, SelectionHint, Sifter, Tally, add_finite, energy, inner, on_device, tally
 from gravac.memories import Bucket, Memory
 from gravac.signals.spectrum import Curve, Spectrum
 
@@ -120,11 +120,20 @@ class Survey:
 
     wanted: bool = False
     curve: Curve | None = None
+    unread: list[Tally] = field(default_factory=list)
+    """Histograms on a device, for ``read`` once the host has copies of them."""
 
     def add(self, histogram: Tally | None) -> None:
         """Add a bucket's histogram, which must be finite. Never raises: a missing curve must not stop the training."""
         if not self.wanted or histogram is None:
             return
+        if on_device(histogram.counts):
+            self.unread.append(histogram)
+        else:
+            self.read(histogram)
+
+    def read(self, histogram: Tally) -> None:
+        """Add a histogram that is in the host's memory, as ``add`` does."""
         try:
             curve = Spectrum.of(histogram).curve()
             self.curve = curve if self.curve is None else self.curve + curve

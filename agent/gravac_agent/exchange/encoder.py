@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gravac import kernels
 from gravac.aggregators import Aggregator, Draft
-from gravac.collectives import Exchange, Transfer
+from gravac.collectives import Exchange, InPlace, Transfer
 from gravac.compressors import Key
 from gravac.compressors.base import kept_count
 from gravac.kernels import LEAST_CF, Room, Scalar, Sifter
@@ -143,17 +143,19 @@ class Encoder:
             self._held.note(bucket, aggregator, plan.cf, transfer)
         return Compressed(transfer, unsettled)
 
-    def settle(self, bucket: Bucket, transfer: Transfer | None, gradient: Tensor, counts: bool) -> None:
+    def settle(
+        self, bucket: Bucket, transfer: Transfer | None, gradient: Tensor, counts: bool | Tensor
+    ) -> None:
         """Keep a bucket's residual, or undo the step, while the buffer still holds the gradient. Never raises.
 
         Args:
             bucket: Which parameters the gradient is made of.
-            transfer: What ``encode`` returned for it as unsettled; None where it raised.
+            transfer: What ``encode`` returned for it, or that of the buffer itself; None where it raised.
             gradient: DDP's own buffer, as it was given to ``encode``.
-            counts: Whether the step counts.
+            counts: Whether the step counts; on a device a tensor of shape ``()``, which is not read.
         """
         try:
-            if transfer is None:
+            if transfer is None or isinstance(transfer, InPlace):
                 self.memory.settle(bucket, gradient, counts)
             else:
                 sent = cast("Exchange", transfer)
@@ -164,6 +166,24 @@ class Encoder:
     def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
         """Return whether the mean will be finite, before ``decode`` writes it. Only float16 is checked."""
         return largest_summand(buffer.dtype, 1) == math.inf or self._means.is_finite(transfer, buffer)
+
+    def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
+        """Return whether the mean fits a buffer on a device, before it is written: bool of shape ``()``.
+
+        None where it does: only float16 is checked.
+        """
+        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+            return None
+        if in_place:
+            return torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))
+        return self._means.fits(transfer, buffer)
+
+    def decode_unread(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> None:
+        """Write the mean into a buffer on a device. What float16 cannot hold is not kept: see ``fits``."""
+        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+            transfer.mean_into(buffer)
+        elif not in_place:
+            self._means.write_unread(transfer, buffer)
 
     def decode(self, bucket: Bucket, transfer: Transfer, buffer: Tensor, in_place: bool) -> bool:
         """Write the mean into DDP's ``buffer``, and what its format cannot hold into the memory.
@@ -268,12 +288,10 @@ class Encoder:
         if self.passes_through(plan, bucket):
             histogram = kernels.tally(gradient) if survey.wanted else None
             sq = kernels.energy(gradient) if histogram is None else histogram.energy
-            if math.isfinite(sq):
+            if sums.note_finite(sq):
                 survey.add(histogram)
-            else:
-                sums.nonfinite = 1
-            _add_energies(sums, sq, sq, sq, sq)
-            sums.sent_sq += float(sq)
+            sums.add_energies(sq, sq, sq, sq)
+            sums.add_sent(sq)
             return None, None
         aggregator = self.aggregator_of(plan)
         ranked = bool(plan.measured) and aggregator.uses_histogram(gradient)
@@ -282,34 +300,35 @@ class Encoder:
         compensated = compensate(
             self.memory, bucket, gradient, whole=plan.cf == 1.0, count=count, sifter=sifter
         )
-        if not (math.isfinite(compensated.gradient_sq) and math.isfinite(compensated.sq)):
-            sums.nonfinite = 1
-        if not math.isfinite(compensated.sq):
+        sums.note_finite(compensated.gradient_sq)
+        if not sums.note_finite(compensated.sq):
             # Dense: the gradient is non-finite itself, or about to be summed with those that are.
             return None, None if plan.cf == 1.0 else self._blank(plan, bucket, gradient, key, math.nan)
         survey.add(compensated.histogram)
         draft, energies = None, [compensated.sq]
-        clamped = self._clamped(gradient, compensated)
+        clamped = self._clamped(gradient, compensated, dense=plan.cf == 1.0)
         if plan.measured:
             x, magnitudes = (compensated.p, compensated.magnitudes) if clamped is None else (clamped, None)
             draft = aggregator.prepare(bucket, x, plan.measured, key, gradient.dtype, magnitudes)
             energies = [draft.kept_energy(cf) for cf in plan.measured]
-        _add_energies(sums, compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
+        sums.add_energies(compensated.gradient_sq, compensated.sq, energies[0], energies[-1])
         if plan.cf > 1.0:
             return compensated, draft
-        sums.sent_sq += float(compensated.sq if clamped is None else kernels.energy(clamped))
+        sums.add_sent(compensated.sq if clamped is None else kernels.energy(clamped))
         residual = update_after_dense(self.memory, bucket, compensated.p, clamped, gradient.dtype)
         if residual is not None:
             self._add_residual(kernels.energy(residual), kernels.inner(residual, gradient), sums)
         gradient.copy_(compensated.p if clamped is None else clamped)
         return compensated, None
 
-    def _clamped(self, gradient: Tensor, compensated: CompensatedGradient) -> Tensor | None:
+    def _clamped(self, gradient: Tensor, compensated: CompensatedGradient, dense: bool) -> Tensor | None:
         """Return the part of gradient + residual that fits the gradient's format; None when all of it does."""
         if compensated.p is gradient:  # no memory: what is not sent would be lost
             return None
         limit = largest_summand(gradient.dtype, self.aggregator.communicator.size)
-        clamped = clamp_if_larger(compensated.p, float(compensated.sq), limit)
+        if isinstance(compensated.sq, Tensor):  # not read; a dense sum that leaves the format is found by its tick
+            return None if dense or limit == math.inf else compensated.p.clamp(-limit, limit)
+        clamped = clamp_if_larger(compensated.p, compensated.sq, limit)
         if clamped is not None:
             self._note_overflow(gradient)
         return clamped
@@ -317,10 +336,9 @@ class Encoder:
     def _count_sparse(self, bucket: Bucket, gradient: Tensor, sums: StepSums) -> None:
         """Count a sparse gradient, which is sent as plain DDP sends it."""
         sq = norm_sq(gradient)
-        if not math.isfinite(sq):
-            sums.nonfinite = 1
-        _add_energies(sums, sq, sq, sq, sq)
-        sums.sent_sq += float(sq)
+        sums.note_finite(sq)
+        sums.add_energies(sq, sq, sq, sq)
+        sums.add_sent(sq)
         self.note(f"Gradients of {bucket.names[0]} are sparse: they are not compressed.")
 
     def _note_overflow(self, gradient: Tensor) -> None:
@@ -355,7 +373,7 @@ class Encoder:
         """
         codec, payload = transfer.codec, transfer.payload
         sent_sq = codec.energy(payload)
-        sums.sent_sq += float(sent_sq)
+        sums.add_sent(sent_sq)
         if compensated is None or not compensated.full_residual or payload.support is None:
             residual = self.memory.update(bucket, codec, payload)
             if residual is not None:
@@ -365,21 +383,19 @@ class Encoder:
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
         if self.memory.update(bucket, codec, payload) is not None:
-            self._add_residual(max(0.0, float(residual_sq)), residual_dot, sums)
+            self._add_residual(_at_least_zero(residual_sq), residual_dot, sums)
 
     def _add_residual(self, sq: Scalar, dot_gradient: Scalar, sums: StepSums) -> None:
         share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
-        sums.residual_sq += float(sq) * share**2
-        sums.residual_dot_gradient += float(dot_gradient) * share
+        sums.add_residual(sq * share**2, dot_gradient * share)
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator_of(plan).blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
 
 
-def norm_sq(gradient: Tensor) -> float:
+def norm_sq(gradient: Tensor) -> Scalar:
     """Return the squared L2 norm of a flat or a sparse gradient."""
-    flat = gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient
-    return float(kernels.energy(flat))
+    return kernels.energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
 
 
 def bucket_label(names: tuple[str, ...]) -> str:
@@ -387,10 +403,5 @@ def bucket_label(names: tuple[str, ...]) -> str:
     return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
 
 
-def _add_energies(
-    sums: StepSums, gradient: Scalar, compensated: Scalar, minimum: Scalar, candidate: Scalar
-) -> None:
-    sums.gradient_sq += float(gradient)
-    sums.compensated_sq += float(compensated)
-    sums.minimum_sq += float(minimum)
-    sums.candidate_sq += float(candidate)
+def _at_least_zero(x: Scalar) -> Scalar:
+    return x.clamp(min=0.0) if isinstance(x, Tensor) else max(0.0, x)

@@ -15,14 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gravac.collectives import Transfer
+from gravac.collectives import Communicator, Transfer, communicator
 from gravac.compressors import Key
-from gravac.memories import Bucket
+from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
 from gravac_agent.exchange.compensation import Survey
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed, norm_sq
@@ -87,6 +88,9 @@ class Engine:
         seed: Seed of all random numbers.
     """
 
+    late = False
+    """Whether a step's result is known only when the next one begins."""
+
     def __init__(
         self,
         *,
@@ -94,7 +98,7 @@ class Engine:
         dense: Callable[[SubmittedBucket], Transfer],
         metered: Metered,
         pacer: Pacer,
-        tick_group: dist.ProcessGroup,
+        tick_group: dist.ProcessGroup | Communicator,
         tick_codec: TickCodec,
         announcement: Announcement,
         sample: GradientSample,
@@ -102,7 +106,7 @@ class Engine:
     ) -> None:
         self.encoder, self.tick_codec = encoder, tick_codec
         self._dense, self._metered, self._pacer = dense, metered, pacer
-        self._tick_group, self._announcement, self._sample = tick_group, announcement, sample
+        self._ticks, self._announcement, self._sample = communicator(tick_group), announcement, sample
         self._seed, self._rank = seed, metered.rank
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._in_flight: deque[InFlight] = deque()
@@ -185,9 +189,26 @@ class Engine:
         if failed:
             raise failed[0]
 
+    def ordered(self, job: Callable[[], None]) -> None:
+        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: here, between steps."""
+        job()
+
+    def check(self) -> None:
+        """Raise what has failed so far in the running step: ``wait_step`` does it here, which waits for the step."""
+
     def abandon(self) -> None:
         """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
         self.run(self._abandon)  # after all buckets that are queued
+
+    def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Return what DDP gets for a bucket that is not exchanged: zeros."""
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer.zero_())
+        return future
+
+    def detached(self, memory: Memory) -> Memory:
+        """Return the memory of a closed agent, for use without this executor."""
+        return memory
 
     def close(self) -> None:
         """End the threads once their queues are empty."""
@@ -286,7 +307,7 @@ class Engine:
             self.encoder.raw_mean.pop(),
             self._sample.raw,
         )
-        step.tick_work = dist.all_reduce(step.tick, group=self._tick_group, async_op=True)
+        step.tick_work = cast("dist.Work", self._ticks.sum(step.tick))
 
     def _end_backward(self) -> None:
         """End a sharded step. Nothing is in flight, so the tick can carry what this rank knows of its shards."""
@@ -366,7 +387,7 @@ class Engine:
         if step is not None:
             step.finite &= finite
             if step.mean_sq is not None:
-                mean_sq = norm_sq(submitted.out) / submitted.factor**2 if bucket.raw else None
+                mean_sq = float(norm_sq(submitted.out)) / submitted.factor**2 if bucket.raw else None
                 step.mean_sq = None if mean_sq is None else step.mean_sq + mean_sq
 
     def _end_step(self, step: StepRecord, sharded: bool = False) -> None:

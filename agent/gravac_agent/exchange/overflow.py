@@ -71,6 +71,16 @@ class Float16Means:
         buffer.copy_(mean.clamp(-limit, limit))
         return True, mean.sub_(buffer)
 
+    def write_unread(self, transfer: Transfer, buffer: Tensor) -> None:
+        """Write the mean into a buffer on a device; what does not fit becomes infinite."""
+        buffer.copy_(self._decoded(transfer, buffer))
+
+    def fits(self, transfer: Transfer, buffer: Tensor) -> Tensor:
+        """Return whether the mean fits the format of a buffer on a device, bool of shape ``()``."""
+        mean = self._decoded(transfer, buffer)
+        fits: Tensor = torch.linalg.vector_norm(mean, math.inf) <= torch.finfo(buffer.dtype).max
+        return fits
+
     def is_finite(self, transfer: Transfer, buffer: Tensor) -> bool:
         """Return whether all of the mean is finite. ``buffer`` is not changed."""
         return is_finite(self._decoded(transfer, buffer))

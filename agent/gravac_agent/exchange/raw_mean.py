@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gravac.kernels import energy
+from gravac.kernels import Scalar, energy, on_device
 from gravac.memories import Bucket
 
 log = logging.getLogger("gravac.agent")
@@ -35,7 +35,7 @@ class RawMeanMeter:
     shard: int = 0
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
     _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS), init=False)
-    _energy: float = field(default=0.0, init=False)
+    _energy: Scalar = field(default=0.0, init=False)
     _tables: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def add(self, bucket: Bucket, gradient: Tensor) -> None:
@@ -45,15 +45,18 @@ class RawMeanMeter:
             sample = gradient[::every]
             signs, table = self._tables_of(bucket.number, sample)
             flat = table.view(-1)[: sample.numel()].copy_(sample)
-            self._energy += every * float(energy(flat))
+            self._energy += every * energy(flat)
+            if self._sums.device != flat.device:
+                self._sums = self._sums.to(flat.device)
             self._sums.add_(table.mul_(signs).sum(1), alpha=every**0.5)
         except Exception:
             log.exception("the norm of the mean gradient is not measured in this step")
             self._energy = math.nan
 
-    def pop(self) -> list[float]:
+    def pop(self) -> list[Scalar]:
         """Return the ``SIZE`` numbers of the step, and begin the next one. Zeros where nothing was measured."""
-        found = [*self._sums.tolist(), self._energy]
+        sums = self._sums.clone().unbind() if on_device(self._sums) else self._sums.tolist()
+        found: list[Scalar] = [*sums, self._energy]
         self._sums.zero_()
         self._energy = 0.0
         return found

@@ -5,13 +5,15 @@ fingerprint of the plan for the *next* step, so that a disagreement is found bef
 step's raw gradients goes with them, as it needs no collective of its own then.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol, get_args
+from typing import Protocol, cast, get_args
 
 import torch
 from torch import Tensor
 
+from gravac.kernels import Scalar
 from gravac.protocol import Phase
 from gravac_agent.exchange import raw_mean
 from gravac_agent.exchange.plan import Directive, Plan
@@ -24,7 +26,8 @@ _NOT_MEASURED = (0.0,) * raw_mean.SIZE
 @dataclass(slots=True)
 class StepSums:
     """One rank's sums over the buckets of one step; after the tick, over ranks. Energies of non-finite steps are left
-    out."""
+    out. While a step runs on a device its sums are tensors of shape ``()``, which only the tick's reader makes numbers
+    of."""
 
     gradient_sq: float = 0.0
     compensated_sq: float = 0.0
@@ -36,6 +39,33 @@ class StepSums:
     nonfinite: float = 0.0  # ranks with a NaN or infinity
     failed: float = 0.0  # ranks whose compression failed
     shards_sq: float = 0.0  # ‖shard of the raw mean‖² of each rank, where gradients are sharded
+
+    def note_finite(self, sq: Scalar) -> bool:
+        """Set ``nonfinite`` where an energy is not finite. Returns whether it is; True on a device, which is not
+        read."""
+        if isinstance(sq, Tensor):
+            self.nonfinite = cast("float", torch.where(torch.isfinite(sq), self.nonfinite, 1.0))
+            return True
+        if math.isfinite(sq):
+            return True
+        self.nonfinite = 1
+        return False
+
+    def add_energies(self, gradient: Scalar, compensated: Scalar, minimum: Scalar, candidate: Scalar) -> None:
+        """Add a bucket's gradient, gradient + residual, and what is left of it at the plan's two CFs."""
+        self.gradient_sq += gradient  # type: ignore[assignment]  # a tensor on a device
+        self.compensated_sq += compensated  # type: ignore[assignment]
+        self.minimum_sq += minimum  # type: ignore[assignment]
+        self.candidate_sq += candidate  # type: ignore[assignment]
+
+    def add_sent(self, sq: Scalar) -> None:
+        """Add what a bucket sends."""
+        self.sent_sq += sq  # type: ignore[assignment]
+
+    def add_residual(self, sq: Scalar, dot_gradient: Scalar) -> None:
+        """Add a bucket's new residual, and its inner product with the gradient."""
+        self.residual_sq += sq  # type: ignore[assignment]
+        self.residual_dot_gradient += dot_gradient  # type: ignore[assignment]
 
     def values(self) -> tuple[float, ...]:
         """Return all of them, in order. (``dataclasses.astuple`` copies deeply, which is too slow here.)"""
@@ -116,7 +146,7 @@ class TickCodec:
         directive: Directive,
         fingerprint: tuple[int, int, int],
         figures: Sequence[float] = (),
-        measured: Sequence[float] = _NOT_MEASURED,
+        measured: Sequence[Scalar] = _NOT_MEASURED,
         sample: Tensor | None = None,
     ) -> Tensor:
         """Return this rank's vector, float64 of shape ``(size + len(figures) + sampled,)``.
@@ -129,6 +159,21 @@ class TickCodec:
             measured: ``RawMeanMeter.pop``.
             sample: This rank's sampled raw gradients, float64 of shape ``(sampled,)``; None where there is no sample.
         """
+        clean = sums.flagged() if sums.nonfinite else sums
+        head = torch.tensor(
+            self.numbers(clean, directive, fingerprint, figures, measured), dtype=torch.float64
+        )
+        return head if sample is None else torch.cat((head, sample))
+
+    def numbers(
+        self,
+        sums: StepSums,
+        directive: Directive,
+        fingerprint: tuple[int, int, int],
+        figures: Sequence[Scalar],
+        measured: Sequence[Scalar],
+    ) -> list[Scalar]:
+        """Return the numbers of this rank's vector in order; see ``pack``. On a device some are tensors."""
         if self.rank == 0:
             words: tuple[float, ...] = (
                 directive.epoch,
@@ -142,10 +187,7 @@ class TickCodec:
         else:
             words = (0.0,) * _WORDS
         squares = tuple(piece * piece for piece in fingerprint)
-        clean = sums.flagged() if sums.nonfinite else sums
-        numbers = [*clean.values(), *words, *fingerprint, *squares, *measured, *figures]
-        head = torch.tensor(numbers, dtype=torch.float64)
-        return head if sample is None else torch.cat((head, sample))
+        return [*sums.values(), *words, *fingerprint, *squares, *measured, *figures]
 
     def pack_status(self, sums: StepSums, figures: int) -> Tensor:
         """Return a vector of the same size for use outside a step. No plan has its fingerprint: those have 16 bits a

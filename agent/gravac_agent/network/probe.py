@@ -22,7 +22,7 @@ MOST_BYTES = 8 << 20
 """Bytes that a rank puts on its link in the smallest and the largest transfer."""
 
 
-def measure(communicator: Communicator) -> Network:
+def measure(communicator: Communicator, device: torch.device | None = None) -> Network:
     """Measure latency α and bandwidth β of ring all-gathers. All ranks call it and get the same result.
 
     With n ranks, an empty message costs (n-1) α and one of S bytes (n-1) (α + S/β). Takes up to 0.3 s, and longer only
@@ -30,6 +30,7 @@ def measure(communicator: Communicator) -> Network:
 
     Args:
         communicator: The group of ranks; nothing else may use it meanwhile.
+        device: Where the tensors are that it exchanges; None: in the host's memory.
 
     Returns:
         α in seconds and β in bytes per second, of the slowest rank.
@@ -37,25 +38,27 @@ def measure(communicator: Communicator) -> Network:
     others = communicator.size - 1
     if others < 1:
         raise ValueError("a network needs at least 2 ranks")
-    _seconds(communicator, 1)  # the first transfer opens connections
-    empty = _seconds(communicator, 1)
+    device = torch.device("cpu") if device is None else device
+    _seconds(communicator, 1, device)  # the first transfer opens connections
+    empty = _seconds(communicator, 1, device)
     enough = max(LONG_ENOUGH, 2 * empty)  # in less time, latency would hide the bandwidth
     nbytes = LEAST_BYTES
-    while (seconds := _seconds(communicator, -(-nbytes // others))) < enough and nbytes < MOST_BYTES:
+    while (seconds := _seconds(communicator, -(-nbytes // others), device)) < enough and nbytes < MOST_BYTES:
         nbytes = min(MOST_BYTES, nbytes * (4 if seconds > 1.2 * empty else 32))
     latency, bandwidth = empty / others, nbytes / max(seconds - empty, seconds / 10)
     return Network(latency_seconds=_rounded(latency), bytes_per_second=_rounded(bandwidth))
 
 
-def _seconds(communicator: Communicator, nbytes: int) -> float:
+def _seconds(communicator: Communicator, nbytes: int, device: torch.device) -> float:
     """Return the time of the fastest of a few all-gathers of ``nbytes`` a rank; the slowest rank's time counts."""
-    mine = torch.zeros(nbytes, dtype=torch.uint8)
-    every = torch.empty(communicator.size * nbytes, dtype=torch.uint8)
+    mine = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    every = torch.empty(communicator.size * nbytes, dtype=torch.uint8, device=device)
     best = float("inf")
     for repeat in range(REPEATS):
         began = time.monotonic()
         communicator.gather(every, mine).wait()
-        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64)
+        every[:1].tolist()  # on a device, ``wait`` only orders its streams
+        seconds = torch.tensor([time.monotonic() - began], dtype=torch.float64, device=device)
         communicator.maximum(seconds).wait()  # so that all ranks stop after the same number of repeats
         best = min(best, float(seconds))
         if repeat and best > LONG_ENOUGH:  # a single one may be slow because the machine is busy
@@ -79,6 +82,7 @@ class AggregatorBuilder:
         elements: Elements of the whole model.
         sharded: Whether each rank gets a shard of the mean only, as under FSDP2.
         everyone: Ranks that measure in groups of their own, and agree on the slowest; None: they are one group.
+        device: Where the gradients are. Ranks may have different ones.
     """
 
     collective: str
@@ -87,6 +91,7 @@ class AggregatorBuilder:
     elements: int | None = None
     sharded: bool = False
     everyone: dist.ProcessGroup | None = field(default=None, repr=False)
+    device: torch.device = field(default=torch.device("cpu"), repr=False)
 
     def build(self, compressor: str, group: ProcessGroupCommunicator) -> Aggregator:
         """Build an aggregator, without communication. Raises ValueError for an unknown or impossible one."""

@@ -9,18 +9,20 @@ import torch.distributed as dist
 
 from gravac import aggregators, kernels, memories, policies, registry
 from gravac.aggregators import CompressedReduceScatter, OneShot
-from gravac.collectives import ALONE
+from gravac.collectives import ALONE, ProcessGroupCommunicator
 from gravac.memories import Memory
 from gravac.policies.base import Policy
 from gravac.protocol import JobSpec
 from gravac.signals.gain import GainTracker
 from gravac.version import __version__
+from gravac_agent.devices.choose import device_of
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import align_groups, check_equal, fail_together, new_group
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
+from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.fsdp.attach import Slot
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
@@ -56,10 +58,10 @@ class Parts:
     world_size: int
     encoder: Encoder
     loop: StepLoop
-    engine: Engine
+    engine: Engine | StreamExecutor
     reporter: Reporter | None
     tick_group: dist.ProcessGroup
-    metered: Metered
+    metered: ProcessGroupCommunicator
     builder: AggregatorBuilder
 
     @property
@@ -99,6 +101,8 @@ def assemble(
     sharded = module if isinstance(module, ShardedModel) else None
     exchange_group = module.process_group if sharded is None else sharded.exchange_group
     builder.sharded = sharded is not None and sharded.exchanges_rows
+    builder.device = next(one.device for one in module.parameters() if one.requires_grad)
+    device = device_of(builder.device)
     builder.elements = sum(one.numel() for one in module.parameters() if one.requires_grad)
     if sharded is not None and not sharded.exchanges_rows:
         builder.elements //= sharded.ranks
@@ -153,7 +157,8 @@ def assemble(
         },
         tick_group,
     )
-    metered = Metered(data_group)
+    # On a device the host waits for nothing, and so there is nothing to meter.
+    metered = Metered(data_group) if device is None else ProcessGroupCommunicator(data_group)
     encoder = Encoder(
         settings.compressor,
         builder.build(settings.compressor, metered),
@@ -192,22 +197,42 @@ def assemble(
     parameters = {
         name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
     }
+    if sharded is not None or device is not None:
+        parameters = {}  # progress needs all of a parameter's mean on each rank, in the host's memory
     if sharded is not None:
-        parameters = {}  # progress needs all of a parameter's mean on each rank
         encoder.raw_mean.shard = sharded.shard or 0
     coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
-    engine = Engine(
-        encoder=encoder,
-        dense=slot.dense_on(data_group),
-        metered=metered,
-        pacer=links.Pacer(builder.link),
-        tick_group=tick_group,
-        tick_codec=TickCodec(rank, world_size, coordinates.size),
-        announcement=announcement,
-        sample=GradientSample(coordinates),
-        seed=settings.seed,
-    )
+    tick_codec = TickCodec(rank, world_size, coordinates.size)
+    engine: Engine | StreamExecutor
+    if isinstance(metered, Metered):
+        engine = Engine(
+            encoder=encoder,
+            dense=slot.dense_on(data_group),
+            metered=metered,
+            pacer=links.Pacer(builder.link),
+            tick_group=tick_group,
+            tick_codec=tick_codec,
+            announcement=announcement,
+            sample=GradientSample(coordinates),
+            seed=settings.seed,
+        )
+    else:
+        assert device is not None
+        engine = StreamExecutor(
+            device=device,
+            encoder=encoder,
+            dense=slot.dense_on(data_group),
+            ticks=metered,
+            link=builder.link,
+            tick_codec=tick_codec,
+            announcement=announcement,
+            seed=settings.seed,
+        )
+        if settings.progress:
+            encoder.note(
+                "The progress next to dense training is not measured on a GPU, where the host would have to wait for it."
+            )
     loop = StepLoop(
         engine=engine,
         announcement=announcement,

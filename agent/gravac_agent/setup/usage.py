@@ -93,12 +93,25 @@ def check_arguments(optimizer: object, scaler: object) -> None:
 
 
 def check_devices(module: DataParallel) -> None:
-    """Check that all gradients are on the CPU. Raises SetupError."""
-    devices = {parameter.device.type for parameter in module.parameters() if parameter.requires_grad}
-    if devices != {"cpu"}:
+    """Check that all gradients are on the CPU, or on one GPU under DDP. Raises SetupError."""
+    devices = {str(parameter.device) for parameter in module.parameters() if parameter.requires_grad}
+    if len(devices) > 1:
         raise SetupError(
-            f"this release compresses gradients on the CPU only, the module's are on {', '.join(sorted(devices))}: "
+            f"the module's gradients are on {', '.join(sorted(devices))}: a rank's must be on one device, so put each "
+            "part of a module into DistributedDataParallel by itself, or pass enabled=False"
+        )
+    kinds = {name.split(":")[0] for name in devices}
+    if kinds <= {"cpu"}:
+        return
+    if kinds != {"cuda"}:
+        raise SetupError(
+            f"the module's gradients are on {', '.join(sorted(devices))}: the agent compresses those on cpu and cuda; "
             "pass enabled=False to train it with plain DDP or FSDP2"
+        )
+    if isinstance(module, ShardedModel):
+        raise SetupError(
+            "the agent does not compress FSDP2's gradients on a GPU yet, because FSDP2 frees them before the agent knows "
+            "whether the step counts: use DistributedDataParallel, or pass enabled=False"
         )
 
 

@@ -187,7 +187,7 @@ class SimulatedRanks:
             gradient.div_(self.size)
             communicator.sum(gradient)
             if done.mean_sq is not None:
-                done.mean_sq = done.mean_sq + norm_sq(gradient) if encoded.raw else None
+                done.mean_sq = done.mean_sq + float(norm_sq(gradient)) if encoded.raw else None
         return done
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gravac.memories import Bucket
+from gravac_agent.devices import Device
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.model import DataParallel
 
@@ -23,6 +24,8 @@ class Regrouper:
 
     def __init__(self, layout: list[Bucket]) -> None:
         self._layout = layout
+        self.device: Device | None = None
+        """Where the buckets are; None: in the host's memory."""
         self._waiting: list[tuple[Bucket, Tensor, torch.futures.Future[Tensor]]] = []
         self._left = len(layout)
         self._lock = threading.Lock()
@@ -41,7 +44,9 @@ class Regrouper:
         Returns:
             A future of ``buffer``, holding the mean.
         """
-        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future: torch.futures.Future[Tensor] = (
+            torch.futures.Future() if self.device is None else self.device.future()
+        )
         self._waiting.append((bucket, buffer, future))
         if last:
             pieces = {
@@ -49,12 +54,26 @@ class Regrouper:
                 for one, flat, _ in self._waiting
                 for name, piece in zip(one.names, _pieces(one, flat), strict=True)
             }
+            means = []
             for number, saved in enumerate(self._layout):
                 views = [pieces[name] for name in saved.names]
                 flat = views[0] if len(views) == 1 else torch.cat(views)
                 mean = submit(saved, flat, number == len(self._layout) - 1)
-                mean.add_done_callback(self._scatter(views))
+                means.append((mean, views))
+            self._scatter_all(means)
         return future
+
+    def _scatter_all(self, means: list[tuple[torch.futures.Future[Tensor], list[Tensor]]]) -> None:
+        """Copy the means into DDP's buckets and complete their futures."""
+        if self.device is None:
+            for mean, views in means:
+                mean.add_done_callback(self._scatter(views))
+            return
+        # The exchange has completed them all. Callbacks would run on streams of their own; waiting orders this one.
+        for mean, views in means:
+            _copy(views, mean.wait())
+        for _, buffer, future in self._waiting:
+            future.set_result(buffer)
 
     def _scatter(self, views: list[Tensor]) -> Callable[[torch.futures.Future[Tensor]], None]:
         def done(mean: torch.futures.Future[Tensor]) -> None:
@@ -65,8 +84,7 @@ class Regrouper:
                     if not future.done():
                         future.set_exception(error)  # type: ignore[arg-type]
                 return
-            if len(views) > 1:  # a single one was reduced in place
-                torch._foreach_copy_(views, list(torch.split(flat, [view.numel() for view in views])))
+            _copy(views, flat)
             with self._lock:
                 self._left -= 1
                 complete = self._left == 0
@@ -75,6 +93,11 @@ class Regrouper:
                     future.set_result(buffer)
 
         return done
+
+
+def _copy(views: list[Tensor], flat: Tensor) -> None:
+    if len(views) > 1:  # a single one was reduced in place
+        torch._foreach_copy_(views, list(torch.split(flat, [view.numel() for view in views])))
 
 
 def _pieces(bucket: Bucket, flat: Tensor) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gravac_agent.exchange.step import StepResult
@@ -67,6 +68,8 @@ class TrainerInput:
     _forward_ran: bool = field(default=False, init=False)
     _window: int = field(default=0, init=False)
     _loss: float | Tensor | None = field(default=None, init=False)
+    _arrived: torch.cuda.Event | None = field(default=None, init=False)
+    """Reached when a loss on a GPU is in the host's memory."""
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Count the first dimension of the first tensor given to ``forward``; micro-batches add up."""
@@ -92,11 +95,18 @@ class TrainerInput:
         """Store ``loss`` and return the one before it, so that a tensor is read one step later and no step waits."""
         before = self.pop_loss()
         self._loss = loss.detach() if isinstance(loss, Tensor) else loss
+        if isinstance(self._loss, Tensor) and self._loss.is_cuda:
+            self._loss = self._loss.to("cpu", non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
         return before
 
     def pop_loss(self) -> float | None:
         """Return the stored loss, once. None when there is none or it is not finite, which is a bad step already."""
         loss, self._loss = self._loss, None
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            arrived.synchronize()
         if loss is None or not math.isfinite(value := float(loss)):
             return None
         return value

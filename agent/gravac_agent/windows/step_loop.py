@@ -16,6 +16,7 @@ from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder, bucket_label
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
+from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.windows.clipping import Clipper
@@ -58,7 +59,7 @@ class StepLoop:
     def __init__(
         self,
         *,
-        engine: Engine,
+        engine: Engine | StreamExecutor,
         announcement: Announcement,
         group: dist.ProcessGroup,
         rank: int,
@@ -156,13 +157,13 @@ class StepLoop:
             if dropped:
                 self._encoder.drop()
             else:
-                self._encoder.commit()
+                self._engine.ordered(self._encoder.commit)
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, whole_sq, self.plan.codec)
         else:
-            self._encoder.rollback()
+            self._engine.ordered(self._encoder.rollback)
             self._note_dropped_residual()
             self.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"

@@ -9,6 +9,8 @@ size and stream, at once, unless ``record_stream`` named a stream whose queued w
 """
 
 import random
+import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from gravac.collectives import Communicator, Work
 from gravac_agent.devices.base import Device, Timer
 
 POISON = float("nan")
+PATIENCE_SECONDS = 20.0
 _MOST_AT_ONCE = 4
 """Pieces that run, at most, between two calls of the host."""
 
@@ -97,16 +100,18 @@ class SimulatedDevice(Device):
     """One rank's device. All of its methods are called on that rank's thread.
 
     Args:
-        seed: Seed of the scheduler. None runs each piece at once, as if the device were infinitely fast.
+        seed: Seed of the scheduler. None runs each piece as soon as it can.
+        failed: Whether another rank has failed, so that it will join no collective.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, failed: Callable[[], bool] = lambda: False) -> None:
+        self._failed = failed
         self.device = torch.device("cpu")
         self._random = None if seed is None else random.Random(seed)
         self.main = SimulatedStream("main")
-        self.transfers = SimulatedStream("transfers")
-        """The stream of the collectives, as NCCL has one."""
-        self._streams = [self.main, self.transfers]
+        self.transfers: list[SimulatedStream] = []
+        """A stream for each collective in flight, since they may end in any order."""
+        self._streams = [self.main]
         self._current = self.main
         self.running: SimulatedStream | None = None
         self._free: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
@@ -136,6 +141,9 @@ class SimulatedDevice(Device):
 
     def record_stream(self, tensor: Tensor, stream: SimulatedStream) -> None:
         self._recorded[tensor.data_ptr()].append(stream)
+        for freed, _, conditions in self._waiting:  # by work that was queued before, and ran later here
+            if freed.data_ptr() == tensor.data_ptr():
+                conditions.append(self.end_of(stream))
 
     def record_event(self, stream: SimulatedStream) -> SimulatedEvent:
         return SimulatedEvent(self, stream)
@@ -150,7 +158,9 @@ class SimulatedDevice(Device):
         return SimulatedFuture(self)
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
-        return torch.full((size,), POISON, dtype=dtype)
+        memory = torch.empty(size, dtype=dtype)
+        _poison(memory)
+        return memory
 
     def timer(self) -> "_Timer":
         return _Timer(self)
@@ -209,18 +219,23 @@ class SimulatedDevice(Device):
             if not self._run_one():
                 return
 
-    def run_until(self, condition: Callable[[], bool], streams: list[SimulatedStream] | None = None) -> None:
-        """Run pieces until ``condition()``. Raises Deadlock."""
+    def run_until(self, condition: Callable[[], bool], transfers: bool = False) -> None:
+        """Run pieces, or transfers only, until ``condition()``. Raises Deadlock where other ranks cannot help."""
+        patience = time.monotonic() + PATIENCE_SECONDS
         while not condition():
-            if not self._run_one(streams):
+            if self._run_one(transfers):
+                continue
+            if self._failed() or time.monotonic() > patience or not self.transfers:
                 raise Deadlock(f"nothing can run on {[one for one in self._streams if one.pieces]}")
+            time.sleep(0.0)  # another rank has to join a collective
 
     def drain(self) -> None:
         """Run all that is queued."""
-        self.run_until(lambda: not any(stream.pieces for stream in self._streams))
+        self.run_until(lambda: not any(stream.pieces for stream in (*self._streams, *self.transfers)))
 
-    def _run_one(self, streams: list[SimulatedStream] | None = None) -> bool:
-        able = [one for one in streams or self._streams if one.pieces and one.pieces[0].ready()]
+    def _run_one(self, transfers: bool = False) -> bool:
+        streams = self.transfers if transfers else (*self._streams, *self.transfers)
+        able = [one for one in streams if one.pieces and one.pieces[0].ready()]
         if not able:
             return False
         stream = able[0] if self._random is None or len(able) == 1 else self._random.choice(able)
@@ -233,6 +248,8 @@ class SimulatedDevice(Device):
             self.running = before
             stream.done += 1
             self.pieces_run += 1
+            if not stream.pieces and stream in self.transfers:
+                self.transfers.remove(stream)
         return True
 
 
@@ -261,56 +278,108 @@ class _QueuedWork:
 
     def wait(self) -> None:
         """Let the current stream wait: nothing that follows on it runs before the collective has."""
-        self.device.run_until(self.done, [self.device.transfers])
+        self.device.run_until(self.done, transfers=True)
 
     def get_future(self) -> Any:
         raise AssertionError("the exchange waits with wait()")
 
 
-class SimulatedNccl(Communicator):
-    """Collectives that run on a stream of their own, after what the stream that issued them has done.
+class Meetings:
+    """Where the ranks' collectives meet: the first of one rank with the first of the others, and so on."""
 
-    Outputs are poison until then, and inputs are read then.
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.failed = False
+        self._lock = threading.Lock()
+        self._inputs: dict[int, dict[int, Tensor]] = defaultdict(dict)
+        self._left: dict[int, int] = defaultdict(lambda: size)
+
+    def join(self, number: int, rank: int, x: Tensor) -> None:
+        with self._lock:
+            self._inputs[number][rank] = x.clone()
+
+    def complete(self, number: int) -> bool:
+        return len(self._inputs[number]) == self.size
+
+    def inputs(self, number: int) -> list[Tensor]:
+        """Return every rank's tensor. Each rank calls it once."""
+        with self._lock:
+            found = [self._inputs[number][rank] for rank in range(self.size)]
+            self._left[number] -= 1
+            if not self._left[number]:
+                del self._left[number], self._inputs[number]
+        return found
+
+
+class SimulatedNccl(Communicator):
+    """Collectives on streams of their own, after what the stream that issued them has done. They end in any order.
+
+    Inputs are read and outputs written any time between then and the wait for it; until then outputs are poison.
 
     Args:
         device: This rank's device.
-        ranks: What does the collectives; it may wait for the other ranks.
+        meetings: Where the ranks meet.
+        rank: This rank.
     """
 
-    def __init__(self, device: SimulatedDevice, ranks: Communicator) -> None:
-        self._device, self._ranks = device, ranks
-        self.rank, self.size = ranks.rank, ranks.size
+    def __init__(self, device: SimulatedDevice, meetings: Meetings, rank: int) -> None:
+        self._device, self._meetings = device, meetings
+        self.rank, self.size = rank, meetings.size
+        self._issued = 0
 
     def sum(self, x: Tensor) -> Work:
-        return self._queue(lambda: self._ranks.sum(x))
+        return self._queue(x, x, _sum)
 
     def maximum(self, x: Tensor) -> Work:
-        return self._queue(lambda: self._ranks.maximum(x))
+        return self._queue(x, x, lambda every: torch.stack(every).amax(0))
 
     def gather(self, out: Tensor, x: Tensor) -> Work:
-        _poison(out)
-        return self._queue(lambda: self._ranks.gather(out, x))
+        return self._queue(out, x, torch.cat)
 
     def broadcast(self, x: Tensor, root: int) -> Work:
-        return self._queue(lambda: self._ranks.broadcast(x, root))
+        return self._queue(x, x, lambda every: every[root])
 
     def exchange(self, out: Tensor, x: Tensor) -> Work:
-        _poison(out)
-        return self._queue(lambda: self._ranks.exchange(out, x))
+        return self._queue(out, x, lambda every: torch.cat([self._part(one) for one in every]))
 
     def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        _poison(out)
-        return self._queue(lambda: self._ranks.scatter_sum(out, x))
+        return self._queue(out, x, lambda every: _sum([self._part(one) for one in every]))
 
     def pop_waits(self) -> list[tuple[float, float]]:
         """As ``Metered``: the host never waits."""
         return []
 
-    def _queue(self, operation: Callable[[], Work]) -> Work:
-        assert self._device.running is not None, "a collective was issued outside of a stream's work"
-        device = self._device
-        device.queue(device.transfers, lambda: operation().wait(), lambda: True)
-        return _QueuedWork(device, device.end_of(device.transfers))
+    def _part(self, x: Tensor) -> Tensor:
+        return x.chunk(self.size)[self.rank]
+
+    def _queue(self, out: Tensor, x: Tensor, combine: Callable[[list[Tensor]], Tensor]) -> Work:
+        device, meetings, number = self._device, self._meetings, self._issued
+        assert device.running is not None, "a collective was issued outside of a stream's work"
+        self._issued += 1
+        if out is not x:
+            _poison(out)
+        stream = SimulatedStream(f"collective {number}")
+        device.transfers.append(stream)
+        device.queue(stream, lambda: meetings.join(number, self.rank, x), lambda: True)
+        device.queue(
+            stream,
+            lambda: _write(out, combine(meetings.inputs(number))),
+            lambda: meetings.complete(number),
+        )
+        for tensor in (x, out):  # as NCCL's process group does it
+            device.record_stream(tensor, stream)
+        return _QueuedWork(device, device.end_of(stream))
+
+
+def _sum(every: list[Tensor]) -> Tensor:
+    total = every[0].clone()
+    for one in every[1:]:
+        total += one
+    return total
+
+
+def _write(out: Tensor, value: Tensor) -> None:
+    out.copy_(value)
 
 
 def _poison(out: Tensor) -> None:

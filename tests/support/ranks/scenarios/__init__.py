@@ -76,6 +76,7 @@ from tests.support.ranks.scenarios.sharded_jobs import (
     sharded_losses,
     sharded_resumed,
 )
+from tests.support.ranks.scenarios.streams import on_streams
 from tests.support.ranks.scenarios.styles import (
     Branchy,
     overflow_under_amp,
@@ -126,6 +127,7 @@ __all__ = [
     "net",
     "nonfinite",
     "one_fails",
+    "on_streams",
     "one_optimizer",
     "other_order",
     "overflow_of_the_mean",

@@ -1,0 +1,97 @@
+"""The tick of a step whose sums are on a device: made, summed and copied back without the host's waiting."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gravac.collectives import Communicator, Work
+from gravac.kernels import Scalar
+from gravac_agent.devices import Device
+from gravac_agent.exchange.tick import NAMES
+
+_FLAGS = tuple(name in ("nonfinite", "failed") for name in NAMES)
+_NONFINITE = NAMES.index("nonfinite")
+
+
+class DeviceTick:
+    """One rank's vectors. Its buffers in the host's memory are used again in the next step, once that one was read.
+
+    Args:
+        device: Where the sums are.
+        communicator: The ranks.
+    """
+
+    def __init__(self, device: Device, communicator: Communicator) -> None:
+        self._device, self._communicator = device, communicator
+        self._staging: dict[int, Tensor] = {}
+        self._arrived: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+        self._places: dict[tuple[int, ...], Tensor] = {}
+        self._flags = torch.tensor(_FLAGS).to(device.device)
+
+    def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
+        """Make this rank's vector on the device, and start its sum over ranks. Energies of a rank that is not finite
+        count as 0.
+
+        Args:
+            numbers: ``TickCodec.numbers``, in which any may be a tensor.
+
+        Returns:
+            The vector, float64 of shape ``(len(numbers),)``, and the all-reduce.
+        """
+        size = len(numbers)
+        if size not in self._staging:
+            self._staging[size] = self._device.pinned(size, torch.float64)
+        staging = self._staging[size]
+        staging.copy_(
+            torch.tensor([0.0 if isinstance(x, Tensor) else x for x in numbers], dtype=torch.float64)
+        )
+        vector = torch.empty(size, dtype=torch.float64, device=self._device.device)
+        vector.copy_(staging, non_blocking=True)
+        places = tuple(place for place, number in enumerate(numbers) if isinstance(number, Tensor))
+        if places:
+            known = torch.stack([number.double() for number in numbers if isinstance(number, Tensor)])
+            vector.index_copy_(0, self._places_of(places), known)
+        head = vector[: len(NAMES)]
+        head.copy_(torch.where((head[_NONFINITE] > 0.0) & ~self._flags, 0.0, head))
+        return vector, self._communicator.sum(vector)
+
+    def _places_of(self, places: tuple[int, ...]) -> Tensor:
+        if places not in self._places:
+            self._places[places] = torch.tensor(places).to(self._device.device)
+        return self._places[places]
+
+    def counts(self, vector: Tensor, fitting: Sequence[Tensor]) -> Tensor:
+        """Return whether the step counts, bool of shape ``()``: every rank is finite, and every mean fits its format.
+
+        Args:
+            vector: The sum over ranks.
+            fitting: For means that may not fit, whether they do. Equal on all ranks.
+        """
+        counts = vector[_NONFINITE] == 0.0
+        for one in fitting:
+            counts = counts & one
+        return counts
+
+    def fetch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy flat tensors to the host's memory, without waiting. The copies are valid once the stream got here, and
+        until the next ``release``.
+        """
+        copies = []
+        for tensor in tensors:
+            key = tensor.numel(), tensor.dtype
+            free = self._arrived.setdefault(key, [])
+            copy = free.pop() if free else self._device.pinned(*key)
+            copies.append(copy.copy_(tensor, non_blocking=True))
+        return copies
+
+    def release(self, copies: Sequence[Tensor]) -> None:
+        """Take back the memory of copies that were read."""
+        for copy in copies:
+            self._arrived[copy.numel(), copy.dtype].append(copy)
+
+
+def factor_of(counts: Tensor) -> Tensor:
+    """Return 1 where the step counts, else NaN, float32 of shape ``()``."""
+    return torch.where(counts, 1.0, math.nan)

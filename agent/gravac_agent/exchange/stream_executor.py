@@ -1,0 +1,402 @@
+"""The exchange on a device: no thread and no waiting, only work queued on a stream beside the trainer's.
+
+The thread that calls the hook queues everything. Per bucket: encode, and issue the collective. After the last bucket:
+sum the tick over ranks, settle the error memory by it, decode all means, and complete the futures. The host reads the
+tick when the next step begins, by which time the device is long past it.
+
+Python's own bookkeeping runs at once, inside of what is given to ``Device.run``; nothing in there reads a tensor.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gravac.collectives import Communicator, InPlace, Transfer, Work
+from gravac.compressors import Key
+from gravac.kernels import Scalar, Tally
+from gravac.memories import Bucket, Memory, ResidualMemory
+from gravac_agent.devices import Device, Event
+from gravac_agent.errors import peer_error
+from gravac_agent.exchange.compensation import Survey
+from gravac_agent.exchange.device_tick import DeviceTick, factor_of
+from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
+from gravac_agent.exchange.plan import Directive, Plan
+from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
+from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
+from gravac_agent.network.link import Link
+
+_PATIENCE_SECONDS = 10.0
+log = logging.getLogger("gravac.agent")
+
+
+@dataclass(slots=True)
+class QueuedBucket:
+    """A bucket whose encoding was queued."""
+
+    submitted: SubmittedBucket
+    transfer: Transfer | None = None
+    """None where encoding failed, or has not begun on a simulated device."""
+    raw: bool = False
+    """The mean will be that of the raw gradients."""
+    error: Exception | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the buffer itself is all-reduced."""
+        return isinstance(self.transfer, InPlace)
+
+
+@dataclass(slots=True)
+class DeviceStep:
+    """The running step on this rank."""
+
+    plan: Plan
+    number: int
+    survey: Survey
+    sums: StepSums = field(default_factory=StepSums)
+    buckets: list[QueuedBucket] = field(default_factory=list)
+    dense_bytes: int = 0
+    payload_bytes: int = 0
+    mean_sq: Scalar | None = 0.0
+    activity: list[tuple[Activity, int, int]] = field(default_factory=list)
+    """What the stream did, between which marks of the timer."""
+    last_submit: int = 0
+    """The mark of the trainer's stream when backward handed over its last bucket."""
+    host_seconds: float = 0.0
+    tick: Tensor | None = None
+    tick_work: Work | None = None
+    counts: Tensor | None = None
+    """Whether the step counts, bool of shape ``()`` on the device."""
+    copies: list[Tensor] = field(default_factory=list)
+    """What the host reads when the step has ended: the tick, two numbers, and the histograms of a survey."""
+    ended: Event | None = None
+    """Reached when all of the step is done."""
+    error: Exception | None = None
+    """The first one that a collective raised."""
+
+
+class StreamExecutor:
+    """Exchanges the buckets of one rank on a device.
+
+    The methods are those of ``Engine``; none of them but ``wait_step``, ``run`` and ``abandon`` waits.
+
+    Args:
+        device: The device.
+        encoder: Encodes and decodes buckets.
+        dense: Issues the trainer's own collective, for buckets that are not compressed.
+        ticks: The ranks, for ticks of tensors on the device.
+        link: An emulated link, which keeps a stream of its own busy; None: there is none.
+        tick_codec: Packs and unpacks ticks.
+        announcement: What this rank announces in each tick.
+        seed: Seed of all random numbers.
+    """
+
+    late = True
+    """Whether a step's result is known only when the next one begins."""
+
+    def __init__(
+        self,
+        *,
+        device: Device,
+        encoder: Encoder,
+        dense: Callable[[SubmittedBucket], Transfer],
+        ticks: Communicator,
+        link: Link | None,
+        tick_codec: TickCodec,
+        announcement: Announcement,
+        seed: int,
+    ) -> None:
+        self.encoder, self.tick_codec = encoder, tick_codec
+        self.device = device
+        self._dense, self._link, self._announcement = dense, link, announcement
+        self._seed, self._rank = seed, tick_codec.rank
+        self._ticks = DeviceTick(device, ticks)
+        self._side = device.new_stream()
+        self._line = device.new_stream() if link is not None else self._side
+        self._timer = device.timer()
+        self._step: DeviceStep | None = None
+
+    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+        """Fix the plan of the next step; as ``Engine.begin_step``."""
+        self._step = DeviceStep(plan, number, Survey(surveyed))
+
+    def submit(
+        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
+    ) -> torch.futures.Future[Tensor]:
+        """Queue one bucket, and with the last one the rest of the step; as ``Engine.submit``. Never raises."""
+        began = time.perf_counter()
+        device = self.device
+        future = device.future()
+        queued = QueuedBucket(
+            SubmittedBucket(bucket, buffer, last, future, buffer if out is None else out, factor)
+        )
+        step = self._running(bucket)
+        step.buckets.append(queued)
+        try:
+            if device.is_capturing():
+                raise RuntimeError(
+                    "backward is captured in a CUDA graph, which would send at this step's compression factor forever: "
+                    "capture less than backward, or train without CUDA graphs"
+                )
+            current = device.current_stream()
+            device.wait_stream(self._side, current)
+            device.record_stream(buffer, self._side)
+            device.run(self._side, partial(self._encode, step, queued))
+            if self._link is not None:
+                device.wait_stream(self._line, self._side)
+                device.run(self._line, partial(self._hold_up, step, queued, self._link))
+            if last:
+                step.last_submit = self._timer.mark(current)
+                self._queue_end(step)
+        except Exception as error:
+            self._fail(step, queued, error)
+        step.host_seconds += time.perf_counter() - began
+        return future
+
+    def end_backward(self) -> None:
+        """Sharded gradients, whose last bucket is not known, are not exchanged on a device."""
+        raise NotImplementedError("FSDP2 on a device is refused when the agent starts")
+
+    def check(self) -> None:
+        """Raise what has failed so far in the running step, without waiting for the rest."""
+        if self._step is not None and self._step.error is not None:
+            raise peer_error(self._step.error)
+
+    def wait_step(self) -> StepResult:
+        """Return the result of the step that was submitted. Called when the next one begins, it hardly ever waits.
+
+        Raises:
+            PeerError: A collective failed because a rank is gone.
+            Exception: Anything else that a collective raised.
+        """
+        step = self._step
+        assert step is not None
+        self.check()
+        assert step.ended is not None
+        if not step.ended.query():
+            step.ended.synchronize()
+        self.check()
+        vector, numbers, *histograms = step.copies
+        tick = self.tick_codec.unpack(vector)
+        counts, mean_sq = numbers.tolist()
+        for tallied, energies in zip(histograms[::2], histograms[1::2], strict=True):
+            step.survey.read(Tally(tallied.clone(), energies.clone()))
+        self._ticks.release(step.copies)
+        seconds = self._timer.seconds
+        return StepResult(
+            tick,
+            seconds(step.last_submit),
+            [(activity, seconds(begin), seconds(end)) for activity, begin, end in step.activity],
+            step.dense_bytes,
+            step.payload_bytes,
+            None if step.mean_sq is None else mean_sq,
+            bool(counts),
+            step.survey.curve,
+            step.host_seconds,
+        )
+
+    def enqueue(self, job: Callable[[], None]) -> None:
+        """Run ``job`` at once; what it queues on the device follows the buckets. It must not raise."""
+        self.ordered(job)
+
+    def ordered(self, job: Callable[[], None]) -> None:
+        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets."""
+        self.device.run(self._side, job)
+
+    def run(self, job: Callable[[], object]) -> None:
+        """Run ``job`` in order with the buckets, and wait for what it queues. Raises what it raises."""
+        failed = list[Exception]()
+
+        def guarded() -> None:
+            try:
+                job()
+            except Exception as error:
+                failed.append(peer_error(error))
+
+        self.device.run(self._side, guarded)
+        self.device.synchronize(self._side)
+        if failed:
+            raise failed[0]
+
+    def abandon(self) -> None:
+        """Undo what a backward that did not end has sent, and wait for the device. Call it between steps."""
+        step = self._step
+        if step is not None and step.buckets and step.ended is None:
+            self.device.run(self._side, partial(self._undo, step.buckets))
+            step.buckets = []
+        self.device.synchronize(self._side)
+
+    def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Return what DDP gets for a bucket that is not exchanged: zeros."""
+        future = self.device.future()
+        future.set_result(buffer.zero_())
+        return future
+
+    def detached(self, memory: Memory) -> Memory:
+        """Return the memory of a closed agent, for use without this executor.
+
+        Its tensors belong to the side stream. The copies belong to the current one, like the gradients that they will be
+        added to.
+        """
+        copied, current = ResidualMemory(), self.device.current_stream()
+        self.device.run(current, lambda: copied.load_state_dict(memory.state_dict()))
+        self.device.synchronize(current)  # the originals are freed now
+        return copied
+
+    def close(self) -> None:
+        """Wait until the device has done all that was queued; 10 seconds at most, as other ranks may have ended."""
+        step = self._step
+        if step is not None and step.buckets and step.ended is None:
+            self.device.run(self._side, partial(self._undo, step.buckets))
+            step.buckets = []
+        end, patience = self.device.record_event(self._side), time.monotonic() + _PATIENCE_SECONDS
+        while not end.query():
+            if time.monotonic() > patience:
+                log.error("the device does not end the exchange: what other ranks have not sent is missing")
+                return
+            time.sleep(0.0005)
+
+    # -- on the host, in the thread that calls the hook -------------------------------------------------------
+
+    def _running(self, bucket: Bucket) -> DeviceStep:
+        """Return the running step; a fresh record of it where a backward before this one did not end."""
+        step = self._step
+        assert step is not None
+        if bucket.number == 0:
+            self._timer.restart()
+            if step.buckets:
+                step = self._step = DeviceStep(step.plan, step.number, Survey(step.survey.wanted))
+        return step
+
+    def _queue_end(self, step: DeviceStep) -> None:
+        device, side = self.device, self._side
+        fingerprint, directive = self._announcement.fingerprint(), self._announcement.directive
+        device.run(side, partial(self._sum_tick, step, directive, fingerprint))
+        if self._link is not None:
+            device.wait_stream(side, self._line)
+        device.run(side, partial(self._decide, step))
+        for queued in step.buckets:
+            device.run(side, partial(self._finish, step, queued))
+        device.run(side, partial(self._fetch, step))
+        step.ended = device.record_event(side)
+
+    def _fail(self, step: DeviceStep, queued: QueuedBucket, error: Exception) -> None:
+        """Let ``check`` and ``wait_step`` raise an error, and give the trainer zeros. Never raises."""
+        submitted = queued.submitted
+        log.error("the exchange of bucket %d failed: %s", submitted.bucket.number, error)
+        step.error = step.error or error
+        if submitted.future.done():
+            return
+        try:
+            submitted.out.zero_()
+        except Exception:
+            log.exception("the gradients of bucket %d are undefined", submitted.bucket.number)
+        submitted.future.set_result(submitted.out)
+
+    # -- on the side stream -----------------------------------------------------------------------------------
+
+    def _encode(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Encode a bucket and issue its collective."""
+        submitted, begin = queued.submitted, self._timer.mark(self._side)
+        try:
+            key = Key(self._seed, step.number, submitted.bucket.number, self._rank)
+            encoded = self.encoder.encode(
+                step.plan, submitted.bucket, submitted.buffer, key, step.sums, step.survey
+            )
+            if isinstance(encoded, Compressed):
+                queued.transfer = encoded.transfer
+                step.dense_bytes += submitted.buffer.nbytes
+            else:
+                queued.raw, queued.transfer = encoded.raw, self._dense(submitted)
+                step.dense_bytes += queued.transfer.payload_bytes
+            step.payload_bytes += queued.transfer.payload_bytes
+        except Exception as error:
+            queued.error = error
+        step.activity.append(("compress", begin, self._timer.mark(self._side)))
+
+    def _hold_up(self, step: DeviceStep, queued: QueuedBucket, link: Link) -> None:
+        """Let a bucket pass the emulated link, after those before it."""
+        try:
+            if queued.transfer is not None:
+                self.device.wait_work(queued.transfer.work)
+                self.device.delay(link.seconds(queued.transfer.sent_bytes))
+        except Exception as error:
+            queued.error = error
+
+    def _sum_tick(
+        self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]
+    ) -> None:
+        try:
+            figures = self.encoder.aggregator_of(step.plan).figures()
+            numbers = self.tick_codec.numbers(
+                step.sums, directive, fingerprint, figures, self.encoder.raw_mean.pop()
+            )
+            step.tick, step.tick_work = self._ticks.sum(numbers)
+        except Exception as error:
+            step.error = step.error or error
+
+    def _decide(self, step: DeviceStep) -> None:
+        """Wait for all transfers, and find whether the step counts."""
+        begin, fitting = self._timer.mark(self._side), list[Tensor]()
+        for queued in step.buckets:
+            try:
+                if queued.transfer is not None:
+                    if self._link is None:  # else its stream has waited
+                        self.device.wait_work(queued.transfer.work)
+                    fits = self.encoder.fits(queued.transfer, queued.submitted.out, queued.in_place)
+                    if fits is not None:
+                        fitting.append(fits)
+            except Exception as error:
+                queued.error = error
+        try:
+            if step.tick is not None and step.tick_work is not None:
+                self.device.wait_work(step.tick_work)
+                step.counts = self._ticks.counts(step.tick, fitting)
+        except Exception as error:
+            step.error = step.error or error
+        step.activity.append(("communicate", begin, self._timer.mark(self._side)))
+
+    def _finish(self, step: DeviceStep, queued: QueuedBucket) -> None:
+        """Settle the memory, write the mean into the buffer, and complete the future."""
+        submitted, begin = queued.submitted, self._timer.mark(self._side)
+        try:
+            if queued.error is not None or queued.transfer is None or step.counts is None:
+                raise queued.error or step.error or RuntimeError("no tick")
+            if not submitted.buffer.is_sparse:
+                self.encoder.settle(submitted.bucket, queued.transfer, submitted.buffer, step.counts)
+            self.encoder.decode_unread(queued.transfer, submitted.out, queued.in_place)
+            if queued.raw and step.mean_sq is not None:
+                step.mean_sq = step.mean_sq + norm_sq(submitted.out)
+            else:
+                step.mean_sq = None
+            if not (queued.raw or submitted.out.is_sparse):
+                submitted.out.mul_(factor_of(step.counts))
+            submitted.future.set_result(submitted.out)
+        except Exception as error:
+            self._fail(step, queued, error)
+        step.activity.append(("decompress", begin, self._timer.mark(self._side)))
+
+    def _fetch(self, step: DeviceStep) -> None:
+        """Copy to the host what it reads of the step."""
+        if step.error is not None or step.tick is None or step.counts is None:
+            return
+        try:
+            counts = step.counts.double()
+            mean_sq = step.mean_sq if isinstance(step.mean_sq, Tensor) else torch.zeros_like(counts)
+            numbers = torch.stack([counts, mean_sq])
+            histograms = [one for tally in step.survey.unread for one in (tally.counts, tally.energies)]
+            step.copies = self._ticks.fetch([step.tick, numbers, *histograms])
+            step.buckets, step.survey.unread = [], []  # frees the payloads
+        except Exception as error:
+            step.error = error
+
+    def _undo(self, buckets: list[QueuedBucket]) -> None:
+        for queued in buckets:
+            if queued.transfer is not None and not queued.submitted.buffer.is_sparse:
+                submitted = queued.submitted
+                self.encoder.settle(submitted.bucket, queued.transfer, submitted.buffer, False)

@@ -1,0 +1,83 @@
+"""The same job with the host's threads and with streams: real DDP modules, whose streams run at once."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from gravac_agent import Agent
+from gravac_agent.exchange.plan import Directive
+from gravac_agent.exchange.stream_executor import StreamExecutor
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, wrapped
+from tests.support.streams.at_once import streams_for_agents
+
+CFS = (1.0, 10.0, 40.0, 3.0, 1.0, 160.0)
+
+
+def on_streams(rank: int, world: int, folder: str, compressor: str, steps: int = 40, every: int = 4, **options: Any) -> dict[str, Any]:
+    """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite."""
+    results: dict[str, Any] = {}
+    for kind in ("threads", "streams"):
+        module = wrapped(buckets=8)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, steps // 3, 0.5)
+        with streams_for_agents() if kind == "streams" else nullcontext():
+            with Agent(
+                module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", compressor=compressor, window=every, **options
+            ) as agent:
+                parts = agent._parts
+                assert parts is not None
+                for step in range(steps):
+                    if step % every == 0 and parts.reporter is not None:
+                        cf = CFS[(step // every) % len(CFS)]
+                        parts.reporter.directive = Directive(step // every, "hold", cf, cf, 0.0)
+                    if step == steps // 2:
+                        _overflow(module, rank)
+                    loss = torch.nn.functional.cross_entropy(*_evaluate(module, rank, step))
+                    loss.backward()
+                    if all(bool(torch.isfinite(one.grad).all()) for one in module.parameters() if one.grad is not None):
+                        optimizer.step()  # else as a GradScaler does
+                    scheduler.step()
+                    optimizer.zero_grad()
+                    agent.log(loss=loss)
+                state = flat(agent)
+                found = agent.state
+                assert found is not None
+                report = parts.loop.last_report
+            engine = parts.engine
+        results[kind] = {
+            "streams": isinstance(engine, StreamExecutor),
+            "parameters": fingerprint(module),
+            "residual": sum(float(one.double().square().sum()) for one in state["residual"].values()),
+            "step": found.step,
+            "windows": found.window,
+            "payload_bytes": found.payload_bytes,
+            "nonfinite": found.nonfinite_steps,
+            "samples": None if report is None else report.samples,
+            "leftover": _after(module, rank),
+        }
+    return results
+
+
+def _evaluate(module: torch.nn.Module, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x, y = batch(rank, step)
+    return module(x), y
+
+
+def _overflow(module: torch.nn.Module, rank: int) -> None:
+    """Make this backward's gradient infinite on rank 1."""
+    if rank != 1:
+        return
+    parameter = next(module.parameters())
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        handle.remove()
+        return torch.full_like(gradient, float("inf"))
+
+    handle = parameter.register_hook(spoil)
+
+
+def _after(module: torch.nn.Module, rank: int) -> float:
+    """A gradient after the agent closed, which carries the residual."""
+    torch.nn.functional.cross_entropy(*_evaluate(module, rank, 1000)).backward()
+    return sum(float(one.grad.double().sum()) for one in module.parameters() if one.grad is not None)

@@ -1,0 +1,44 @@
+"""A device whose streams run everything at once, so that real DDP modules and process groups can be used with it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from gravac.collectives import Work
+from gravac.kernels import treated_as_device
+from gravac_agent.setup import build
+from tests.support.streams.device import SimulatedDevice, SimulatedStream
+
+
+class AtOnce(SimulatedDevice):
+    """Takes the host's tensors for a device's. DDP waits for its futures as it does on the host."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def run(self, stream: SimulatedStream, work: Callable[[], None]) -> None:
+        before, self.running = self.running, stream
+        try:
+            work()
+        finally:
+            self.running = before
+
+    def wait_work(self, work: Work) -> None:
+        work.wait()
+
+    def future(self) -> torch.futures.Future[Tensor]:
+        return torch.futures.Future()
+
+
+@contextmanager
+def streams_for_agents() -> Iterator[None]:
+    """Agents that start in here use streams, and the device's code of all codecs."""
+    chosen = build.device_of
+    build.device_of = lambda device: AtOnce()
+    try:
+        with treated_as_device():
+            yield
+    finally:
+        build.device_of = chosen

@@ -1,0 +1,130 @@
+"""What happens to an executor in its life, on two simulated ranks; each returns what went wrong."""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+from gravac.memories import Bucket
+from gravac_agent.exchange.stream_executor import StreamExecutor
+from gravac_agent.network.link import Link
+from tests.support.streams.training import OnStreams, Outcome, Task, differences, each_rank, on_host, on_streams
+
+Life = Callable[[type[StreamExecutor], int], list[str]]
+_CFS = (1.0, 10.0, 4.0, 1.0, 10.0, 2.0)
+_BAD = frozenset({(2, 1), (4, 0)})
+PLAIN = Task("topk", 6, _CFS, _BAD, rescaled=True)
+LINKED = Task("topk", 6, _CFS, _BAD, link=Link(bits_per_second=1e6))
+
+
+@cache
+def _on_host(task: Task) -> list[Outcome]:
+    return on_host(task)
+
+
+def trained(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A training with CFs switched, residuals rescaled, and steps that are not finite."""
+    return differences(on_streams(PLAIN, seed, executor=executor), _on_host(PLAIN))
+
+
+def linked(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The same over an emulated link."""
+    return differences(on_streams(LINKED, seed, executor=executor), _on_host(LINKED))
+
+
+def abandoned(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A backward ends in an exception after two buckets: the memory is as it was, and the host may read it."""
+
+    def each(one: OnStreams) -> list[str]:
+        for step in range(3):
+            one.step(step)
+        one.take_in()
+        one.executor.abandon()
+        before = one.encoder.memory.state_dict()
+        _begin(one, 3, buckets=2)
+        one.executor.abandon()
+        after = one.encoder.memory.state_dict()
+        one.device.drain()
+        return [
+            f"residual of {name}"
+            for name in before
+            if name not in after or not torch.allclose(before[name], after[name], rtol=0.0, atol=1e-6)
+        ]
+
+    return _each(Task("topk", 6, (10.0,) * 4), seed, each, executor)
+
+
+def closed_within(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """The agent closes after a backward that ended in an exception."""
+
+    def each(one: OnStreams) -> list[str]:
+        for step in range(3):
+            one.step(step)
+        one.take_in()
+        one.device.drain()
+        before = one.encoder.memory.state_dict()
+        _begin(one, 3, buckets=3)
+        one.executor.close()
+        after = one.executor.detached(one.encoder.memory).state_dict()
+        one.device.drain()
+        return [
+            f"residual of {name}"
+            for name in before
+            if name not in after or not torch.allclose(before[name], after[name], rtol=0.0, atol=1e-6)
+        ]
+
+    return _each(Task("topk", 6, (10.0,) * 4), seed, each, executor)
+
+
+def freed(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """A backward ends in an exception and the model is dropped: what gets its memory is not written to."""
+
+    def each(one: OnStreams) -> list[str]:
+        _begin(one, 0, buckets=3)
+        device, found = one.device, []
+        for buffer in one.buffers[:3]:
+            device.free(buffer)
+        for buffer in one.buffers[:3]:
+            other = device.allocate(buffer.numel())
+            device.run(device.main, lambda other=other: other.fill_(7.0))
+            found.append(other)
+        one.executor.close()
+        device.drain()
+        return [f"{number} was written to" for number, other in enumerate(found) if not bool((other == 7.0).all())]
+
+    return _each(Task("topk", 6, (1.0,) * 2), seed, each, executor)
+
+
+def asked(executor: type[StreamExecutor], seed: int) -> list[str]:
+    """``run`` has run its job when it returns, and all before it."""
+
+    def each(one: OnStreams) -> list[str]:
+        one.step(0)
+        seen: list[int] = []
+        one.executor.run(lambda: seen.append(len(one.executor._step.copies)))  # type: ignore[union-attr]
+        found = [] if seen == [2] else [f"the job saw {seen}"]
+        one.end()
+        return found
+
+    return _each(Task("topk", 1, (10.0,) * 2), seed, each, executor)
+
+
+LIVES: tuple[Life, ...] = (trained, linked, abandoned, closed_within, freed, asked)
+
+
+def _begin(one: OnStreams, step: int, buckets: int) -> None:
+    """Begin a backward and hand over its first buckets."""
+    one.executor.begin_step(one.task.plan(step), step, False)
+    layout: list[Bucket] = one.task.layout()
+    draw = torch.Generator().manual_seed(step)
+    for bucket, buffer in list(zip(layout, one.buffers, strict=True))[:buckets]:
+        gradient = torch.randn(buffer.numel(), generator=draw)
+        one.device.run(one.device.main, lambda buffer=buffer, gradient=gradient: buffer.copy_(gradient))
+        one.executor.submit(bucket, buffer, False)
+
+
+def _each(
+    task: Task, seed: int, each: Callable[[OnStreams], list[str]], executor: type[StreamExecutor]
+) -> list[str]:
+    found = each_rank(task, seed, each, executor=executor)
+    return [f"rank {rank}: {what}" for rank, one in enumerate(found) for what in one]
