@@ -113,6 +113,7 @@ class SimulatedDevice(Device):
         """A stream for each collective in flight, since they may end in any order."""
         self._streams = [self.main]
         self._current = self.main
+        self._slow: SimulatedStream | None = None
         self.running: SimulatedStream | None = None
         self._free: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, int, list[Callable[[], bool]]]] = []
@@ -219,11 +220,12 @@ class SimulatedDevice(Device):
             if not self._run_one():
                 return
 
-    def run_until(self, condition: Callable[[], bool], transfers: bool = False) -> None:
-        """Run pieces, or transfers only, until ``condition()``. Raises Deadlock where other ranks cannot help."""
+    def run_until(self, condition: Callable[[], bool], awaited: SimulatedStream | None = None) -> None:
+        """Run pieces until ``condition()``; of one transfer only, where it is ``awaited`` within a piece, besides the
+        beginnings of others. Raises Deadlock where other ranks cannot help."""
         patience = time.monotonic() + PATIENCE_SECONDS
         while not condition():
-            if self._run_one(transfers):
+            if self._run_one(awaited):
                 continue
             if self._failed() or time.monotonic() > patience or not self.transfers:
                 raise Deadlock(f"nothing can run on {[one for one in self._streams if one.pieces]}")
@@ -233,12 +235,23 @@ class SimulatedDevice(Device):
         """Run all that is queued."""
         self.run_until(lambda: not any(stream.pieces for stream in (*self._streams, *self.transfers)))
 
-    def _run_one(self, transfers: bool = False) -> bool:
-        streams = self.transfers if transfers else (*self._streams, *self.transfers)
+    def _choice(self, able: list[SimulatedStream]) -> SimulatedStream:
+        """Choose a stream. For a while one of them is slow, so that the others get far ahead."""
+        assert self._random is not None
+        if self._random.random() < 0.05:
+            self._slow = self._random.choice(able)
+        if self._random.random() < 0.9:
+            able = [one for one in able if one is not self._slow] or able
+        return self._random.choice(able)
+
+    def _run_one(self, awaited: SimulatedStream | None = None) -> bool:
+        streams = (*self._streams, *self.transfers)
+        if awaited is not None:
+            streams = tuple(one for one in self.transfers if one is awaited or not one.done)
         able = [one for one in streams if one.pieces and one.pieces[0].ready()]
         if not able:
             return False
-        stream = able[0] if self._random is None or len(able) == 1 else self._random.choice(able)
+        stream = able[0] if self._random is None or len(able) == 1 else self._choice(able)
         piece = stream.pieces.popleft()
         before, self.running = self.running, stream
         try:
@@ -274,11 +287,11 @@ class _Timer(Timer):
 @dataclass(slots=True)
 class _QueuedWork:
     device: SimulatedDevice
-    done: Callable[[], bool]
+    stream: SimulatedStream
 
     def wait(self) -> None:
         """Let the current stream wait: nothing that follows on it runs before the collective has."""
-        self.device.run_until(self.done, transfers=True)
+        self.device.run_until(self.device.end_of(self.stream), self.stream)
 
     def get_future(self) -> Any:
         raise AssertionError("the exchange waits with wait()")
@@ -368,7 +381,7 @@ class SimulatedNccl(Communicator):
         )
         for tensor in (x, out):  # as NCCL's process group does it
             device.record_stream(tensor, stream)
-        return _QueuedWork(device, device.end_of(stream))
+        return _QueuedWork(device, stream)
 
 
 def _sum(every: list[Tensor]) -> Tensor:
