@@ -297,9 +297,7 @@ class Session:
             self.rates.loss_scale() * divided,
         )
         if clipped.residual_factor != 1.0:
-            self.parts.engine.ordered(
-                partial(self.parts.memory.rescale, clipped.residual_factor)
-            )
+            self.parts.engine.ordered(partial(self.parts.memory.rescale, clipped.residual_factor))
         return clipped.norm
 
     def finish_step(self) -> None:

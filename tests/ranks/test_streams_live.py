@@ -11,13 +11,15 @@ pytestmark = pytest.mark.distributed
 
 def test_an_agent_on_streams_trains_as_one_with_threads(run_each: RunEach) -> None:
     """Through regrouped buckets, switched CFs, windows, changed rates, and a step that is not finite on one rank."""
-    cases = [{"compressor": "topk", "steps": 24}]
+    cases = [{"compressor": "topk+bf16", "steps": 24}]
     for case, ranks in run_each("on_streams", 2, cases):
         assert ranks[0]["streams"]["parameters"] == ranks[1]["streams"]["parameters"], case
         for one in ranks:
             threads, streams = one["threads"], one["streams"]
-            assert streams.pop("streams") and not threads.pop("streams"), case
+            assert (threads.pop("streams"), streams.pop("streams")) == (False, True), case
             residuals = threads.pop("residual"), streams.pop("residual")
-            assert math.isclose(*residuals, rel_tol=1e-12) and residuals[0] > 0, case
+            assert math.isclose(*residuals, rel_tol=1e-12), case
+            assert residuals[0] > 0, case
             assert streams == threads, case
-            assert streams["nonfinite"] == 1 and streams["windows"] > 5, case
+            assert streams["nonfinite"] == 1, case
+            assert streams["windows"] >= 5, case

@@ -85,7 +85,7 @@ class Device(ABC):
 
     @abstractmethod
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
-        """Return memory of the host that the device copies to and from without the host's waiting, shape ``(size,)``."""
+        """Return memory of the host that the device copies to and from while the host goes on, shape ``(size,)``."""
 
     @abstractmethod
     def timer(self) -> "Timer":

@@ -190,7 +190,7 @@ class Engine:
             raise failed[0]
 
     def ordered(self, job: Callable[[], None]) -> None:
-        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: here, between steps."""
+        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: between steps."""
         job()
 
     def check(self) -> None:

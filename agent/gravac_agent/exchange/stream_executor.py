@@ -240,8 +240,8 @@ class StreamExecutor:
     def detached(self, memory: Memory) -> Memory:
         """Return the memory of a closed agent, for use without this executor.
 
-        Its tensors belong to the side stream. The copies belong to the current one, like the gradients that they will be
-        added to.
+        Its tensors belong to the side stream. The copies belong to the current one, as the gradients do that they will
+        be added to.
         """
         copied, current = ResidualMemory(), self.device.current_stream()
         self.device.run(current, lambda: copied.load_state_dict(memory.state_dict()))
@@ -328,9 +328,7 @@ class StreamExecutor:
         except Exception as error:
             queued.error = error
 
-    def _sum_tick(
-        self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]
-    ) -> None:
+    def _sum_tick(self, step: DeviceStep, directive: Directive, fingerprint: tuple[int, int, int]) -> None:
         try:
             figures = self.encoder.aggregator_of(step.plan).figures()
             numbers = self.tick_codec.numbers(

@@ -231,7 +231,7 @@ def assemble(
         )
         if settings.progress:
             encoder.note(
-                "The progress next to dense training is not measured on a GPU, where the host would have to wait for it."
+                "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
             )
     loop = StepLoop(
         engine=engine,

@@ -110,7 +110,7 @@ def check_devices(module: DataParallel) -> None:
         )
     if isinstance(module, ShardedModel):
         raise SetupError(
-            "the agent does not compress FSDP2's gradients on a GPU yet, because FSDP2 frees them before the agent knows "
+            "the agent does not compress FSDP2's gradients on a GPU yet, since FSDP2 frees them before the agent knows "
             "whether the step counts: use DistributedDataParallel, or pass enabled=False"
         )
 

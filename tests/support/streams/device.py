@@ -190,15 +190,18 @@ class SimulatedDevice(Device):
         self._waiting.append((tensor, id(owner), [self.end_of(stream) for stream in streams]))
 
     def _collect(self) -> None:
-        for freed in list(self._waiting):
-            tensor, owner, conditions = freed
+        waiting, self._waiting = self._waiting, []
+        for tensor, owner, conditions in waiting:
             if all(condition() for condition in conditions):
-                self._waiting.remove(freed)
                 self._free[tensor.numel(), owner].append(tensor)
+            else:
+                self._waiting.append((tensor, owner, conditions))
 
     # -- the scheduler ----------------------------------------------------------------------------------------
 
-    def queue(self, stream: SimulatedStream, work: Callable[[], None] | None, ready: Callable[[], bool]) -> None:
+    def queue(
+        self, stream: SimulatedStream, work: Callable[[], None] | None, ready: Callable[[], bool]
+    ) -> None:
         """Queue a piece that may run once ``ready()`` and all before it on the stream have run."""
         stream.pieces.append(_Piece(work, ready))
         stream.queued += 1

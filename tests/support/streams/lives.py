@@ -8,7 +8,15 @@ import torch
 from gravac.memories import Bucket
 from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.network.link import Link
-from tests.support.streams.training import OnStreams, Outcome, Task, differences, each_rank, on_host, on_streams
+from tests.support.streams.training import (
+    OnStreams,
+    Outcome,
+    Task,
+    differences,
+    each_rank,
+    on_host,
+    on_streams,
+)
 
 Life = Callable[[type[StreamExecutor], int], list[str]]
 _CFS = (1.0, 10.0, 4.0, 1.0, 10.0, 2.0)
@@ -90,7 +98,9 @@ def freed(executor: type[StreamExecutor], seed: int) -> list[str]:
             found.append(other)
         one.executor.close()
         device.drain()
-        return [f"{number} was written to" for number, other in enumerate(found) if not bool((other == 7.0).all())]
+        return [
+            f"{number} was written to" for number, other in enumerate(found) if not bool((other == 7.0).all())
+        ]
 
     return _each(Task("topk", 6, (1.0,) * 2), seed, each, executor)
 

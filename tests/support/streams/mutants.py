@@ -18,8 +18,8 @@ _SOURCE = Path(stream_executor.__file__)
 def mutants() -> dict[str, type[StreamExecutor]]:
     """Return all variants by what they do wrong.
 
-    One for each call of ``DEPENDENCIES``, without it; one for each ``run``, on the trainer's stream instead; and one for
-    each loop that waits, without it.
+    One for each call of ``DEPENDENCIES``, without it; one for each ``run``, on the trainer's stream instead; and one
+    for each loop that waits, without it.
     """
     tree = ast.parse(_SOURCE.read_text())
     places = [node for node in ast.walk(tree) if _dependency(node)]
@@ -38,7 +38,11 @@ def _dependency(node: ast.AST) -> bool:
     called = node.value.func
     return isinstance(called, ast.Attribute) and (
         called.attr in DEPENDENCIES
-        or (called.attr == "run" and "device" in ast.unparse(called) and ast.unparse(node.value.args[0]) != "current")
+        or (
+            called.attr == "run"
+            and "device" in ast.unparse(called)
+            and ast.unparse(node.value.args[0]) != "current"
+        )
     )
 
 

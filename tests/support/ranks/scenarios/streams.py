@@ -14,7 +14,9 @@ from tests.support.streams.at_once import streams_for_agents
 CFS = (1.0, 10.0, 40.0, 3.0, 1.0, 160.0)
 
 
-def on_streams(rank: int, world: int, folder: str, compressor: str, steps: int = 40, every: int = 4, **options: Any) -> dict[str, Any]:
+def on_streams(
+    rank: int, world: int, folder: str, compressor: str, steps: int = 40, every: int = 4, **options: Any
+) -> dict[str, Any]:
     """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite."""
     results: dict[str, Any] = {}
     for kind in ("threads", "streams"):
@@ -23,7 +25,14 @@ def on_streams(rank: int, world: int, folder: str, compressor: str, steps: int =
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, steps // 3, 0.5)
         with streams_for_agents() if kind == "streams" else nullcontext():
             with Agent(
-                module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", compressor=compressor, window=every, **options
+                module,
+                optimizer,
+                data_dir=folder,
+                controller=None,
+                policy="static:cf=10",
+                compressor=compressor,
+                window=every,
+                **options,
             ) as agent:
                 parts = agent._parts
                 assert parts is not None
@@ -35,7 +44,11 @@ def on_streams(rank: int, world: int, folder: str, compressor: str, steps: int =
                         _overflow(module, rank)
                     loss = torch.nn.functional.cross_entropy(*_evaluate(module, rank, step))
                     loss.backward()
-                    if all(bool(torch.isfinite(one.grad).all()) for one in module.parameters() if one.grad is not None):
+                    if all(
+                        bool(torch.isfinite(one.grad).all())
+                        for one in module.parameters()
+                        if one.grad is not None
+                    ):
                         optimizer.step()  # else as a GradScaler does
                     scheduler.step()
                     optimizer.zero_grad()

@@ -1,0 +1,73 @@
+"""``StreamExecutor`` on a simulated device: bit-equal to the host's executor in any order of work, and no dependency
+that it declares is superfluous."""
+
+import itertools
+
+import pytest
+
+from gravac_agent.exchange.stream_executor import StreamExecutor
+from tests.support.streams.lives import LIVES, Life
+from tests.support.streams.mutants import mutants
+from tests.support.streams.training import Task, differences, on_host, on_streams
+
+FAST = (
+    "dense", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk", "mstopk", "dgc", "int8", "onebit", "powersgd",
+)  # fmt: skip
+"""Codecs that read nothing of a device, of each kind."""
+EXACT = ("dense", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk", "mstopk")
+"""Those whose steps are undone without rounding, also on the rank that has the gradient that is not finite."""
+CFS = (1.0, 10.0, 4.0, 2.0, 10.0, 3.0, 1.0, 20.0)
+SEEDS = 6
+"""Seeds that a mutant is given to fail in. ``python -m tools.schedules`` runs thousands of schedules."""
+
+
+def switching(steps: int) -> tuple[float, ...]:
+    return tuple(itertools.islice(itertools.cycle(CFS), steps))
+
+
+@pytest.mark.parametrize("codec", FAST)
+@pytest.mark.parametrize("buckets", [1, 6])
+def test_a_fast_codec_trains_as_on_the_host(codec: str, buckets: int) -> None:
+    """A CF switch in each step, on two ranks."""
+    task = Task(codec, buckets, switching(16))
+    host = on_host(task)
+    for seed in (None, 1):
+        assert not differences(on_streams(task, seed), host)
+
+
+def test_five_hundred_switches_on_both_executors() -> None:
+    task = Task("topk", 1, switching(501))
+    assert not differences(on_streams(task, 0), on_host(task))
+
+
+@pytest.mark.parametrize("codec", EXACT)
+def test_steps_that_are_not_finite_are_undone_as_on_the_host(codec: str) -> None:
+    task = Task(codec, 6, switching(10), bad=frozenset({(3, 1), (4, 0), (4, 1), (7, 0)}))
+    host = on_host(task)
+    for seed in range(2):
+        assert not differences(on_streams(task, seed), host)
+
+
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
+def test_any_order_of_work_gives_the_same(life: Life) -> None:
+    for seed in range(SEEDS):
+        assert not life(StreamExecutor, seed), seed
+
+
+HARMLESS = ("ordered: self.device.run(self._side, job)",)
+"""The trainer's stream waits for a step's futures, so between steps it is in order with the buckets as well."""
+
+
+@pytest.mark.parametrize("name", [name for name in mutants() if name not in HARMLESS])
+def test_each_dependency_is_needed(name: str) -> None:
+    """Without it, some order of work gives another result, or reads what is not there yet."""
+    mutant = mutants()[name]
+    for seed in range(4 * SEEDS):
+        for life in LIVES:
+            try:
+                found = life(mutant, seed)
+            except Exception:
+                return
+            if found:
+                return
+    pytest.fail(f"without this the lives of {4 * SEEDS} schedules are the same: {name}")
