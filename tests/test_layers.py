@@ -71,6 +71,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"devices", "network"},
         {"settings"},
         {"exchange"},
+        {"streams"},
         {"fsdp", "reporting"},
         {"windows"},
         {"setup"},

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gravac.policies.base import Policy
 from gravac_agent.errors import ClosedError, SetupError
-from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.fsdp.attach import exchange_densely
 from gravac_agent.fsdp.replicas import Replicas
 from gravac_agent.network.link import Link
@@ -362,8 +361,6 @@ class Agent:
         if session.parts.loop.step:
             raise SetupError("call load_state_dict before the first step")
         session.regrouper = checkpoint.load_everywhere(state, session.parts, session.module, session.rates)
-        if session.regrouper is not None and isinstance(session.parts.engine, StreamExecutor):
-            session.regrouper.device = session.parts.engine.device
 
     def switch(
         self, *, compressor: str | None = None, memory: str | None = None, collective: str | None = None

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from gravac_agent.exchange.stream_executor import StreamExecutor
+from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.lives import LIVES, Life
 from tests.support.streams.mutants import mutants
 from tests.support.streams.training import Task, differences, on_host, on_streams

@@ -377,7 +377,9 @@ def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pyte
         nn.Parameter(torch.empty(3, device="meta"))
     ]  # instead of a GPU, which the test machine lacks
     monkeypatch.setattr(module, "parameters", lambda: iter(elsewhere))
-    with pytest.raises(SetupError, match="on the CPU only, the module's are on meta: pass enabled=False"):
+    with pytest.raises(
+        SetupError, match="are on meta: the agent compresses those on cpu and cuda; pass enabled=False"
+    ):
         Agent(module, optimizer)
     Agent(module, optimizer, enabled=False)
 

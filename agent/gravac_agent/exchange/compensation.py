@@ -155,3 +155,13 @@ def is_surveyed(step_of_window: int, window_steps: int) -> bool:
     every = max(1, window_steps // SURVEYED_STEPS)
     first = window_steps - every * SURVEYED_STEPS
     return (window_steps - 1 - step_of_window) % every == 0 and step_of_window >= first
+
+
+def norm_sq(gradient: Tensor) -> Scalar:
+    """Return the squared L2 norm of a flat or a sparse gradient."""
+    return energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
+
+
+def at_least_zero(x: Scalar) -> Scalar:
+    """Return ``x``, or 0 where it is less."""
+    return x.clamp(min=0.0) if isinstance(x, Tensor) else max(0.0, x)

@@ -15,7 +15,14 @@ from gravac.compressors import Key
 from gravac.compressors.base import kept_count
 from gravac.kernels import LEAST_CF, Room, Scalar, Sifter
 from gravac.memories import Bucket, Memory
-from gravac_agent.exchange.compensation import NO_SURVEY, CompensatedGradient, Survey, compensate
+from gravac_agent.exchange.compensation import (
+    NO_SURVEY,
+    CompensatedGradient,
+    Survey,
+    at_least_zero,
+    compensate,
+    norm_sq,
+)
 from gravac_agent.exchange.failing_buckets import FailingBuckets
 from gravac_agent.exchange.held import HeldBytes
 from gravac_agent.exchange.overflow import (
@@ -168,10 +175,7 @@ class Encoder:
         return largest_summand(buffer.dtype, 1) == math.inf or self._means.is_finite(transfer, buffer)
 
     def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
-        """Return whether the mean fits a buffer on a device, before it is written: bool of shape ``()``.
-
-        None where it does: only float16 is checked.
-        """
+        """Return whether the mean will fit a buffer on a device, bool of shape ``()``. None: only float16 is checked."""
         if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
             return None
         if in_place:
@@ -385,7 +389,7 @@ class Encoder:
         residual_sq = compensated.sq - 2.0 * codec.inner(payload, compensated.p) + sent_sq
         residual_dot = compensated.dot(gradient) - codec.inner(payload, gradient)
         if self.memory.update(bucket, codec, payload) is not None:
-            self._add_residual(_at_least_zero(residual_sq), residual_dot, sums)
+            self._add_residual(at_least_zero(residual_sq), residual_dot, sums)
 
     def _add_residual(self, sq: Scalar, dot_gradient: Scalar, sums: StepSums) -> None:
         share = 1.0 / self.memory.amplification()  # in units of gradients, whatever the memory keeps
@@ -393,17 +397,3 @@ class Encoder:
 
     def _blank(self, plan: Plan, bucket: Bucket, gradient: Tensor, key: Key, value: float) -> Draft:
         return self.aggregator_of(plan).blank(bucket, plan.cf, key, gradient.dtype, gradient.device, value)
-
-
-def norm_sq(gradient: Tensor) -> Scalar:
-    """Return the squared L2 norm of a flat or a sparse gradient."""
-    return kernels.energy(gradient.coalesce().values().reshape(-1) if gradient.is_sparse else gradient)
-
-
-def bucket_label(names: tuple[str, ...]) -> str:
-    """Return a bucket's parameters as text for a message."""
-    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")
-
-
-def _at_least_zero(x: Scalar) -> Scalar:
-    return x.clamp(min=0.0) if isinstance(x, Tensor) else max(0.0, x)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -25,49 +24,29 @@ from gravac.collectives import Communicator, Transfer, communicator
 from gravac.compressors import Key
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed, norm_sq
+from gravac_agent.exchange.compensation import Survey, norm_sq
+from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.sample import GradientSample
-from gravac_agent.exchange.step import InFlight, StepRecord, StepResult, SubmittedBucket
+from gravac_agent.exchange.step import (
+    DUE,
+    Arrived,
+    Due,
+    EndOfBackward,
+    InFlight,
+    Job,
+    Message,
+    StepRecord,
+    StepResult,
+    Stop,
+    SubmittedBucket,
+)
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.exchange.verdict import find_out, read_tick
 from gravac_agent.network.link import Pacer
 from gravac_agent.network.metered import Metered
 
 log = logging.getLogger("gravac.agent")
-
-
-@dataclass(slots=True)
-class Arrived:
-    """A transfer ended on the real network; an emulated link may still hold it back."""
-
-    bucket: InFlight
-
-
-@dataclass(slots=True)
-class Job:
-    """Something else to run on the exchange thread, such as another collective of the agent."""
-
-    run: Callable[[], None]
-
-
-class EndOfBackward:
-    """No bucket of the step follows, which only the end of backward shows."""
-
-
-class Due:
-    """The emulated link is done with the oldest transfer."""
-
-
-class Stop:
-    """End the threads."""
-
-
-Message = SubmittedBucket | Arrived | EndOfBackward | Job | Due | Stop
-"""What the exchange thread acts on."""
-
-_DUE = Due()
 
 
 class Engine:
@@ -88,8 +67,7 @@ class Engine:
         seed: Seed of all random numbers.
     """
 
-    late = False
-    """Whether a step's result is known only when the next one begins."""
+    late, device = False, None  # a step's result is known before the optimizer steps
 
     def __init__(
         self,
@@ -261,7 +239,7 @@ class Engine:
         try:
             return self._inbox.get(timeout=max(0.0, ends_at - time.monotonic()))
         except queue.Empty:
-            return _DUE
+            return DUE
 
     def _send(self, submitted: SubmittedBucket) -> None:
         """Encode a bucket and issue its collective; after the last bucket, issue the tick."""

@@ -70,3 +70,8 @@ class FailingBuckets:
         """Try all buckets again, after a change of codec or memory."""
         self._streaks.clear()
         self._dense.clear()
+
+
+def bucket_label(names: tuple[str, ...]) -> str:
+    """Return a bucket's parameters as text for a message."""
+    return names[0] + (f" and {len(names) - 1} more parameters" if len(names) > 1 else "")

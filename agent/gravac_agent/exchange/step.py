@@ -1,5 +1,6 @@
 """What belongs to one step: its buckets on their way through the exchange thread, and its result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -120,3 +121,35 @@ class StepResult:
     """CPU time of the exchange thread."""
     exchanged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     """Sample of the exchanged mean, as that of the raw one in the tick; valid until the next step begins."""
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A transfer ended on the real network; an emulated link may still hold it back."""
+
+    bucket: InFlight
+
+
+@dataclass(slots=True)
+class Job:
+    """Something else to run on the exchange thread, such as another collective of the agent."""
+
+    run: Callable[[], None]
+
+
+class EndOfBackward:
+    """No bucket of the step follows, which only the end of backward shows."""
+
+
+class Due:
+    """The emulated link is done with the oldest transfer."""
+
+
+class Stop:
+    """End the threads."""
+
+
+Message = SubmittedBucket | Arrived | EndOfBackward | Job | Due | Stop
+"""What the exchange thread acts on."""
+
+DUE = Due()

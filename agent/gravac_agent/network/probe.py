@@ -133,7 +133,9 @@ class AggregatorBuilder:
         return self.network
 
     def _measure(self, group: ProcessGroupCommunicator) -> Network:
-        found = measure(ProcessGroupCommunicator(group.group), self.device)  # not metered: it is no time of a step
+        found = measure(
+            ProcessGroupCommunicator(group.group), self.device
+        )  # not metered: it is no time of a step
         if self.everyone is None:
             return found
         slowest = torch.tensor([found.latency_seconds, -found.bytes_per_second], dtype=torch.float64)

@@ -22,7 +22,6 @@ from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
-from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.fsdp.attach import Slot
 from gravac_agent.fsdp.model import DataParallel, ShardedModel
@@ -44,6 +43,7 @@ from gravac_agent.setup.describe import (
 )
 from gravac_agent.setup.plan_costs import Shards, plan_costs
 from gravac_agent.setup.usage import sparse_parameters
+from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.step_loop import StepLoop
 

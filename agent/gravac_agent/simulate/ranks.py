@@ -13,8 +13,8 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.compressors import Key
 from gravac.memories import Bucket
 from gravac.signals.spectrum import Curve
-from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
+from gravac_agent.exchange.compensation import Survey, norm_sq
+from gravac_agent.exchange.encoder import Compressed, Encoder
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.tick import StepSums
 

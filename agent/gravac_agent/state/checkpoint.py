@@ -81,6 +81,8 @@ def load_everywhere(
         if states:
             wanted = _wanted(states, parts, shard_of(module), isinstance(state, Mapping))
             found = load(wanted, parts, module, rates)
+            if found is not None:
+                found.device = parts.engine.device
         else:
             log.warning(
                 "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the "

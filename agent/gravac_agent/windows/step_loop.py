@@ -13,12 +13,13 @@ from gravac.protocol import Event, WindowReport
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
-from gravac_agent.exchange.encoder import Encoder, bucket_label
+from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.failing_buckets import bucket_label
 from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
-from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
+from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
 from gravac_agent.windows.progress import Progress

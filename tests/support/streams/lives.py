@@ -6,8 +6,8 @@ from functools import cache
 import torch
 
 from gravac.memories import Bucket
-from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.network.link import Link
+from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.training import (
     OnStreams,
     Outcome,

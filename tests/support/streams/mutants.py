@@ -7,8 +7,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from gravac_agent.exchange import stream_executor
-from gravac_agent.exchange.stream_executor import StreamExecutor
+from gravac_agent.streams import executor as stream_executor
+from gravac_agent.streams.executor import StreamExecutor
 
 DEPENDENCIES = ("wait_stream", "record_stream", "wait_work", "synchronize")
 """Calls that order work, or the host. Each is a statement of its own."""

@@ -18,9 +18,9 @@ from gravac_agent.exchange.engine import Engine
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.step import StepResult
-from gravac_agent.exchange.stream_executor import StreamExecutor
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Link, Pacer
+from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.device import PATIENCE_SECONDS, Meetings, SimulatedDevice, SimulatedNccl
 
 T = TypeVar("T")

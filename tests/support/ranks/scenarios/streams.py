@@ -7,7 +7,7 @@ import torch
 
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
-from gravac_agent.exchange.stream_executor import StreamExecutor
+from gravac_agent.streams.executor import StreamExecutor
 from tests.support.ranks.scenarios.model import batch, fingerprint, flat, wrapped
 from tests.support.streams.at_once import streams_for_agents
 
@@ -32,7 +32,6 @@ def on_streams(
                 policy="static:cf=10",
                 compressor=compressor,
                 window=every,
-                **options,
             ) as agent:
                 parts = agent._parts
                 assert parts is not None

@@ -22,13 +22,13 @@ from gravac.kernels import Scalar, Tally
 from gravac.memories import Bucket, Memory, ResidualMemory
 from gravac_agent.devices import Device, Event
 from gravac_agent.errors import peer_error
-from gravac_agent.exchange.compensation import Survey
-from gravac_agent.exchange.device_tick import DeviceTick, factor_of
-from gravac_agent.exchange.encoder import Compressed, Encoder, norm_sq
+from gravac_agent.exchange.compensation import Survey, norm_sq
+from gravac_agent.exchange.encoder import Compressed, Encoder
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.step import Activity, StepResult, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, StepSums, TickCodec
 from gravac_agent.network.link import Link
+from gravac_agent.streams.tick import DeviceTick, factor_of
 
 _PATIENCE_SECONDS = 10.0
 log = logging.getLogger("gravac.agent")

@@ -1,0 +1,1 @@
+"""The exchange on a device: queued on streams, without threads."""
