@@ -175,7 +175,7 @@ class Encoder:
         return largest_summand(buffer.dtype, 1) == math.inf or self._means.is_finite(transfer, buffer)
 
     def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
-        """Return whether the mean will fit a buffer on a device, bool of shape ``()``. None: only float16 is checked."""
+        """Return whether the mean will fit a buffer on a device, bool of shape ``()``; None: it surely will."""
         if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
             return None
         if in_place:
