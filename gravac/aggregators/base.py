@@ -70,6 +70,8 @@ class Aggregator(ABC):
     """Paper and section that the formulas come from."""
     conserves: bool = True
     """Whether the mean over ranks of what was sent is the mean that came out, so that an error memory loses nothing."""
+    sync_free: bool = False
+    """Whether a step on a device reads nothing from it, so that the host never waits."""
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)
@@ -178,6 +180,17 @@ class Aggregator(ABC):
     def rollback(self) -> None:
         """Forgets what was learned in this step."""
         return
+
+    def settle(self, counts: Tensor) -> None:
+        """Keeps what was learned in this step if it counts, forgets it if not: for steps on a device.
+
+        What is sync-free reads nothing here. This implementation reads ``counts`` if there is anything to learn.
+
+        Args:
+            counts: Whether the step counts, bool of shape ``()``.
+        """
+        if type(self).commit is not Aggregator.commit:
+            (self.commit if bool(counts) else self.rollback)()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns what was learned, as plain tensors (copies)."""

@@ -97,6 +97,7 @@ class CompressedReduceScatter(Aggregator):
         super().__init__(group)
         self.compressor = compressor if elements is None else compressor.for_model(elements)
         self.name, self.source = compressor.name, compressor.source
+        self.sync_free = compressor.traits.sync_free
         self.codec = Rows(self.compressor, self.communicator.size)
 
     def prepare(
@@ -196,6 +197,9 @@ class CompressedReduceScatter(Aggregator):
 
     def rollback(self) -> None:
         self.compressor.rollback()
+
+    def settle(self, counts: Tensor) -> None:
+        self.compressor.settle(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.compressor.state_dict()

@@ -12,7 +12,7 @@ from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
-from gravac.kernels import Scalar, SelectionHint, alignment, pack, scalar
+from gravac.kernels import Scalar, SelectionHint, alignment, pack, placed, scalar
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class _Draft:
         return alignment(energy, scalar((sizes * self.scales.double() * mean).sum()))
 
     def _sizes(self) -> Tensor:
-        return torch.tensor(self.codec.numels(self.x.numel()), device=self.scales.device)
+        return placed(torch.tensor(self.codec.numels(self.x.numel())), self.scales.device)
 
 
 class MajorityVote(TernarySum):

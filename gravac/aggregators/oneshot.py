@@ -106,6 +106,11 @@ class OneShot(Aggregator):
         return _Draft(self, codec, tensors, dict(zip(cfs, payloads, strict=True)), x, key, dtype)
 
     @property
+    def sync_free(self) -> bool:  # type: ignore[override]  # it depends on the codec and the collective
+        traits = self.compressor.traits
+        return traits.sync_free and (traits.linear or self.chooser.sync_free)
+
+    @property
     def keeps_largest(self) -> bool:
         return self.compressor.uses_histogram and self.chooser.whole
 
@@ -136,9 +141,14 @@ class OneShot(Aggregator):
             self._fitted[shapes] = self.compressor.fitted(shapes)
         return self._fitted[shapes]
 
-    def use(self, network: Network) -> None:
-        """Chooses collectives for this network from now on. All ranks must pass equal numbers."""
-        self.chooser.use(network)
+    def use(self, network: Network, sync_free: bool = False) -> None:
+        """Chooses collectives for this network from now on. All ranks must pass equal arguments.
+
+        Args:
+            network: The measured network.
+            sync_free: Choose only among collectives that read nothing from a device.
+        """
+        self.chooser.use(network, sync_free)
 
     def notes(self) -> list[str]:
         return self.chooser.notes()
@@ -156,6 +166,10 @@ class OneShot(Aggregator):
     def rollback(self) -> None:
         self.compressor.rollback()
         self.shortfall.rollback()
+
+    def settle(self, counts: Tensor) -> None:
+        self.compressor.settle(counts)
+        self.shortfall.settle(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.compressor.state_dict() | self.shortfall.state_dict()

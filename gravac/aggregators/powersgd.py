@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from gravac.collectives import Communicator, Done, Exchange, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
-from gravac.kernels import Scalar, SelectionHint, energy
+from gravac.kernels import Scalar, SelectionHint, energy, placed
 
 _DENSE = Dense()
 
@@ -41,9 +42,10 @@ class _InFlight:
 
 @dataclass(frozen=True, slots=True)
 class _FirstRound:
-    """What both kept energy and sending begin with: per group, M, and M Q with Q of the last step."""
+    """What both kept energy and sending begin with: per group, Q of the last step, M, and M times orthonormal Q."""
 
     plan: Geometry
+    starts: list[Tensor]
     matrices: list[Tensor]
     first: list[Tensor]
 
@@ -78,8 +80,8 @@ class _Draft:
             plan = self.owner.plan(self.tensors, cf)
             matrices = [group.stack(self.x) for group in plan.groups]
             starts = [self.owner.start(self.tensors, group, self.key, self.x.device) for group in plan.groups]
-            first = [each @ start for each, start in zip(matrices, starts, strict=True)]
-            self.first_round[cf] = _FirstRound(plan, matrices, first)
+            first = [each @ _orthonormal(start) for each, start in zip(matrices, starts, strict=True)]
+            self.first_round[cf] = _FirstRound(plan, starts, matrices, first)
         return self.first_round[cf]
 
     def send(self, cf: float) -> Exchange:
@@ -87,6 +89,14 @@ class _Draft:
         if self.owner.communicator.size > 1:
             self.owner.shortfall.learn(self.tensors.number, cf, self.own_energy(cf), exchange.through)
         return exchange
+
+
+class _FactorDraft(NamedTuple):
+    """A matrix's factor before and after a step. A step that does not count leaves the former, as wide as it was
+    used, so that the widths never depend on what is read from a device."""
+
+    start: Tensor
+    q: Tensor
 
 
 class PowerSGD(Aggregator):
@@ -104,6 +114,7 @@ class PowerSGD(Aggregator):
 
     name = "powersgd"
     source = "Vogels et al. 2019, PowerSGD, algorithm 1, with warm start"
+    sync_free = True
 
     def __init__(
         self, group: dist.ProcessGroup | Communicator, *, rank: int | None = None, saving: float = 2.0
@@ -118,7 +129,7 @@ class PowerSGD(Aggregator):
         self.rank, self.saving = rank, saving
         self.shortfall = Shortfall()
         self._right: dict[str, Tensor] = {}
-        self._drafts: dict[str, Tensor] = {}
+        self._drafts: dict[str, _FactorDraft] = {}
 
     def plan(self, tensors: Tensors, cf: float) -> Geometry:
         """Returns what is sent how at that CF."""
@@ -145,25 +156,21 @@ class PowerSGD(Aggregator):
         return 4 * (sum(group.factor_numel for group in plan.groups) + plan.dense_numel)
 
     def start(self, tensors: Tensors, group: Group, key: Key, device: torch.device) -> Tensor:
-        """Returns orthonormal start factors, shape ``(count, columns, rank)``: those of the last step, extended
-        at random.
-        """
-        return _orthonormal(
-            torch.stack([self._factor(tensors.names[number], group, key) for number in group.numbers]).to(
-                device
-            )
+        """Returns start factors, shape ``(count, columns, rank)``: those of the last step, extended at random."""
+        return torch.stack(
+            [self._factor(tensors.names[number], group, key, device) for number in group.numbers]
         )
 
-    def _factor(self, name: str, group: Group, key: Key) -> Tensor:
+    def _factor(self, name: str, group: Group, key: Key, device: torch.device) -> Tensor:
         known = self._right.get(name)
-        if known is not None and known.shape[0] == group.columns and known.shape[1] >= group.rank:
-            return known[:, : group.rank]
+        if known is not None and known.shape[0] != group.columns:
+            known = None
+        if known is not None and known.shape[1] >= group.rank:
+            return known[:, : group.rank].to(device)
         seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
-        fresh = torch.randn(group.columns, group.rank, generator=generator)
-        if known is not None and known.shape[0] == group.columns:
-            fresh[:, : known.shape[1]] = known.cpu()
-        return fresh if known is None else fresh.to(known.device)
+        fresh = placed(torch.randn(group.columns, group.rank, generator=generator), device)
+        return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
 
     def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
         """Does both rounds. The second one is in flight on return."""
@@ -193,8 +200,11 @@ class PowerSGD(Aggregator):
             if own
             else []
         )
-        for group, q in zip(plan.groups, right, strict=True):
-            self._drafts |= {tensors.names[number]: q[at] for at, number in enumerate(group.numbers)}
+        for group, start, q in zip(plan.groups, first_round.starts, right, strict=True):
+            self._drafts |= {
+                tensors.names[number]: _FactorDraft(start[at], q[at])
+                for at, number in enumerate(group.numbers)
+            }
         payload_bytes = message.nbytes + second.nbytes
         payload = Payload((sent,), None, x.numel(), cf, key)
         return _InFlight(
@@ -202,15 +212,22 @@ class PowerSGD(Aggregator):
         )
 
     def commit(self) -> None:
-        # Non-finite factors would persist, so the last finite ones stay.
-        good = {name: q.clone() for name, q in self._drafts.items() if bool(q.isfinite().all())}
-        self._right |= good
+        # Non-finite factors would persist, so those that the step began with stay.
+        for name, draft in self._drafts.items():
+            self._right[name] = (draft.q if bool(draft.q.isfinite().all()) else draft.start).clone()
         self._drafts.clear()
         self.shortfall.commit()
 
     def rollback(self) -> None:
+        self._right |= {name: draft.start.clone() for name, draft in self._drafts.items()}
         self._drafts.clear()
         self.shortfall.rollback()
+
+    def settle(self, counts: Tensor) -> None:
+        for name, draft in self._drafts.items():
+            self._right[name] = torch.where(counts & draft.q.isfinite().all(), draft.q, draft.start)
+        self._drafts.clear()
+        self.shortfall.settle(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: q.clone() for name, q in self._right.items()} | self.shortfall.state_dict()

@@ -16,6 +16,8 @@ class TernarySum(Aggregator):
         group: The ranks that average, as a process group or a communicator.
     """
 
+    sync_free = True
+
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         super().__init__(group)
         self.shortfall = Shortfall()
@@ -25,6 +27,9 @@ class TernarySum(Aggregator):
 
     def rollback(self) -> None:
         self.shortfall.rollback()
+
+    def settle(self, counts: Tensor) -> None:
+        self.shortfall.settle(counts)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.shortfall.state_dict()

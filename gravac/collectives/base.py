@@ -88,6 +88,8 @@ class Collective(ABC):
     """What it needs, completing "collective=… needs …"; see ``fits``."""
     whole: ClassVar[bool] = True
     """Whether a rank counts as having sent all that its codec chose."""
+    sync_free: bool = True
+    """Whether exchanging payloads of known size reads nothing from a device, so that the host never waits."""
 
     def __init__(self, group: dist.ProcessGroup | Communicator) -> None:
         self.communicator = communicator(group)

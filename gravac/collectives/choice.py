@@ -38,12 +38,17 @@ class Choice(NamedTuple):
     predicted: dict[str, float]
 
 
-def choose(network: Network, workload: Workload) -> Choice:
+def choose(network: Network, workload: Workload, sync_free: bool = False) -> Choice:
     """Chooses the quickest collective on a network, with the handicap; of equals the first.
 
-    Equal arguments give equal choices, so ranks need not agree on the result.
+    Equal arguments give equal choices, so ranks need not agree on the result. ``sync_free``: only among collectives
+    that read nothing from a device.
     """
-    fitting = {name: kind for name, kind in COLLECTIVES.items() if kind.fits(workload.codec)}
+    fitting = {
+        name: kind
+        for name, kind in COLLECTIVES.items()
+        if kind.fits(workload.codec) and (kind.sync_free or not sync_free)
+    }
     if 4 * workload.numel > COARSE * workload.wire_bytes:
         fitting.pop(CompressedAllReduce.name, None)
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
@@ -110,7 +115,7 @@ class CollectiveChooser:
 
     def __init__(self, group: Communicator, text: str, network: Network | None = None) -> None:
         self.text = text
-        self._group, self._network = group, network
+        self._group, self._network, self._sync_free = group, network, False
         self._made: dict[str, Collective] = {}
         self._chosen: dict[Workload, str] = {}
         self._unreported: dict[float, dict[int, str]] = {}  # CF: elements: name
@@ -126,14 +131,21 @@ class CollectiveChooser:
         if workload not in self._chosen:
             if len(self._chosen) > 4096:  # regrouped buckets of a very long run
                 self._chosen.clear()
-            name = self._chosen[workload] = choose(self._network, workload).name
+            name = self._chosen[workload] = choose(self._network, workload, self._sync_free).name
             self._unreported.setdefault(workload.cf, {})[workload.numel] = name
         return self._named(self._chosen[workload])
 
-    def use(self, network: Network) -> None:
-        """Chooses again, by this network."""
-        self._network = network
+    def use(self, network: Network, sync_free: bool = False) -> None:
+        """Chooses again, by this network. ``sync_free``: only among collectives that read nothing from a device."""
+        self._network, self._sync_free = network, sync_free
         self._chosen.clear()
+
+    @property
+    def sync_free(self) -> bool:
+        """Whether no collective that may be used for a codec of fixed size reads anything from a device."""
+        if self.text != AUTO:
+            return self._named(self.text).sync_free
+        return self._sync_free or self._network is None or self._group.size <= 2
 
     @property
     def whole(self) -> bool:

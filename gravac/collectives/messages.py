@@ -1,5 +1,6 @@
 """Messages: a header that identifies a payload, and a few elements with their positions."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,15 +48,16 @@ def unpack_payload(
         The bytes that follow the header.
 
     Raises:
-        ValueError: The message belongs to another payload. Not checked on a GPU, where the host would have to wait.
+        ValueError: The message belongs to another payload. Not checked on a device, where the host would have to wait.
     """
     return strip_header(message, header_fields(payload, codec, key, dtype), key)
 
 
 def add_header(parts: Sequence[Tensor], fields: HeaderFields) -> Tensor:
     """Returns a header and these parts as one uint8 tensor."""
-    header = torch.frombuffer(bytearray(_digest(*fields)), dtype=torch.uint8)
-    return torch.cat([header.to(parts[0].device), *(part.view(torch.uint8) for part in parts)])
+    number = int.from_bytes(_digest(*fields), sys.byteorder, signed=True)
+    header = torch.full((1,), number, device=parts[0].device)  # a copy from the host would wait
+    return torch.cat([part.view(torch.uint8) for part in (header, *parts)])
 
 
 def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
@@ -63,7 +65,7 @@ def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
 
     ``key`` is that of the rank that sent the message.
     """
-    if message.device.type == "cpu":
+    if not kernels.on_device(message):
         found = bytes(message[:HEADER_BYTES].tolist())  # not numpy: neither torch nor gravac brings it
         if found != _digest(*fields):
             codec, numel, cf = fields[:3]

@@ -133,6 +133,7 @@ class ReduceScatter(Collective):
     )
     needs = "a selector that sends a fixed number of elements, such as topk"
     whole = False
+    sync_free = False
 
     def exchange(
         self,

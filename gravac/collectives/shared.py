@@ -57,6 +57,7 @@ class SharedSupport(Collective):
         if leader not in get_args(Leader):
             raise ValueError(f"shared: leader={leader!r} must be one of {', '.join(get_args(Leader))}")
         self.leader = leader
+        self.sync_free = leader == "turns"
 
     def exchange(
         self,

@@ -320,6 +320,17 @@ class Compressor(ABC):
         """Forgets what was learned in this step."""
         return
 
+    def settle(self, counts: Tensor) -> None:
+        """Keeps what was learned in this step if it counts, forgets it if not: for steps on a device.
+
+        What is sync-free reads nothing here. This implementation reads ``counts`` if there is anything to learn.
+
+        Args:
+            counts: Whether the step counts, bool of shape ``()``.
+        """
+        if type(self).commit is not Compressor.commit:
+            (self.commit if bool(counts) else self.rollback)()
+
     def state_dict(self) -> dict[str, Tensor]:
         """Returns what the codec has learned as plain tensors (copies); empty for stateless codecs."""
         return {}

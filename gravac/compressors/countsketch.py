@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec, kept_count, to_wire
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
-from gravac.kernels import select_top
+from gravac.kernels import placed, select_top
 
 
 class CountSketch(Quantizer):
@@ -62,7 +62,7 @@ class CountSketch(Quantizer):
         for _ in range(self.rows):
             bucket = torch.randperm(numel, generator=generator) % width
             sign = torch.randint(2, (numel,), generator=generator) * 2.0 - 1.0
-            found.append((bucket.to(device), sign.to(device)))
+            found.append((placed(bucket, device), placed(sign, device)))
         return found
 
     def bound(self, numel: int, cf: float) -> Bound:

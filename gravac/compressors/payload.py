@@ -64,6 +64,8 @@ class Traits:
     """Sends some elements as they are, and zero for the others."""
     projection: bool
     """C(x) is an orthogonal projection of x: ⟨C(x), x⟩ = ‖C(x)‖², so gain = alignment. All plain selectors are."""
+    sync_free: bool = False
+    """Runs on a device without reading it, so the host never waits. Other codecs work there, too, and wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,10 @@ class Stack(Compressor):
         self.source = f"{selector.source}; {quantizer.source}"
         self.uses_histogram = selector.uses_histogram
         self.traits: Traits = replace(
-            ROUNDED, unbiased=False, homogeneous=selector.traits.homogeneous and quantizer.traits.homogeneous
+            ROUNDED,
+            unbiased=False,
+            homogeneous=selector.traits.homogeneous and quantizer.traits.homogeneous,
+            sync_free=selector.traits.sync_free and quantizer.traits.sync_free,
         )
 
     def fitted(self, shapes: Sequence[tuple[int, ...]]) -> Self:

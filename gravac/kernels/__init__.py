@@ -37,6 +37,7 @@ from gravac.kernels.selection import (
     take_top_of_chunks,
 )
 from gravac.kernels.sifting import LEAST_CF, Room, Sifted, Sifter
+from gravac.kernels.static import chosen_places, magnitudes, placed, powers_of_two
 
 __all__ = [
     "GRIDS",
@@ -54,6 +55,7 @@ __all__ = [
     "add_run",
     "alignment",
     "blocked",
+    "chosen_places",
     "compiled",
     "count_above",
     "deal",
@@ -67,6 +69,7 @@ __all__ = [
     "inner",
     "inner_at",
     "lacking",
+    "magnitudes",
     "nearest_sizes",
     "noise",
     "on_device",
@@ -76,7 +79,9 @@ __all__ = [
     "pack_positions",
     "pack_trits",
     "packed_bytes",
+    "placed",
     "position_bytes",
+    "powers_of_two",
     "product",
     "quantize",
     "quantize_nearest",

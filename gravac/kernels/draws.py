@@ -11,8 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend, reference
+from gravac.kernels import backend, reference, static
 from gravac.kernels.randomness import words
+from gravac.kernels.scalars import is_device
 
 _SMALL = 1024
 """Up to this many elements all are put in order, which is exactly uniform; a network of few bits is not."""
@@ -42,10 +43,10 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     if not 0 <= count <= numel < 2**31:
         raise ValueError(f"count={count} must be between 0 and numel={numel}, and numel below 2^31")
     host = torch.device("cpu")
-    if device is not None and backend.gpu_kernels(device):
-        return _on_device(numel, count, seed, device)
     if numel <= _SMALL:
-        return torch.argsort(words(numel, seed, host), stable=True)[:count].int().to(device or host)
+        return torch.argsort(words(numel, seed, device or host), stable=True)[:count].int()
+    if is_device(device):
+        return _on_device(numel, count, seed, device or host)
     lower, upper = _halves(numel)
     keys = words(_ROUNDS, seed, host) & 0xFFFFFFFF
     if backend.active() == "cpu":
@@ -53,17 +54,17 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
 
         out = torch.empty(count, dtype=torch.int32)
         compiled(numel, keys.numpy(), lower, upper, out.numpy())
-        return out.to(device or host)
+        return out
     pieces, left, first = [], count, 0
     while left > 0:
         # As many as will do on average, and a few more.
         size = (left << (lower + upper)) // numel + 64
-        numbers = torch.arange(first, first + size, device=device)
+        numbers = torch.arange(first, first + size)
         images = _permuted(numbers, keys.tolist(), lower, upper)
         found = images[images < numel][:left]
         pieces.append(found.int())
         left, first = left - found.numel(), first + size
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32, device=device)
+    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int32)
 
 
 def _halves(numel: int) -> tuple[int, int]:
@@ -77,15 +78,16 @@ def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tenso
 
     The number found is more than 16 standard deviations from its mean before they are too few.
     """
-    if numel <= _SMALL:
-        return torch.argsort(words(numel, seed, device), stable=True)[:count].int()
-    from gravac.kernels.cuda.draws import distinct as on_device
-
     lower, upper = _halves(numel)
     all_ = 1 << (lower + upper)
     candidates = min(all_, ((count + 12 * math.isqrt(count) + 64) * all_) // numel + 1)
-    keys = words(_ROUNDS, seed, device) & 0xFFFFFFFF
-    return on_device(numel, count, keys, lower, upper, candidates)
+    if backend.gpu_kernels(device):
+        from gravac.kernels.cuda.draws import distinct as on_gpu
+
+        return on_gpu(numel, count, words(_ROUNDS, seed, device) & 0xFFFFFFFF, lower, upper, candidates)
+    keys = words(_ROUNDS, seed, torch.device("cpu")) & 0xFFFFFFFF
+    images = _permuted(torch.arange(candidates, device=device), keys.tolist(), lower, upper)
+    return static.compact(images, images < numel, count).int()
 
 
 def _permuted(numbers: Tensor, keys: list[int], lower: int, upper: int) -> Tensor:

@@ -66,7 +66,8 @@ def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0
 
     Raises:
         ValueError: The shapes do not fit.
-        IndexError: An index is outside 0..n-1; nothing was added. On a GPU nothing is raised, and out[0] becomes NaN.
+        IndexError: An index is outside 0..n-1; nothing was added. On a device nothing is raised, and out[0] becomes
+            NaN.
     """
     if indices.shape != values.shape or indices.dim() != 1 or out.dim() != 1:
         raise ValueError(

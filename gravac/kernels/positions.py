@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend
+from gravac.kernels import backend, static
 from gravac.kernels.packing import pack, pack_wide, packed_bytes, unpack, unpack_wide
+from gravac.kernels.scalars import on_device
 
 
 class _Layout(NamedTuple):
@@ -40,7 +41,7 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
         uint8 of shape ``(position_bytes(k, numel),)``.
 
     Raises:
-        ValueError: A position is outside. On a GPU nothing is raised, and it is left out.
+        ValueError: A position is outside. On a device nothing is raised.
     """
     low, ones = _layout(indices.numel(), numel)
     if backend.on_gpu(indices):
@@ -50,7 +51,7 @@ def pack_positions(indices: Tensor, numel: int) -> Tensor:
         upper = set_ones(indices, ones, low)
         lower = packed_on_device(indices, low, packed_bytes(indices.numel(), low)) if low else None
         return upper if lower is None else torch.cat((lower, upper))
-    if indices.device.type == "cpu" and indices.numel():
+    if not on_device(indices) and indices.numel():
         least, most = (int(end) for end in indices.aminmax())
         if least < 0 or most >= numel:
             raise ValueError(f"indices reach from {least} to {most}, outside 0..{numel - 1}")
@@ -78,8 +79,8 @@ def unpack_positions(packed: Tensor, count: int, numel: int) -> Tensor:
         int32 of shape ``(count,)``.
 
     Raises:
-        ValueError: The payload is damaged. On a GPU only its size is checked; where positions are missing, the last
-            ones are -1, which ``scatter_add`` turns into NaN.
+        ValueError: The payload is damaged. On a device only its size is checked; where positions are missing, the
+            last ones are below zero, which ``scatter_add`` turns into NaN.
     """
     expected = position_bytes(count, numel)
     if packed.numel() != expected:
@@ -124,12 +125,14 @@ def _set_ones(places: Tensor, size: int) -> Tensor:
         set_ones(places.int().numpy(), packed.numpy())
         return packed
     bits = torch.zeros(size, dtype=torch.uint8, device=places.device)
-    bits[places.long()] = 1
-    return pack(bits, 1)
+    return pack(bits.scatter_(0, places.long(), 1), 1)
 
 
 def _find_ones(packed: Tensor, count: int) -> Tensor:
     """Positions of the ones, int32 of shape ``(count,)``."""
+    if on_device(packed):
+        ones = unpack(packed, 8 * packed.numel(), 1).bool()
+        return static.chosen_places(ones, count, fill=-1).int()
     if backend.compiled(packed):
         from gravac.kernels.cpu.bits import find_ones
 

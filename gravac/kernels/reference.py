@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from gravac.kernels.scalars import on_device
+from gravac.kernels.static import compact, magnitudes
+
 BINS = 4096
 """Bins of a float32's magnitude: its 8 bits of exponent and the highest 4 of its significand."""
 COARSE_SHIFT = 19
@@ -85,21 +88,19 @@ def top_of_chunks(x: Tensor, k: int, chunks: int) -> Tensor:
     edges = ranked.gather(1, shares[:, None] - 1)
     chosen, ties = sizes > edges, sizes == edges
     chosen |= ties & (ties.cumsum(1) <= shares[:, None] - chosen.sum(1, keepdim=True))
-    return places[chosen]
-
-
-def magnitudes(x: Tensor) -> Tensor:
-    """Returns ``|x|`` of a float32 tensor as int32 that order as the numbers do, NaN last."""
-    return x.view(torch.int32) & 0x7FFFFFFF
+    return compact(places.flatten(), chosen.flatten(), k)
 
 
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> bool:
-    """Computes ``out[indices] += scale·values``. Returns False, with nothing done, if an index is outside (on a
-    CPU only).
+    """Computes ``out[indices] += scale·values``. Returns False, with nothing done, if an index is outside; on a
+    device ``out[0]`` becomes NaN then.
     """
-    if indices.device.type == "cpu" and bool(((indices < 0) | (indices >= out.numel())).any()):
+    added, inside = (values.float() * scale).to(out.dtype), (indices >= 0) & (indices < out.numel())
+    if on_device(out):
+        indices, added = torch.where(inside, indices, 0), torch.where(inside, added, torch.nan)
+    elif not bool(inside.all()):
         return False
-    out.index_add_(0, indices, (values.float() * scale).to(out.dtype))
+    out.index_add_(0, indices, added)
     return True
 
 

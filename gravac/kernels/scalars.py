@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -9,11 +10,17 @@ from torch import Tensor
 Scalar = float | Tensor
 """A float for tensors in the host's memory; for a device's tensors a float64 tensor of shape ``()`` beside them."""
 _treated = 0
+_changing = Lock()
 
 
 def on_device(x: Tensor) -> bool:
     """Returns whether ``x`` is on a device, so that nothing may read its elements within a step."""
     return not x.is_cpu or _treated > 0
+
+
+def is_device(device: torch.device | None) -> bool:
+    """Returns whether tensors there are on a device, as ``on_device``; None is the host."""
+    return _treated > 0 or (device is not None and device.type != "cpu")
 
 
 @contextmanager
@@ -23,11 +30,13 @@ def treated_as_device() -> Iterator[None]:
     Kernels run in plain torch then, and give tensors instead of floats.
     """
     global _treated
-    _treated += 1
+    with _changing:
+        _treated += 1
     try:
         yield
     finally:
-        _treated -= 1
+        with _changing:
+            _treated -= 1
 
 
 def scalar(x: Tensor) -> Scalar:

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend, reference
+from gravac.kernels import backend, reference, static
 from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
+from gravac.kernels.scalars import on_device
 from gravac.kernels.sifting import Sifted
 
 SelectionHint = Tally | Sifted
@@ -41,7 +42,7 @@ def take_top(
 
     Raises:
         ValueError: ``k`` is outside 1..n, a buffer does not fit, or ``hint`` is of another tensor. On a GPU the latter
-            is not raised: nothing is cleared, and the values are NaN.
+            is not raised: nothing is cleared, and the values are NaN. Other devices do not use the hint.
     """
     n = x.numel()
     if not 0 < k <= n:
@@ -64,12 +65,19 @@ def take_top(
             return indices, values
         hint = None
     if backend.on_gpu(x, indices, values):
-        from gravac.kernels.cuda.top import top as on_device
+        from gravac.kernels.cuda.top import top as top_on_gpu
 
         counts = hint.counts if hint else count(x)
         if counts.device != x.device:
             raise ValueError(f"hint is on {counts.device}, x on {x.device}: both must be on one device")
-        on_device(x.detach(), k, counts, clear, indices, values)
+        top_on_gpu(x.detach(), k, counts, clear, indices, values)
+        return indices, values
+    if on_device(x):
+        found = static.top(x.detach(), k)
+        torch.index_select(x.detach(), 0, found, out=values)
+        indices.copy_(found)
+        if clear:
+            x.detach().index_fill_(0, found, 0.0)
         return indices, values
     fast = backend.compiled(x, indices, values)
     boundary, above, within = _boundary(hint.counts if hint else count(x), k)
@@ -178,7 +186,7 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
         compiled(bits, chunks, indices.numpy(), values.numpy().view(np.int32))
         return indices, values
     found = reference.top_of_chunks(x.detach(), k, chunks)
-    return found.int(), x.detach()[found]
+    return found.int(), x.detach().index_select(0, found)
 
 
 def count_above(x: Tensor, level: float) -> int:
@@ -197,7 +205,7 @@ def count_above(x: Tensor, level: float) -> int:
         from gravac.kernels.cpu.top import count_above as compiled
 
         return int(compiled(x.detach().numpy().view(np.int32), edge))
-    return int((reference.magnitudes(x) >= edge).sum())
+    return int((static.magnitudes(x) >= edge).sum())
 
 
 def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -227,7 +235,7 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
         bits = x.detach().numpy().view(np.int32)
         compiled(bits, _edge(level), indices.numpy(), values.numpy().view(np.int32))
         return indices, values
-    found = (reference.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
+    found = (static.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
     return found.int(), x.detach()[found]
 
 

@@ -23,7 +23,7 @@ class Atomo(LowRank):
 
     name = "atomo"
     source = "Wang et al. 2018, ATOMO, algorithm 1, spectral atoms"
-    traits = replace(ROUNDED, fixed_size=False)
+    traits = replace(ROUNDED, fixed_size=False, sync_free=False)
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> None:
         return None

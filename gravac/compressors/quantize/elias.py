@@ -24,7 +24,7 @@ class EliasQSGD(QSGD):
 
     name = "qsgd-elias"
     source = "Alistarh et al. 2017, QSGD, Elias coding of sparse levels"
-    traits = replace(ROUNDED, fixed_size=False)
+    traits = replace(ROUNDED, fixed_size=False, sync_free=False)
     examples: tuple[str, ...] = ("bits=2,block=64", "norm=linf")
 
     def __init__(self, *, bits: int | None = None, norm: Norm = "l2", block: int = 512) -> None:

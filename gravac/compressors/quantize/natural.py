@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec
 from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
-from gravac.kernels import noise, pack, packed_bytes, unpack
+from gravac.kernels import noise, pack, packed_bytes, powers_of_two, unpack
 
 
 class _Range(NamedTuple):
@@ -67,8 +67,10 @@ class Natural(Quantizer):
 
     def decode(self, payload: Payload) -> Tensor:
         low, high = self._range
-        powers = (2.0**exponent for exponent in range(low, high + 1))
-        table = torch.tensor([0.0, *powers, torch.nan], device=payload.values.device)
+        ends = payload.values.new_zeros(2, dtype=torch.float32)
+        ends[1:] = torch.nan
+        powers = powers_of_two(low, high, payload.values.device)
+        table = torch.cat((ends[:1], powers, ends[1:]))
         if self.bits == 8:
             codes, negative = payload.values & 127, payload.values >= 128
         else:

@@ -14,7 +14,7 @@ from gravac.compressors.quantize.quantizer import (
     mildest,
     spread,
 )
-from gravac.kernels import blocked, noise, pack, packed_bytes, relative, row_scales, unpack
+from gravac.kernels import blocked, noise, pack, packed_bytes, powers_of_two, relative, row_scales, unpack
 
 _LADDER = (4, 3, 2)
 
@@ -64,8 +64,8 @@ class NUQSGD(Quantizer):
 
     def decode(self, payload: Payload) -> Tensor:
         lowest = _lowest(self.width(payload.cf))
-        magnitudes = torch.tensor([0.0, *(2.0 ** (level - lowest) for level in range(lowest + 1))])
-        table = torch.cat((-magnitudes.flip(0), magnitudes[1:])).to(payload.values.device)
+        powers = powers_of_two(-lowest, 0, payload.values.device)
+        table = torch.cat((-powers.flip(0), powers.new_zeros(1), powers))
         codes = unpack(payload.parts[1], payload.numel, self.width(payload.cf)).long()
         return table[codes] * spread(payload.parts[0], self.block, payload.numel)
 

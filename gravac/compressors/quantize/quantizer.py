@@ -19,6 +19,7 @@ ROUNDED = Traits(
     nested=False,
     selector=False,
     projection=False,
+    sync_free=True,
 )
 """Traits of a stochastic quantizer that sends its scale; others state where they differ."""
 
@@ -91,8 +92,8 @@ class PerTensor(Quantizer):
 
     def spread(self, scales: Tensor, numel: int) -> Tensor:
         """Returns each tensor's scale for each of its elements."""
-        counts = torch.tensor(self.numels(numel), device=scales.device)
-        return torch.repeat_interleave(scales, counts, output_size=numel)
+        pieces = zip(scales, self.numels(numel), strict=True)
+        return torch.cat([scale.expand(size) for scale, size in pieces])
 
     def choose(self, upper: Tensor, high: Tensor, low: Tensor) -> Tensor:
         """Returns each tensor's ``high`` where ``upper`` is True, else its ``low``.

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gravac.compressors.base import Bound, Key, Payload, TensorSpec, to_wire
 from gravac.compressors.sparse.selector import PLAIN, Selector
+from gravac.kernels import placed
 
 
 class Bernoulli(Selector):
@@ -84,7 +85,7 @@ class Bernoulli(Selector):
 
     def _draw(self, numel: int, cf: float, key: Key, device: torch.device) -> Tensor:
         support = self._mask(numel, cf, key).nonzero().squeeze(1)
-        return (support if support.numel() else torch.zeros(1, dtype=torch.int64)).to(device)
+        return placed(support if support.numel() else torch.zeros(1, dtype=torch.int64), device)
 
 
 class UnbiasedBernoulli(Bernoulli):

@@ -33,7 +33,7 @@ class HardThreshold(Thresholded):
 
     name = "hardthreshold"
     source = "Sahu et al. 2021, Rethinking gradient sparsification as total error minimization; λ rule from their code"
-    traits = replace(PLAIN, homogeneous=False, fixed_size=False)
+    traits = replace(PLAIN, homogeneous=False, fixed_size=False, sync_free=False)
 
     def __init__(self, *, threshold: float | None = None) -> None:
         if threshold is not None and not 0 < threshold < math.inf:

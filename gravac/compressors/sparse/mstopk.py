@@ -3,6 +3,10 @@
 import math
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from gravac import kernels
 from gravac.compressors.base import Bound, Key, kept_count
 from gravac.compressors.sparse.selector import PLAIN
 from gravac.compressors.sparse.thresholds import Passed, Survivors, Thresholded
@@ -13,12 +17,12 @@ class MSTopk(Thresholded):
 
     Bisects between the mean and the maximum of ``|x|``, ``rounds`` times. Two thresholds remain: at most k elements are
     above the upper one, and more than k above the lower one. All elements above the upper one are sent. A run of those
-    in between, from a random position, completes k. So the size is fixed, and the passes over the tensor only count,
-    which suits a GPU better than a sort. The search never looks below the mean: for a CF under about 3 the run is drawn
-    from all smaller elements.
+    in between, from a random position, completes k. So the size is fixed, and the passes over the tensor only count.
+    The search never looks below the mean: for a CF under about 3 the run is drawn from all smaller elements.
 
     If no threshold lets at most k elements pass, as with ties at the maximum, the k largest above the lower one are
-    sent. The published code would then treat all elements as above the upper one.
+    sent. The published code would then treat all elements as above the upper one. A GPU cannot wait to see whether that
+    is so, and makes an exact Top-k besides: there ``topk`` is faster.
     """
 
     name = "mstopk"
@@ -35,6 +39,8 @@ class MSTopk(Thresholded):
         self.rounds = rounds
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
+        if kernels.on_device(survivors.x):
+            return self._find_on_device(survivors.x, kept_count(survivors.x.numel(), cf), key)
         k, top, mean = kept_count(survivors.x.numel(), cf), survivors.top, survivors.mean()
         if not math.isfinite(top) or not math.isfinite(mean):
             return survivors.above(0.0).largest(k)
@@ -64,6 +70,35 @@ class MSTopk(Thresholded):
         chosen[others[first : first + missing]] = True
         places = chosen.nonzero().view(-1)
         return Passed(passed.places.index_select(0, places), passed.values.index_select(0, places))
+
+    def _find_on_device(self, x: Tensor, k: int, key: Key) -> Passed:
+        """Does the same without reading anything: thresholds and counts stay tensors."""
+        sizes = kernels.magnitudes(x)
+        top, mean = sizes.amax().view(torch.float32).double(), x.abs().sum().double() / x.numel()
+        low, high = torch.zeros_like(mean), torch.ones_like(mean)
+        above = torch.zeros_like(mean, dtype=torch.int64)
+        lower, upper = torch.zeros_like(sizes[0]), torch.full_like(sizes[0], 2**31 - 1)
+        for _ in range(self.rounds):
+            middle = (low + high) / 2
+            level = mean + middle * (top - mean)
+            edge = torch.where(level > 0.0, level.float().view(torch.int32), 0)
+            count = (sizes >= edge).sum()
+            few = count <= k
+            more = few & (count > above)
+            low, high = torch.where(few, low, middle), torch.where(few, middle, high)
+            lower = torch.where(few, lower, edge)
+            upper, above = torch.where(more, edge, upper), torch.where(more, count, above)
+        chosen = sizes >= upper
+        others = (sizes >= lower) & ~chosen
+        missing = k - above
+        first = key.own_seed() % (others.sum() - missing + 1).clamp_min(1)
+        order = others.cumsum(0) - 1
+        chosen |= others & (order >= first) & (order < first + missing)
+        # What the host does where no threshold lets at most k pass, or the mean or the largest is not finite.
+        exactly = (above == 0) | ~top.isfinite() | ~mean.isfinite()
+        places, values = kernels.take_top(x, k)
+        places = torch.where(exactly, places, kernels.chosen_places(chosen, k).int())
+        return Passed(places, torch.where(exactly, values, x.index_select(0, places)))
 
     def bound(self, numel: int, cf: float) -> Bound:
         return Bound(delta=1.0 / numel)  # the largest element is always sent

@@ -16,6 +16,7 @@ PLAIN = Traits(
     nested=True,
     selector=True,
     projection=True,
+    sync_free=True,
 )
 """Traits of Top-k; other selectors state where they differ."""
 

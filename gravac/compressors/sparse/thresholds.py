@@ -150,7 +150,7 @@ class DGC(Thresholded):
 
     name = "dgc"
     source = "Lin et al. 2018, Deep Gradient Compression, sampled threshold with hierarchical selection"
-    traits = replace(PLAIN, fixed_size=False, nested=False)
+    traits = replace(PLAIN, fixed_size=False, nested=False, sync_free=False)
 
     def __init__(self, *, sample: float = 0.01) -> None:
         if not 0 < sample <= 1:
@@ -186,7 +186,7 @@ class RedSync(Thresholded):
 
     name = "redsync"
     source = "Fang et al. 2019, RedSync, threshold binary search"
-    traits = replace(PLAIN, fixed_size=False, nested=False)
+    traits = replace(PLAIN, fixed_size=False, nested=False, sync_free=False)
 
     def __init__(self, *, tolerance: float = 1e-3) -> None:
         if not 0 < tolerance < 1:
@@ -227,7 +227,7 @@ class SIDCo(Thresholded):
 
     name = "sidco"
     source = "Abdelmoniem et al. 2021, SIDCo-E: multi-stage fit of an exponential"
-    traits = replace(PLAIN, fixed_size=False, nested=False)
+    traits = replace(PLAIN, fixed_size=False, nested=False, sync_free=False)
 
     def find(self, survivors: Survivors, cf: float, key: Key) -> Passed:
         n = survivors.x.numel()
