@@ -107,7 +107,13 @@ def _compressor(member: type[Compressor]) -> Entry:
 
 
 def _aggregator(member: type[Aggregator]) -> Entry:
-    return _entry("aggregator", member, member, {"conserves": member.conserves}, _rounds(member))
+    return _entry(
+        "aggregator",
+        member,
+        member,
+        {"conserves": member.conserves, "sync_free": member.sync_free},
+        _rounds(member),
+    )
 
 
 def _memory(member: type[Memory]) -> Entry:
@@ -116,7 +122,7 @@ def _memory(member: type[Memory]) -> Entry:
 
 
 def _collective(member: type[Collective]) -> Entry:
-    return _entry("collective", member, member, {}, _moved(member))
+    return _entry("collective", member, member, {"sync_free": member.sync_free}, _moved(member))
 
 
 def _policy(member: type[Policy]) -> Entry:

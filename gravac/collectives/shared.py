@@ -101,7 +101,8 @@ class SharedSupport(Collective):
     def _leader(self, compressor: Compressor, payload: Payload, key: Key) -> int:
         if self.leader == "turns":
             return (key.step + key.bucket) % self.world_size
-        mine = torch.tensor([compressor.energy(payload)], dtype=torch.float64, device=payload.values.device)
+        energy, device = compressor.energy(payload), payload.values.device
+        mine = torch.as_tensor(energy, dtype=torch.float64, device=device).reshape(1)
         every = mine.new_empty(self.world_size)
         self.communicator.gather(every, mine).wait()
         return int(every.nan_to_num(nan=-1.0).argmax())  # the first of equals, on all ranks

@@ -61,9 +61,20 @@ def test_every_entry_is_complete(kind: str, name: str) -> None:
         assert any((cost.payload_bytes, cost.link_bytes)) or cost.held_bytes is not None
     if entry.kind == "compressor":
         assert set(entry.traits) == {
-            *("unbiased", "linear", "homogeneous", "fixed_size", "nested", "selector", "projection")
+            *("unbiased", "linear", "homogeneous", "fixed_size", "nested", "selector", "projection"),
+            "sync_free",
         }
         assert len(entry.costs) == 4
+
+
+def test_it_says_what_makes_a_gpu_wait() -> None:
+    free = {(entry.kind, entry.name) for entry in entries() if entry.traits.get("sync_free")}
+    fast = {"dense", "bf16", "fp16", "topk", "randomk", "blockrandomk", "mstopk", "int8", "scaledsign"}
+    assert free >= {("compressor", name) for name in fast} | {
+        ("aggregator", "powersgd"),
+        ("collective", "gather"),
+    }
+    assert not free & {("compressor", "dgc"), ("compressor", "svd"), ("collective", "reduce-scatter")}
 
 
 def test_it_is_json() -> None:

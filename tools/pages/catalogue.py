@@ -16,7 +16,8 @@ Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEM
 Sizes are of float32. *CF reached* is what asking for a CF gives, *payload* what a rank hands to collectives in a step;
 both are expected values if sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of
 {RANKS} puts on its network. *Proven error* bounds E‖C(x) − x‖²; where the cell is empty, no bound is proven. The
-traits are explained in `gravac/compressors/payload.py`.
+traits are explained in `gravac/compressors/payload.py`. *Sync free* members read nothing from a GPU within a step. The
+others work there, too, but the host waits for the GPU; for a collective that holds of payloads of fixed size.
 """
 
 

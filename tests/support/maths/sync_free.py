@@ -109,8 +109,11 @@ class _Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _METHODS and self._tainted.has(args[0]):
             raise ReadsTheDevice(f"Tensor.{func.__name__} reads a tensor of the device")
-        if func in (torch.tensor, torch.as_tensor) and str(kwargs.get("device")) == "meta":
-            raise ReadsTheDevice("a tensor of Python numbers on a device waits for the copy")
+        if func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor):
+            if any(self._tainted.has(one) for one in _tensors(args[0])):
+                raise ReadsTheDevice("torch.tensor reads the tensors that it is given")
+            if str(kwargs.get("device")) == "meta":
+                raise ReadsTheDevice("a tensor of Python numbers on a device waits for the copy")
         if func is Tensor.to and isinstance(args[0], Tensor) and not args[0].is_meta:
             target = kwargs.get("device", args[1] if len(args) > 1 else None)
             if str(target) == "meta" and not kwargs.get("non_blocking"):
