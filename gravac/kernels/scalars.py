@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 
 import torch
 from torch import Tensor
 
 Scalar = float | Tensor
 """A float for tensors in the host's memory; for a device's tensors a float64 tensor of shape ``()`` beside them."""
-_treated = 0
-_changing = Lock()
+_treated: list[None] = []
+"""Not empty while the host's tensors are treated as a device's."""
 
 
 def on_device(x: Tensor) -> bool:
     """Returns whether ``x`` is on a device, so that nothing may read its elements within a step."""
-    return not x.is_cpu or _treated > 0
+    return not x.is_cpu or bool(_treated)
 
 
 def is_device(device: torch.device | None) -> bool:
     """Returns whether tensors there are on a device, as ``on_device``; None is the host."""
-    return _treated > 0 or (device is not None and device.type != "cpu")
+    return bool(_treated) or (device is not None and device.type != "cpu")
 
 
 @contextmanager
@@ -29,14 +28,11 @@ def treated_as_device() -> Iterator[None]:
 
     Kernels run in plain torch then, and give tensors instead of floats.
     """
-    global _treated
-    with _changing:
-        _treated += 1
+    _treated.append(None)  # atomic, as several threads may be inside
     try:
         yield
     finally:
-        with _changing:
-            _treated -= 1
+        _treated.pop()
 
 
 def scalar(x: Tensor) -> Scalar:
