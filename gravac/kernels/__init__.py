@@ -17,6 +17,7 @@ from gravac.kernels.nearest import (
 from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
+from gravac.kernels.reference import chosen_places, magnitudes, powers_of_two
 from gravac.kernels.rounding import (
     Norm,
     blocked,
@@ -27,7 +28,7 @@ from gravac.kernels.rounding import (
     row_scales,
     stochastic_round,
 )
-from gravac.kernels.scalars import Scalar, alignment, on_device, scalar, treated_as_device
+from gravac.kernels.scalars import Scalar, alignment, on_device, placed, scalar, treated_as_device
 from gravac.kernels.selection import (
     SelectionHint,
     count_above,
@@ -37,7 +38,6 @@ from gravac.kernels.selection import (
     take_top_of_chunks,
 )
 from gravac.kernels.sifting import LEAST_CF, Room, Sifted, Sifter
-from gravac.kernels.static import chosen_places, magnitudes, placed, powers_of_two
 
 __all__ = [
     "GRIDS",

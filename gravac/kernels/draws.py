@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend, reference, static
+from gravac.kernels import backend, reference
 from gravac.kernels.randomness import words
 from gravac.kernels.scalars import is_device
 
@@ -87,7 +87,7 @@ def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tenso
         return on_gpu(numel, count, words(_ROUNDS, seed, device) & 0xFFFFFFFF, lower, upper, candidates)
     keys = words(_ROUNDS, seed, torch.device("cpu")) & 0xFFFFFFFF
     images = _permuted(torch.arange(candidates, device=device), keys.tolist(), lower, upper)
-    return static.compact(images, images < numel, count).int()
+    return reference.compact(images, images < numel, count).int()
 
 
 def _permuted(numbers: Tensor, keys: list[int], lower: int, upper: int) -> Tensor:

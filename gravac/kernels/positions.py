@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend, static
+from gravac.kernels import backend, reference
 from gravac.kernels.packing import pack, pack_wide, packed_bytes, unpack, unpack_wide
 from gravac.kernels.scalars import on_device
 
@@ -132,7 +132,7 @@ def _find_ones(packed: Tensor, count: int) -> Tensor:
     """Positions of the ones, int32 of shape ``(count,)``."""
     if on_device(packed):
         ones = unpack(packed, 8 * packed.numel(), 1).bool()
-        return static.chosen_places(ones, count, fill=-1).int()
+        return reference.chosen_places(ones, count, fill=-1).int()
     if backend.compiled(packed):
         from gravac.kernels.cpu.bits import find_ones
 

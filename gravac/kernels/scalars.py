@@ -1,4 +1,4 @@
-"""Sums and energies as numbers on the host, and as tensors on a device, where reading a number would wait for it."""
+"""What differs on a device, where reading a number would wait for it: sums and energies are tensors there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,3 +50,10 @@ def alignment(energy: Scalar, inner: Scalar) -> Scalar:
     if isinstance(energy, Tensor):
         return torch.where(energy > 0.0, inner**2 / energy, energy)
     return inner**2 / energy if energy > 0.0 else energy
+
+
+def placed(x: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor of the host on a device, without waiting for the copy."""
+    if device.type == "cpu":
+        return x
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)

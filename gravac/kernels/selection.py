@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gravac.kernels import backend, reference, static
+from gravac.kernels import backend, reference
 from gravac.kernels.histogram import Tally, count
 from gravac.kernels.reference import COARSE_SHIFT
 from gravac.kernels.scalars import on_device
@@ -73,7 +73,7 @@ def take_top(
         top_on_gpu(x.detach(), k, counts, clear, indices, values)
         return indices, values
     if on_device(x):
-        found = static.top(x.detach(), k)
+        found = reference.largest(x.detach(), k)
         torch.index_select(x.detach(), 0, found, out=values)
         indices.copy_(found)
         if clear:
@@ -205,7 +205,7 @@ def count_above(x: Tensor, level: float) -> int:
         from gravac.kernels.cpu.top import count_above as compiled
 
         return int(compiled(x.detach().numpy().view(np.int32), edge))
-    return int((static.magnitudes(x) >= edge).sum())
+    return int((reference.magnitudes(x) >= edge).sum())
 
 
 def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
         bits = x.detach().numpy().view(np.int32)
         compiled(bits, _edge(level), indices.numpy(), values.numpy().view(np.int32))
         return indices, values
-    found = (static.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
+    found = (reference.magnitudes(x) >= _edge(level)).nonzero().squeeze(1)
     return found.int(), x.detach()[found]
 
 
