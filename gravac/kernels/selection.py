@@ -155,8 +155,9 @@ def _check(name: str, tensor: Tensor, dtype: torch.dtype, numel: int) -> None:
 def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
     """Selects the largest ``|x|`` of each chunk, ``k`` in all.
 
-    The chunks are equally large, to within an element, and so are their shares of ``k``. Among equal magnitudes the
-    lowest index wins, and NaN counts as larger than infinity.
+    The chunks are equally large, to within an element, and so are their shares of ``k``. Where ``k`` is so near n that
+    a share is larger than its chunk, all is one chunk. Among equal magnitudes the lowest index wins, and NaN counts as
+    larger than infinity.
 
     Args:
         x: Contiguous float32, shape ``(n,)``.
@@ -176,6 +177,7 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
     if n > 2**31 - 1:
         raise ValueError(f"{n} elements do not fit 32-bit positions; use smaller DDP buckets (bucket_cap_mb)")
     _check("x", x, torch.float32, n)
+    chunks = 1 if _overfull(n, k, chunks) else chunks
     if backend.compiled(x):
         import numpy as np
 
@@ -187,6 +189,16 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
         return indices, values
     found = reference.top_of_chunks(x.detach(), k, chunks)
     return found.int(), x.detach().index_select(0, found)
+
+
+def _overfull(n: int, k: int, chunks: int) -> bool:
+    """Whether some chunk's share of ``k`` is larger than the chunk."""
+    if -(-k // chunks) <= n // chunks:
+        return False
+    return any(
+        (chunk + 1) * k // chunks - chunk * k // chunks > (chunk + 1) * n // chunks - chunk * n // chunks
+        for chunk in range(chunks)
+    )
 
 
 def count_above(x: Tensor, level: float) -> int:
