@@ -161,7 +161,8 @@ class Memory(ABC):
         """Keeps the residual of the running step if the step counts, else undoes it to rounding.
 
         ``commit`` or ``rollback`` still follows, when all buckets are settled. A step that was settled as one that
-        counts cannot be undone any more: ``rollback`` then drops the residual.
+        counts cannot be undone any more: ``rollback`` then drops the residual. One that was settled by a tensor is
+        decided: ``commit`` and ``rollback`` both keep what it left.
 
         Args:
             bucket: The parameters, as given to ``compensate``.

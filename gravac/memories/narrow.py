@@ -131,7 +131,8 @@ class NarrowMemory(BucketedMemory[_Slot]):
             torch.where(counts, replaced, before.to(replaced.dtype), out=replaced)
         else:
             self._round(p, payload.key, replaced)
-        slot.residual, slot.has_residual, slot.settled = replaced, True, True
+        slot.residual, slot.has_residual = replaced, True
+        slot.settled = not isinstance(counts, Tensor)
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)

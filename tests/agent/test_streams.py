@@ -48,6 +48,12 @@ def test_steps_that_are_not_finite_are_undone_as_on_the_host(codec: str) -> None
         assert not differences(on_streams(task, seed), host)
 
 
+@pytest.mark.parametrize("memory", ["none", "partial", "conef", "residual-bf16"])
+def test_memories_that_keep_drafts_or_round(memory: str) -> None:
+    task = Task("topk", 6, switching(10), bad=frozenset({(3, 1), (7, 0)}), memory=memory)
+    assert not differences(on_streams(task, 0), on_host(task))
+
+
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
 def test_any_order_of_work_gives_the_same(life: Life) -> None:
     for seed in range(SEEDS):

@@ -1,0 +1,51 @@
+"""Run the exchange on simulated devices in many orders of work: python -m tools.schedules [--schedules N] [--first SEED].
+
+Each schedule is a training of two ranks with non-finite steps and a CF switch in each step, compared bit by bit with the
+host's executor; or another life of an executor, such as a backward that ends in an exception. Prints what differs.
+"""
+
+import argparse
+import itertools
+import logging
+import sys
+import time
+
+import torch
+
+from gravac_agent.streams.executor import StreamExecutor
+from tests.support.streams.lives import LIVES
+from tests.support.streams.training import Task, differences, on_host, on_streams
+
+CODECS = ("dense", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk", "mstopk")
+"""Codecs whose steps are undone without rounding."""
+CFS = (1.0, 10.0, 4.0, 2.0, 20.0, 3.0)
+BAD = frozenset({(2, 1), (4, 0), (4, 1)})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--schedules", type=int, default=2000, help="how many")
+    parser.add_argument("--first", type=int, default=1000, help="the first seed")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)
+    tasks = [Task(codec, buckets, CFS, BAD) for codec, buckets in itertools.product(CODECS, (1, 6))]
+    expected = [on_host(task) for task in tasks]
+    kinds = len(tasks) + len(LIVES)
+    began, failed = time.monotonic(), 0
+    for number in range(options.schedules):
+        seed, kind = options.first + number, number % kinds
+        if kind < len(tasks):
+            name, found = str(tasks[kind]), differences(on_streams(tasks[kind], seed), expected[kind])
+        else:
+            life = LIVES[kind - len(tasks)]
+            name, found = life.__name__, life(StreamExecutor, seed)
+        if found:
+            failed += 1
+            print(f"seed {seed}, {name}: {'; '.join(found[:5])}", flush=True)
+    print(f"{options.schedules} schedules in {time.monotonic() - began:.0f} s, {failed} differ", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
