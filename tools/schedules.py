@@ -1,7 +1,7 @@
-"""Run the exchange on simulated devices in many orders of work: python -m tools.schedules [--schedules N] [--first SEED].
+"""Run the exchange on simulated devices in many orders of work: python -m tools.schedules [--schedules N].
 
-Each schedule is a training of two ranks with non-finite steps and a CF switch in each step, compared bit by bit with the
-host's executor; or another life of an executor, such as a backward that ends in an exception. Prints what differs.
+Each schedule is a training of two ranks with non-finite steps and a CF switch in each step, compared with the host's
+executor, bit by bit; or another life of an executor, such as a backward that ends in an exception. Prints what differs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ BAD = frozenset({(2, 1), (4, 0), (4, 1)})
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--schedules", type=int, default=2000, help="how many")
     parser.add_argument("--first", type=int, default=1000, help="the first seed")
     options = parser.parse_args()

@@ -229,6 +229,11 @@ def assemble(
             announcement=announcement,
             seed=settings.seed,
         )
+        for codec, aggregator in zip(encoder.codecs, encoder.aggregators, strict=True):
+            if not aggregator.sync_free:
+                encoder.note(
+                    f"compressor={codec!r} reads the GPU in each bucket, and the host waits for it there."
+                )
         if settings.progress:
             encoder.note(
                 "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
