@@ -7,12 +7,13 @@ import math
 
 import pytest
 
-from tests.support.gpu.cases import GPU_ONLY, Runs
+from tests.support.gpu.cases import GPU_ONLY, STREAMED, Runs
 from tests.support.gpu.exact import SIZES, difference
 from tests.support.gpu.places import CPU, NCCL, Place, on
 from tools.gpu.figures import Figure
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+HOST, STREAM = "Engine", "StreamExecutor"
 TARGET_LOSS = 1.6
 """It begins at 2.3; the exact value depends on the device."""
 
@@ -27,6 +28,15 @@ def test_delays_change_no_bit(runs: Runs, place: Place, name: str) -> None:
     assert found["buckets"] == (1 if name == "one bucket" else len(SIZES))
     assert found["payload_bytes"] == expected["payload_bytes"] < found["dense_bytes"]
     assert found["steps"] == expected["steps"]
+    assert found["executor"] == (HOST if place == CPU else STREAM)
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_simulated_streams_change_no_bit(runs: Runs, name: str) -> None:
+    """What a GPU would run, in its order, against the exchange with threads."""
+    (found,), (expected,) = (runs.results(*CPU, 1, each) for each in (f"{name}, on streams", name))
+    assert found["parameters"] == expected["parameters"]
+    assert (found.get("executor"), expected.get("executor")) in ((STREAM, HOST), (None, None))
 
 
 @on(CPU, NCCL)

@@ -22,6 +22,14 @@ def test_ranks_agree_with_the_cpu_and_delays_change_no_bit(runs: Runs, place: Pl
     assert one["payload_bytes"] == expected["payload_bytes"] < one["dense_bytes"]
 
 
+@pytest.mark.parametrize("name", ["plain", "infinite", *FAST])
+def test_simulated_streams_change_no_bit(runs: Runs, name: str) -> None:
+    one, two = runs.results(*CPU, 2, f"{name}, on streams")
+    expected = runs.results(*CPU, 2, name)[0]
+    assert one["parameters"] == two["parameters"] == expected["parameters"]
+    assert one["payload_bytes"] == expected["payload_bytes"]
+
+
 @on(CPU, GLOO, NCCL)
 def test_an_infinite_gradient_of_one_rank_leaves_no_trace(runs: Runs, place: Place) -> None:
     one, two = runs.results(*place, 2, "infinite")

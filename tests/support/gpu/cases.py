@@ -40,6 +40,8 @@ ONE_RANK: dict[str, Case] = {
     "learning, bfloat16": ("learning", {"precision": "bfloat16"}),
     "learning, float16": ("learning", {"precision": "float16"}),
 }
+STREAMED = ("plain", "both delayed", "one bucket", "bfloat16 gradients", "infinite", "learning, float16")
+"""Also run on simulated streams, on the CPU: the exchange that a GPU has, with the trainer's own DDP."""
 GPU_ONLY: dict[str, Case] = {
     "compiled outside": ("learning", {"compiled": "outside"}),
     "compiled inside": ("learning", {"compiled": "inside"}),
@@ -58,6 +60,10 @@ TWO_RANKS: dict[str, Case] = {
         for codec in CODECS
     },
 }
+for cases, names in ((ONE_RANK, STREAMED), (TWO_RANKS, ("plain", "infinite", *FAST))):
+    for name in names:
+        scenario, arguments = cases[name]
+        cases[f"{name}, on streams"] = ("on_streams", {"scenario": scenario, **arguments})
 SECONDS = 240.0
 """Of one set of processes."""
 

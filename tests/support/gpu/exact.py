@@ -175,7 +175,7 @@ def train(
                 kept = all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
         stack.close()
         agent.state_dict()  # ends the step in flight, so that all are counted
-        state = agent.state
+        state, executor = agent.state, type(agent._parts.engine).__name__
     assert state is not None
     parameters = [parameter.detach().cpu() for parameter in module.parameters()]
     return {
@@ -183,6 +183,7 @@ def train(
         "change": encoded([after.float() - one for after, one in zip(parameters, start, strict=True)]),
         "finite": all(bool(parameter.isfinite().all()) for parameter in parameters),
         "kept": kept,
+        "executor": executor,
         "buckets": buckets,
         "steps": state.step,
         "nonfinite_steps": state.nonfinite_steps,

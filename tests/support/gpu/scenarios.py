@@ -38,6 +38,15 @@ def trained(device: torch.device, **arguments: Any) -> dict[str, Any]:
     return exact.train(device, **arguments)
 
 
+def on_streams(device: torch.device, scenario: str, **arguments: Any) -> dict[str, Any]:
+    """Run a scenario with the exchange that a GPU has, on simulated streams that do everything at once."""
+    from tests.support.streams.at_once import streams_for_agents
+
+    with streams_for_agents():
+        found: dict[str, Any] = globals()[scenario](device, **arguments)
+    return found
+
+
 def unwaited(device: torch.device, steps: int, first: int, **arguments: Any) -> dict[str, Any]:
     """Train while torch raises where the host waits for the GPU. On the CPU there is nothing to wait for."""
 
