@@ -12,7 +12,7 @@ from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.sign import ScaledSign
-from gravac.kernels import Scalar, SelectionHint, alignment, pack, placed, scalar
+from gravac.kernels import Scalar, SelectionHint, alignment, finite_or_zero, pack, placed, scalar
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Draft:
         codes = torch.ones_like(positive, dtype=torch.int32) if self.abstains else 2 * positive.int()
         votes = pack_sums(codes, ranks)
         work = communicator.sum(votes)
-        own = torch.zeros_like(scales) if self.abstains else scales
+        own = torch.zeros_like(scales) if self.abstains else finite_or_zero(scales)
         payload = Payload((own, pack(positive, 1)), None, n, cf, self.key)
         payload_bytes = votes.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)

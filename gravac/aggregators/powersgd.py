@@ -15,7 +15,7 @@ from gravac.collectives import Communicator, Done, Exchange, Work, ring_bytes
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.lowrank.matrices import Geometry, Group, geometry
-from gravac.kernels import Scalar, SelectionHint, energy, placed
+from gravac.kernels import Scalar, SelectionHint, energy, finite_or_zero, placed
 
 _DENSE = Dense()
 
@@ -190,7 +190,7 @@ class PowerSGD(Aggregator):
         through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
         sent = torch.zeros(x.numel(), device=x.device)
         for group, p, q in zip(plan.groups, left, own, strict=True):
-            group.add(p @ q.mT, sent, 1.0)
+            group.add(finite_or_zero(p) @ finite_or_zero(q).mT, sent, 1.0)
         plan.add_dense(own_dense, sent, 1.0)
 
         second = torch.cat([dense[:0], *(q.flatten() for q in own)]) * self.share

@@ -13,7 +13,7 @@ from gravac.aggregators.ternary import TernarySum, pack_sums, unpack_sums, words
 from gravac.collectives import Communicator, Exchange, Work, ring_bytes
 from gravac.compressors.base import Key, Payload
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
-from gravac.kernels import Scalar, SelectionHint, pack
+from gravac.kernels import Scalar, SelectionHint, finite_or_zero, pack
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class _Draft:
         codes = self.codec.ternary(x, scales, self.key) + 1
         sums = pack_sums(codes, ranks)
         work = communicator.sum(sums)
-        sent = Payload((scales, pack(codes, 2)), None, x.numel(), cf, self.key)
+        sent = Payload((finite_or_zero(scales), pack(codes, 2)), None, x.numel(), cf, self.key)
         payload_bytes = sums.nbytes + scales.nbytes
         sent_bytes = ring_bytes(payload_bytes, ranks)
         if ranks > 1:

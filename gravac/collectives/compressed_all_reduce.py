@@ -13,6 +13,7 @@ from gravac.collectives.cost import Network
 from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, strip_header
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
+from gravac.kernels import add_finite
 
 _STRONGEST = 1e9
 
@@ -141,7 +142,7 @@ class CompressedAllReduce(Collective):
             # Together the ranks sent the rounded mean. This rank takes over what the rounding left out: n times, as it
             # is a part of the mean.
             compressor.remove(coded, mean)
-            sent[shards.begin(rank) :][:count].sub_(mean, alpha=ranks)
+            add_finite(sent[shards.begin(rank) :][:count], mean, -ranks)
         everyone = messages  # its bytes have been sent
         work = self.communicator.gather(everyone.view(-1), message)
         return _InFlight(

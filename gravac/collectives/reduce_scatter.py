@@ -196,7 +196,9 @@ class ReduceScatter(Collective):
         sent = others.neg_()
         sent.index_copy_(0, largest.long(), own.index_select(0, largest) - (sums - values))
         rows = sent.nonzero().squeeze(1).int()
-        return message, _Elements(shards.positions(rows, rank), sent.index_select(0, rows))
+        return message, _Elements(
+            shards.positions(rows, rank), kernels.finite_or_zero(sent.index_select(0, rows))
+        )
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:

@@ -4,7 +4,7 @@ from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
 from gravac.kernels.digits import pack_digits, unpack_digits, word_count
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
-from gravac.kernels.linalg import add_finite, energy, inner, inner_at, product, scatter_add
+from gravac.kernels.linalg import add_finite, energy, finite_or_zero, inner, inner_at, product, scatter_add
 from gravac.kernels.nearest import (
     GRIDS,
     MOST_BLOCK,
@@ -65,6 +65,7 @@ __all__ = [
     "dither",
     "divide_nearest",
     "energy",
+    "finite_or_zero",
     "global_positions",
     "inner",
     "inner_at",

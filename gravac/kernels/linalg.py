@@ -51,6 +51,15 @@ def add_finite(out: Tensor, x: Tensor, scale: float = 1.0) -> None:
         out[part].add_(x[part].float().nan_to_num(0.0, 0.0, 0.0), alpha=scale)
 
 
+def finite_or_zero(x: Tensor) -> Tensor:
+    """Returns a copy of x with 0 for what is not finite.
+
+    For what a rank counts as sent, where it depends on other ranks: a step that is not finite on one of them is undone,
+    and NaN could not be.
+    """
+    return x.nan_to_num(0.0, 0.0, 0.0)
+
+
 def scatter_add(out: Tensor, indices: Tensor, values: Tensor, scale: float = 1.0) -> None:
     """Adds a sparse vector to a dense one: ``out[indices] += scale · values``. Call it for each rank's payload, in
     order.

@@ -6,7 +6,7 @@ residual: nothing is lost. Exact for selectors: every element is either sent or 
 Two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a step that does not
 count leaves the first one as it was, bit for bit. In place, where the gradient stays until ``settle``, there is one
 buffer: it becomes e + g, then e + g - s. A step that does not count is undone by adding s and subtracting g, so each
-element is off by at most 2^-23 (|e + g| + |s|), a few roundings of float32.
+element is off by at most 2^-23 (3 |e + g| + |s|), a few roundings of float32.
 """
 
 import logging

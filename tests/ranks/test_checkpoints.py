@@ -55,7 +55,7 @@ def test_rank_0_moves_to_another_host_and_back(
 
     Each host trains 16 steps after the checkpoint of the one before, which was taken after 10: windows of 5 steps.
     """
-    run_ranks("rank_0_moves", 2, hosts=["one", "two", "one"], controller=controller)
+    run_ranks("rank_0_moves", 2, machines=["one", "two", "one"], controller=controller)
     numbers = {}
     for host in ("one", "two"):
         path = tmp_path / host / "moves/journal.jsonl"

@@ -36,7 +36,7 @@ Written by `python -m tests.support.feature_page`. Losses may differ in the last
   when it starts.
 - A second communication hook on the module; another agent on the same parameters.
 - `Join(..., divide_by_initial_world_size=False)`.
-- Modules on a GPU, so far.
+- FSDP2 models on a GPU, modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
 
 Sparse gradients are sent as plain DDP sends them; the rest of the module is compressed. The agent says so once. torch wants buckets of at least 1 MB
 for `torch.compile`.

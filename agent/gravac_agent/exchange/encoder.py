@@ -379,6 +379,8 @@ class Encoder:
         """
         codec, payload = transfer.codec, transfer.payload
         sent_sq = codec.energy(payload)
+        if not sums.note_finite(sent_sq):  # the residual could not be undone
+            return
         sums.add_sent(sent_sq)
         if compensated is None or not compensated.full_residual or payload.support is None:
             residual = self.memory.update(bucket, codec, payload)

@@ -115,10 +115,10 @@ def resharded(
     }
 
 
-def rank_0_moves(rank: int, world: int, folder: str, hosts: list[str], controller: str | None) -> None:
-    """10 steps on each host, from the checkpoint of the one before. A host has a data folder of its own."""
-    for number, host in enumerate(hosts):
-        app = job(f"{folder}/{host}", "moves", controller=controller)
+def rank_0_moves(rank: int, world: int, folder: str, machines: list[str], controller: str | None) -> None:
+    """10 steps on each machine, from the checkpoint of the one before. A machine has a data folder of its own."""
+    for number, machine in enumerate(machines):
+        app = job(f"{folder}/{machine}", "moves", controller=controller)
         with app.agent:
             if number:
                 dcp.load({"app": app}, checkpoint_id=f"{folder}/{number - 1}", planner=LoadPlanner())

@@ -12,6 +12,7 @@ from torch import nn
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
 from tests.support.ranks.scenarios.model import batch, fingerprint, net, train, wrapped
+from tests.support.ranks.scenarios.undo import Undone
 
 
 def same_as_ddp(
@@ -86,17 +87,12 @@ def switching(
     }
 
 
-def _undone(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Off by some roundings of what was added and subtracted, which is as large as the residual."""
-    return bool((before - after).abs().max() <= 8 * 2.0**-23 * before.abs().max())
-
-
 def nonfinite(
     rank: int, world: int, folder: str, at: int, cf: float, compressor: str, value: str
 ) -> dict[str, Any]:
     """One rank gets a non-finite gradient at one step; the residual before and after it is compared.
 
-    Where the residual has one buffer, the step is undone by its gradient, to a few roundings of float32.
+    A residual that has one buffer is undone by the gradient, within the bound of ``Undone``.
     """
     module = wrapped(buckets=8)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
@@ -115,7 +111,7 @@ def nonfinite(
             bad["now"] = step == at and rank == world - 1
             before = None
             if step == at and agent._parts:
-                before = agent._parts.memory.state_dict(), fingerprint(module)
+                before = Undone(agent._parts.memory), fingerprint(module)
             x, y = batch(rank, step)
             loss = nn.functional.cross_entropy(module(x), y)
             loss.backward()
@@ -125,13 +121,11 @@ def nonfinite(
             optimizer.step()
             optimizer.zero_grad()
             if before is not None and agent._parts:
-                after = agent._parts.memory.state_dict()
                 spoiled = {
                     "every_rank_saw_it": seen_bad,
                     "parameters_kept": before[1] == fingerprint(module),
-                    "residual_kept": before[0].keys() == after.keys()
-                    and all(_undone(before[0][k], after[k]) for k in after),
-                    "residual_elements": sum(t.numel() for t in after.values()),
+                    "residual_kept": before[0].within_rounding(),
+                    "residual_elements": sum(t.numel() for t in agent._parts.memory.state_dict().values()),
                 }
         finite = all(bool(torch.isfinite(p).all()) for p in module.parameters())
         clean = (
