@@ -9,8 +9,6 @@ size and stream, at once, unless ``record_stream`` named a stream whose queued w
 """
 
 import random
-import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,13 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gravac.collectives import Communicator, Work
+from gravac.collectives import Work
 from gravac_agent.devices.base import Device, Timer
+from tests.support.streams.turns import Turns
 
 POISON = float("nan")
-PATIENCE_SECONDS = 20.0
 _MOST_AT_ONCE = 4
 """Pieces that run, at most, between two calls of the host."""
+_CHANGED = 0.1
+"""How often a stream gets another priority."""
 
 
 class Deadlock(Exception):
@@ -46,6 +46,7 @@ class SimulatedStream:
     pieces: deque[_Piece] = field(default_factory=deque)
     queued: int = 0
     done: int = 0
+    priority: float = 0.0
 
     def __repr__(self) -> str:
         return self.name
@@ -101,11 +102,12 @@ class SimulatedDevice(Device):
 
     Args:
         seed: Seed of the scheduler. None runs each piece as soon as it can.
-        failed: Whether another rank has failed, so that it will join no collective.
+        turns: Turns of the ranks. None: no other rank is simulated.
+        rank: This rank.
     """
 
-    def __init__(self, seed: int | None, failed: Callable[[], bool] = lambda: False) -> None:
-        self._failed = failed
+    def __init__(self, seed: int | None, turns: Turns | None = None, rank: int = 0) -> None:
+        self._turns, self._rank = turns, rank
         self.device = torch.device("cpu")
         self._random = None if seed is None else random.Random(seed)
         self.main = SimulatedStream("main")
@@ -113,13 +115,13 @@ class SimulatedDevice(Device):
         """A stream for each collective in flight, since they may end in any order."""
         self._streams = [self.main]
         self._current = self.main
-        self._slow: SimulatedStream | None = None
         self.running: SimulatedStream | None = None
         self._free: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, int, list[Callable[[], bool]]]] = []
         self._owners: dict[int, SimulatedStream] = {}
         self._recorded: dict[int, list[SimulatedStream]] = defaultdict(list)
-        self.pieces_run = 0
+        self.history: list[str] = []
+        """Names of streams, in the order in which their pieces ran."""
 
     # -- the device's interface -------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class SimulatedDevice(Device):
 
     def pinned(self, size: int, dtype: torch.dtype) -> Tensor:
         memory = torch.empty(size, dtype=dtype)
-        _poison(memory)
+        poison(memory)
         return memory
 
     def timer(self) -> "_Timer":
@@ -219,33 +221,38 @@ class SimulatedDevice(Device):
             while self._run_one():
                 pass
             return
+        idle = False
         for _ in range(self._random.choice((0, 0, 0, 1, 2, _MOST_AT_ONCE))):
             if not self._run_one():
-                return
+                idle = True
+                break
+        if self._turns is not None:
+            self._turns.offer(self._rank, idle=idle)
 
     def run_until(self, condition: Callable[[], bool], awaited: SimulatedStream | None = None) -> None:
         """Run pieces until ``condition()``; of one transfer only, where it is ``awaited`` within a piece, besides the
         beginnings of others. Raises Deadlock where other ranks cannot help."""
-        patience = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             if self._run_one(awaited):
                 continue
-            if self._failed() or time.monotonic() > patience or not self.transfers:
+            turns = self._turns
+            if turns is None or turns.failed or not (self.transfers and turns.wait(self._rank)):
                 raise Deadlock(f"nothing can run on {[one for one in self._streams if one.pieces]}")
-            time.sleep(0.0)  # another rank has to join a collective
 
     def drain(self) -> None:
         """Run all that is queued."""
         self.run_until(lambda: not any(stream.pieces for stream in (*self._streams, *self.transfers)))
 
     def _choice(self, able: list[SimulatedStream]) -> SimulatedStream:
-        """Choose a stream. For a while one of them is slow, so that the others get far ahead."""
+        """Choose a stream, by priorities that are random and change now and then, so that any few of the streams may
+        be far behind the others at the same time (Burckhardt et al. 2010, A randomized scheduler with probabilistic
+        guarantees of finding bugs)."""
         assert self._random is not None
-        if self._random.random() < 0.05:
-            self._slow = self._random.choice(able)
-        if self._random.random() < 0.9:
-            able = [one for one in able if one is not self._slow] or able
-        return self._random.choice(able)
+        for stream in able:
+            stream.priority = stream.priority or self._random.random()
+        if self._random.random() < _CHANGED:
+            self._random.choice(able).priority = self._random.random()
+        return max(able, key=lambda one: one.priority)
 
     def _run_one(self, awaited: SimulatedStream | None = None) -> bool:
         streams = (*self._streams, *self.transfers)
@@ -263,7 +270,7 @@ class SimulatedDevice(Device):
         finally:
             self.running = before
             stream.done += 1
-            self.pieces_run += 1
+            self.history.append(stream.name)
             if not stream.pieces and stream in self.transfers:
                 self.transfers.remove(stream)
         return True
@@ -277,7 +284,7 @@ class _Timer(Timer):
         self._marks: list[int] = []
 
     def mark(self, stream: SimulatedStream) -> int:
-        self._marks.append(self._device.pieces_run)
+        self._marks.append(len(self._device.history))
         return len(self._marks) - 1
 
     def seconds(self, number: int) -> float:
@@ -287,116 +294,6 @@ class _Timer(Timer):
         self._marks = []
 
 
-@dataclass(slots=True)
-class _QueuedWork:
-    device: SimulatedDevice
-    stream: SimulatedStream
-
-    def wait(self) -> None:
-        """Let the current stream wait: nothing that follows on it runs before the collective has."""
-        self.device.run_until(self.device.end_of(self.stream), self.stream)
-
-    def get_future(self) -> Any:
-        raise AssertionError("the exchange waits with wait()")
-
-
-class Meetings:
-    """Where the ranks' collectives meet: the first of one rank with the first of the others, and so on."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.failed = False
-        self._lock = threading.Lock()
-        self._inputs: dict[int, dict[int, Tensor]] = defaultdict(dict)
-        self._left: dict[int, int] = defaultdict(lambda: size)
-
-    def join(self, number: int, rank: int, x: Tensor) -> None:
-        with self._lock:
-            self._inputs[number][rank] = x.clone()
-
-    def complete(self, number: int) -> bool:
-        return len(self._inputs[number]) == self.size
-
-    def inputs(self, number: int) -> list[Tensor]:
-        """Return every rank's tensor. Each rank calls it once."""
-        with self._lock:
-            found = [self._inputs[number][rank] for rank in range(self.size)]
-            self._left[number] -= 1
-            if not self._left[number]:
-                del self._left[number], self._inputs[number]
-        return found
-
-
-class SimulatedNccl(Communicator):
-    """Collectives on streams of their own, after what the stream that issued them has done. They end in any order.
-
-    Inputs are read and outputs written any time between then and the wait for it; until then outputs are poison.
-
-    Args:
-        device: This rank's device.
-        meetings: Where the ranks meet.
-        rank: This rank.
-    """
-
-    def __init__(self, device: SimulatedDevice, meetings: Meetings, rank: int) -> None:
-        self._device, self._meetings = device, meetings
-        self.rank, self.size = rank, meetings.size
-        self._issued = 0
-
-    def sum(self, x: Tensor) -> Work:
-        return self._queue(x, x, _sum)
-
-    def maximum(self, x: Tensor) -> Work:
-        return self._queue(x, x, lambda every: torch.stack(every).amax(0))
-
-    def gather(self, out: Tensor, x: Tensor) -> Work:
-        return self._queue(out, x, torch.cat)
-
-    def broadcast(self, x: Tensor, root: int) -> Work:
-        return self._queue(x, x, lambda every: every[root])
-
-    def exchange(self, out: Tensor, x: Tensor) -> Work:
-        return self._queue(out, x, lambda every: torch.cat([self._part(one) for one in every]))
-
-    def scatter_sum(self, out: Tensor, x: Tensor) -> Work:
-        return self._queue(out, x, lambda every: _sum([self._part(one) for one in every]))
-
-    def pop_waits(self) -> list[tuple[float, float]]:
-        """As ``Metered``: the host never waits."""
-        return []
-
-    def _part(self, x: Tensor) -> Tensor:
-        return x.chunk(self.size)[self.rank]
-
-    def _queue(self, out: Tensor, x: Tensor, combine: Callable[[list[Tensor]], Tensor]) -> Work:
-        device, meetings, number = self._device, self._meetings, self._issued
-        assert device.running is not None, "a collective was issued outside of a stream's work"
-        self._issued += 1
-        if out is not x:
-            _poison(out)
-        stream = SimulatedStream(f"collective {number}")
-        device.transfers.append(stream)
-        device.queue(stream, lambda: meetings.join(number, self.rank, x), lambda: True)
-        device.queue(
-            stream,
-            lambda: _write(out, combine(meetings.inputs(number))),
-            lambda: meetings.complete(number),
-        )
-        for tensor in (x, out):  # as NCCL's process group does it
-            device.record_stream(tensor, stream)
-        return _QueuedWork(device, stream)
-
-
-def _sum(every: list[Tensor]) -> Tensor:
-    total = every[0].clone()
-    for one in every[1:]:
-        total += one
-    return total
-
-
-def _write(out: Tensor, value: Tensor) -> None:
-    out.copy_(value)
-
-
-def _poison(out: Tensor) -> None:
+def poison(out: Tensor) -> None:
+    """Fill memory that nothing was written to with what shows in any result."""
     out.fill_(POISON if out.is_floating_point() else torch.iinfo(out.dtype).max)

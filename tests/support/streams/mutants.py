@@ -4,6 +4,7 @@ import ast
 import copy
 import sys
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ DEPENDENCIES = ("wait_stream", "record_stream", "wait_work", "synchronize")
 _SOURCE = Path(stream_executor.__file__)
 
 
+@cache
 def mutants() -> dict[str, type[StreamExecutor]]:
     """Return all variants by what they do wrong.
 

@@ -21,7 +21,9 @@ from gravac_agent.exchange.step import StepResult
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Link, Pacer
 from gravac_agent.streams.executor import StreamExecutor
-from tests.support.streams.device import PATIENCE_SECONDS, Meetings, SimulatedDevice, SimulatedNccl
+from tests.support.streams.device import SimulatedDevice
+from tests.support.streams.nccl import Meetings, SimulatedNccl
+from tests.support.streams.turns import Turns
 
 T = TypeVar("T")
 
@@ -111,20 +113,23 @@ def each_rank(
     ranks: int = 2,
     executor: type[StreamExecutor] = StreamExecutor,
 ) -> list[T]:
-    """Run ``life`` on every rank, each in a thread with a device of its own; see ``on_streams``."""
-    meetings = Meetings(ranks)
+    """Run ``life`` on every rank, each with a device of its own; see ``on_streams``."""
+    turns = Turns(ranks, seed or 0)
+    meetings = Meetings(ranks, turns)
 
     def each(ends: Communicator) -> T:
-        chosen = None if seed is None else seed * ranks + ends.rank
-        device = SimulatedDevice(chosen, lambda: meetings.failed)
+        rank, failed = ends.rank, True
+        turns.begin(rank)
         try:
-            return life(OnStreams(task, device, SimulatedNccl(device, meetings, ends.rank), executor))
-        except BaseException:
-            meetings.failed = True
-            raise
+            device = SimulatedDevice(None if seed is None else seed * ranks + rank, turns, rank)
+            found = life(OnStreams(task, device, SimulatedNccl(device, meetings, rank), executor))
+            failed = False
+            return found
+        finally:
+            turns.end(rank, failed)
 
     with treated_as_device():
-        return SimulatedWorld(ranks, timeout_seconds=PATIENCE_SECONDS).run(each)
+        return SimulatedWorld(ranks).run(each)
 
 
 class _Ended(Done):
