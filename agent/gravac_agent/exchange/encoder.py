@@ -330,9 +330,7 @@ class Encoder:
         if compensated.p is gradient:  # no memory: what is not sent would be lost
             return None
         limit = largest_summand(gradient.dtype, self.aggregator.communicator.size)
-        if isinstance(
-            compensated.sq, Tensor
-        ):  # not read; a dense sum that leaves the format is found by its tick
+        if isinstance(compensated.sq, Tensor):  # not read: the tick finds a dense sum that leaves the format
             return None if dense or limit == math.inf else compensated.p.clamp(-limit, limit)
         clamped = clamp_if_larger(compensated.p, compensated.sq, limit)
         if clamped is not None:
