@@ -39,7 +39,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
     parts.engine.run(lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group))
     changes = []
     if new_memory is not None:
-        new_memory.world_size = parts.world_size
+        new_memory.world_size = encoder.memory.world_size  # under HSDP fewer than all
         changes.append(f"memory {encoder.memory.spec} -> {new_memory.spec}")
         try:
             encoder.memory = convert(encoder.memory, new_memory)

@@ -28,6 +28,12 @@ from tests.support.ranks.scenarios.hybrid import (
     hybrid_resumed,
     replicas_conserve,
 )
+from tests.support.ranks.scenarios.hybrid_jobs import (
+    hybrid_job,
+    hybrid_nonfinite,
+    residual_after_close,
+    shards_of_one,
+)
 from tests.support.ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
@@ -112,7 +118,9 @@ __all__ = [
     "hashed",
     "held_by_memory",
     "hybrid_is_native",
+    "hybrid_job",
     "hybrid_losses",
+    "hybrid_nonfinite",
     "hybrid_refused",
     "hybrid_resumed",
     "interleaved",
@@ -141,6 +149,7 @@ __all__ = [
     "ranks_change",
     "replicas_conserve",
     "resharded",
+    "residual_after_close",
     "resumed",
     "resumed_between_plans",
     "resumed_from_dcp",
@@ -157,6 +166,7 @@ __all__ = [
     "sharded_losses",
     "sharded_resumed",
     "sharding_refused",
+    "shards_of_one",
     "steered",
     "styled_steps",
     "switched",

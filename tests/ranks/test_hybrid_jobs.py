@@ -1,0 +1,50 @@
+"""HSDP in whole jobs: all nodes follow the same decisions, and nothing is lost when a step or the agent ends."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gravac_controller.cli import main
+from tests.support.ranks.harness import RunEach, RunRanks
+
+pytestmark = pytest.mark.distributed
+
+
+def test_shards_of_one_rank_are_native_hsdp_bit_for_bit(run_each: RunEach) -> None:
+    for case, results in run_each("shards_of_one", 4, [{"enabled": True}, {"enabled": False}]):
+        for result in results:
+            assert result["same"], case
+            assert result["weights"] > 0.0
+
+
+def test_a_closed_agent_sends_what_waits_with_the_next_gradients(run_each: RunEach) -> None:
+    for case, results in run_each(
+        "residual_after_close", 4, [{"compressor": "topk+bf16"}, {"compressor": "randomk"}]
+    ):
+        for result in results:
+            assert result["cf"] == 8, case
+            assert result["waited"] > 0.0, case
+            assert result["error"] < 3e-6, case
+            assert result["after"] < 3e-6, case
+
+
+def test_a_non_finite_gradient_skips_the_step_on_all_nodes(run_each: RunEach) -> None:
+    cases = [{"compressor": "topk", "cf": 10.0}, {"compressor": "blockrandomk", "cf": 10.0}]
+    cases += [{"compressor": "topk", "cf": 1.0}]
+    for case, results in run_each("hybrid_nonfinite", 4, cases):
+        for result in results:
+            assert result == {"kept": True, "finite": True, "moved": True, "counted": 1}, case
+
+
+def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks) -> None:
+    """On an emulated link, with the policy ``auto``; the journal replays."""
+    results = run_ranks("hybrid_job", 4, policy="auto")
+    for result in results:
+        assert result["windows"] >= 4
+        assert result["cf"] > 1.0
+        assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
+        assert result["fewer"] > 2.0
+        assert result["equal"]
+    done = CliRunner().invoke(main, ["replay", str(Path(results[0]["trace"]).parent), "--check"])
+    assert done.exit_code == 0, done.output

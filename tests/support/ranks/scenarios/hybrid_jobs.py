@@ -1,0 +1,142 @@
+"""HSDP in whole jobs: decisions, non-finite gradients, residuals after ``close``, and shards of one rank."""
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from gravac_agent import Agent
+from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, shards, trained
+
+NODES = 2
+
+
+def mesh_of(world: int, nodes: int = NODES) -> DeviceMesh:
+    return init_device_mesh("cpu", (nodes, world // nodes), mesh_dim_names=("replicate", "shard"))
+
+
+def on(mesh: DeviceMesh) -> Any:
+    model = Uneven()
+    for part in (model.first, model.second, model.fixed, model.last):
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def shards_of_one(rank: int, world: int, folder: str, enabled: bool) -> dict[str, Any]:
+    """A node for each rank: PyTorch's own HSDP, and the agent at CF 1 or not enabled, must give the same bits."""
+    mesh, results = mesh_of(world, world), []
+    for ours in (False, True):
+        model = on(mesh["shard"] if ours else mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if not ours:
+            trained(model, optimizer, rank, range(8))
+        else:
+            options = {"policy": "dense", "enabled": enabled, **AGENT}
+            with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, window=4, **options):
+                trained(model, optimizer, rank, range(8))
+        results.append(shards(model))
+    return {"same": same(*results), "weights": sum(float(one.abs().sum()) for one in results[1].values())}
+
+
+def residual_after_close(rank: int, world: int, folder: str, compressor: str) -> dict[str, Any]:
+    """Parameters stay where they are: what arrived and what waits on the nodes add up to the dense gradients.
+
+    After the agent is closed, the next gradients bring what waits.
+    """
+    mesh, dense = mesh_of(world), Uneven()
+    model = on(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    arrived: dict[str, Tensor] = {}
+
+    def step(number: int) -> None:
+        loss_of(model, rank, number).backward()
+        for name, grad in shards(model, grad=True).items():
+            arrived[name] = arrived.get(name, torch.zeros_like(grad)) + grad
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(dense, rank, number).backward()
+
+    options = {"policy": "static:cf=8", "compressor": compressor, **AGENT}
+    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, window=5, **options) as agent:
+        for number in range(10):
+            step(number)
+        assert agent._parts is not None
+        assert agent.state is not None
+        residual = {name: one.clone() for name, one in agent._parts.memory.state_dict().items()}
+        cf = agent.state.cf
+    before = _missing(dense, arrived, residual, mesh)
+    waited = max(float(one.abs().max()) for one in residual.values())
+    step(10)
+    return {
+        "error": before,
+        "after": _missing(dense, arrived, {}, mesh),
+        "waited": waited,
+        "cf": cf,
+    }
+
+
+def _missing(
+    dense: nn.Module, arrived: dict[str, Tensor], residual: dict[str, Tensor], mesh: DeviceMesh
+) -> float:
+    worst = largest = 0.0
+    own, of = mesh["shard"].get_local_rank(), mesh["shard"].size()
+    for name, parameter in dense.named_parameters():
+        if parameter.grad is None:
+            continue
+        total = parameter.grad.clone()
+        dist.all_reduce(total)
+        total /= dist.get_world_size()
+        length = -(-total.shape[0] // of)
+        mine = total[own * length : (own + 1) * length]
+        rest = residual.get(name, torch.zeros(length * total[0].numel())).clone()
+        dist.all_reduce(rest, group=mesh["replicate"].get_group())
+        rest = rest[: mine.numel()].view_as(mine) / NODES
+        worst = max(worst, float((arrived[name] + rest - mine).abs().max())) if mine.numel() else worst
+        largest = max(largest, float(mine.abs().max())) if mine.numel() else largest
+    return worst / largest
+
+
+def hybrid_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: float) -> dict[str, Any]:
+    """The last rank has a NaN in one step: no rank of any node steps."""
+    mesh = mesh_of(world)
+    model = on(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    options = {"policy": "dense" if cf == 1.0 else f"static:cf={cf}", "compressor": compressor, **AGENT}
+    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, window=5, **options) as agent:
+        trained(model, optimizer, rank, range(4))
+        before = shards(model)
+        (loss_of(model, rank, 4) * (math.nan if rank == world - 1 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept = same(before, shards(model))
+        trained(model, optimizer, rank, range(5, 8))
+        finite = all(bool(torch.isfinite(one).all()) for one in shards(model).values())
+        counted = agent.state.nonfinite_steps if agent.state else -1
+    return {"kept": kept, "finite": finite, "moved": not same(before, shards(model)), "counted": counted}
+
+
+def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any]:
+    """A job with windows, decisions and a journal on an emulated link; nodes must not drift apart."""
+    mesh = mesh_of(world)
+    model = on(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    options = {"job": "hybrid", "window": 6, "policy": policy, "link": "1mbit", **AGENT}
+    with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, **options) as agent:
+        trained(model, optimizer, rank, range(30), each=lambda loss: agent.log(loss=loss))
+        state, trace = agent.state, agent.trace_path
+        assert state is not None
+    flat = torch.cat([one.reshape(-1) for one in shards(model).values()])
+    mine = [torch.empty_like(flat) for _ in range(NODES)]
+    dist.all_gather(mine, flat, group=mesh["replicate"].get_group())
+    return {
+        "windows": state.window,
+        "cf": state.cf,
+        "epoch": state.epoch,
+        "fewer": state.dense_bytes / state.payload_bytes,
+        "equal": all(torch.equal(one, flat) for one in mine),
+        "trace": None if trace is None else str(trace),
+    }
