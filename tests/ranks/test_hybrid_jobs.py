@@ -29,19 +29,22 @@ def test_a_closed_agent_sends_what_waits_with_the_next_gradients(run_each: RunEa
             assert result["after"] < 3e-6, case
 
 
-def test_a_non_finite_gradient_skips_the_step_on_all_nodes(run_each: RunEach) -> None:
+def test_a_non_finite_gradient_skips_the_step_on_all_nodes_and_a_switched_memory_knows_its_nodes(
+    run_each: RunEach,
+) -> None:
     cases = [{"compressor": "topk", "cf": 10.0}, {"compressor": "blockrandomk", "cf": 10.0}]
     cases += [{"compressor": "topk", "cf": 1.0}]
     for case, results in run_each("hybrid_nonfinite", 4, cases):
         for result in results:
-            assert result == {"kept": True, "finite": True, "moved": True, "counted": 1}, case
+            expected = {"kept": True, "finite": True, "moved": True, "counted": 1, "averaged": 2}
+            assert result == expected, case
 
 
 def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks) -> None:
     """On an emulated link, with the policy ``auto``; the journal replays."""
     results = run_ranks("hybrid_job", 4, policy="auto")
     for result in results:
-        assert result["windows"] >= 4
+        assert result["windows"] >= 2
         assert result["cf"] > 1.0
         assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
         assert result["fewer"] > 2.0

@@ -116,7 +116,16 @@ def hybrid_nonfinite(rank: int, world: int, folder: str, compressor: str, cf: fl
         trained(model, optimizer, rank, range(5, 8))
         finite = all(bool(torch.isfinite(one).all()) for one in shards(model).values())
         counted = agent.state.nonfinite_steps if agent.state else -1
-    return {"kept": kept, "finite": finite, "moved": not same(before, shards(model)), "counted": counted}
+        agent.switch(memory="residual-bf16")
+        assert agent._parts is not None
+        averaged = agent._parts.memory.world_size  # the ranks between which it works: nodes
+    return {
+        "kept": kept,
+        "finite": finite,
+        "moved": not same(before, shards(model)),
+        "counted": counted,
+        "averaged": averaged,
+    }
 
 
 def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any]:
