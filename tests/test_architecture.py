@@ -17,7 +17,7 @@ def places(page: str) -> list[tuple[str, str]]:
 
 
 def defines(file: Path, function: str) -> bool:
-    """Whether a file defines a function, class or method, such as ``Engine.submit``."""
+    """Whether a file defines a function, class or method, such as ``HostExecutor.submit``."""
     body: list[ast.stmt] = ast.parse(file.read_text()).body
     for name in function.split("."):
         found = [
@@ -47,7 +47,7 @@ def test_the_life_of_a_bucket_and_of_a_window_are_described() -> None:
 
 
 def test_a_missing_function_is_found() -> None:
-    engine = ROOT / "agent" / "gravac_agent" / "exchange" / "engine.py"
-    assert defines(engine, "Engine.submit")
-    assert not defines(engine, "Engine.no_such_method")
-    assert not defines(engine, "submit")
+    executor = ROOT / "agent" / "gravac_agent" / "exchange" / "host_executor.py"
+    assert defines(executor, "HostExecutor.submit")
+    assert not defines(executor, "HostExecutor.no_such_method")
+    assert not defines(executor, "submit")

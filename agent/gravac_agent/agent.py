@@ -338,7 +338,7 @@ class Agent:
             return {by_rank.FORMAT: by_rank.VERSION}
         session = self._running()
         session.finish_step()
-        session.parts.engine.abandon()  # a backward that ended in an exception
+        session.parts.executor.abandon()  # a backward that ended in an exception
         state = checkpoint.save(session.parts, session.layout, session.module, session.rates)
         return by_rank.pack(state, by_rank.key_of(session.module))
 

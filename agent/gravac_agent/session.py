@@ -170,8 +170,8 @@ class Session:
         finally:
             for handle in self._handles:
                 handle.remove()
-            parts.engine.close()
-            self._slot.release(parts.engine.detached(leftover(parts.memory)))
+            parts.executor.close()
+            self._slot.release(parts.executor.detached(leftover(parts.memory)))
             running.leave(self._entry)
             if parts.reporter is not None:
                 message = "finished" if clean else "ended by an error in the training"
@@ -226,27 +226,27 @@ class Session:
         Returns:
             A future of ``buffer``.
         """
-        engine = self.parts.engine
+        executor = self.parts.executor
         if bucket.number == 0:
             try:
                 self._begin_step()
             except Exception as error:
-                if not engine.late:
+                if not executor.late:
                     raise
                 self._error = error  # the result of the step before; raised before the optimizer steps
-        if self._error is not None and engine.late:
-            return engine.failed(buffer)
+        if self._error is not None and executor.late:
+            return executor.failed(buffer)
         self.layout.append(bucket)
         if last:
             self._in_flight.set()
-            if engine.late:  # the next forward may begin before the step ends
+            if executor.late:  # the next forward may begin before the step ends
                 self.intake.end_step()
         regrouper = self.regrouper
         if regrouper is None:
-            return engine.submit(bucket, buffer, last)
+            return executor.submit(bucket, buffer, last)
         if last:
             self.regrouper = None
-        return regrouper.submit(bucket, buffer, last, engine.submit)
+        return regrouper.submit(bucket, buffer, last, executor.submit)
 
     def begin_backward(self, abandoned: bool) -> None:
         """Begin the exchange of a sharded step. ``abandoned``: drop what an unfinished backward exchanged."""
@@ -269,12 +269,12 @@ class Session:
             A future of ``out``.
         """
         self.layout.append(bucket)
-        return self.parts.engine.submit(bucket, gradient, False, out, factor)
+        return self.parts.executor.submit(bucket, gradient, False, out, factor)
 
     def end_backward(self) -> None:
         """End the exchange of a sharded step."""
         self._in_flight.set()
-        self.parts.engine.end_backward()
+        self.parts.executor.end_backward()
 
     def fail(self, error: Exception) -> None:
         """Raise ``error`` at the end of the step."""
@@ -297,7 +297,7 @@ class Session:
             self.rates.loss_scale() * divided,
         )
         if clipped.residual_factor != 1.0:
-            self.parts.engine.ordered(partial(self.parts.memory.rescale, clipped.residual_factor))
+            self.parts.executor.ordered(partial(self.parts.memory.rescale, clipped.residual_factor))
         return clipped.norm
 
     def finish_step(self) -> None:
@@ -313,7 +313,7 @@ class Session:
             raise error
         self._late = self._stepping
         self._nonfinite = not self.parts.loop.end_step(dropped)
-        if not self.parts.engine.late:
+        if not self.parts.executor.late:
             self.intake.end_step()
 
     def _check(self) -> None:
@@ -321,7 +321,7 @@ class Session:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        self.parts.engine.check()
+        self.parts.executor.check()
 
     def finish_backward(self) -> None:
         """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
@@ -350,7 +350,7 @@ class Session:
             return
         usage.check_division(self.module)
         self._slot.forward_began()
-        if self.parts.engine.late:
+        if self.parts.executor.late:
             self._check()
         else:
             self._finish_step(dropped=self._gradients_dropped())
@@ -358,11 +358,11 @@ class Session:
             self._close_window()
         self.parts.loop.clock.forward_began()
         if self._settings.rescale:
-            self.parts.engine.ordered(partial(self.rates.follow, self.parts.memory))
+            self.parts.executor.ordered(partial(self.rates.follow, self.parts.memory))
         self.intake.forward(args, kwargs)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self.parts.engine.late:
+        if self.parts.executor.late:
             self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
         else:
             self.finish_step()

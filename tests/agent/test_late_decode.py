@@ -14,9 +14,9 @@ from gravac import aggregators, memories
 from gravac.collectives import AllReduce
 from gravac.collectives.communicator import Communicator, Done
 from gravac.memories import Bucket
-from gravac_agent.exchange import engine as engines
+from gravac_agent.exchange import host_executor
 from gravac_agent.exchange.encoder import Encoder
-from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -65,10 +65,10 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def engine(network: Alone, dtype: torch.dtype = torch.float32) -> Engine:
+def executor_on(network: Alone, dtype: torch.dtype = torch.float32) -> HostExecutor:
     world = dist.group.WORLD
     assert world is not None
-    return Engine(
+    return HostExecutor(
         encoder=Encoder(
             "topk", aggregators.build("topk", network), memories.build("residual"), gradients_stay=True
         ),
@@ -87,7 +87,7 @@ def bucket(number: int) -> Bucket:
     return Bucket(number, (f"w{number}",), (N,), ((N,),))
 
 
-def submit(running: Engine, gradients: list[Tensor], count: int = BUCKETS) -> list[Any]:
+def submit(running: HostExecutor, gradients: list[Tensor], count: int = BUCKETS) -> list[Any]:
     return [
         running.submit(bucket(number), gradients[number], number == BUCKETS - 1) for number in range(count)
     ]
@@ -98,7 +98,7 @@ def gradients(seed: int) -> list[Tensor]:
     return [torch.randn(N, generator=generator) for _ in range(BUCKETS)]
 
 
-def one_step(running: Engine, number: int) -> None:
+def one_step(running: HostExecutor, number: int) -> None:
     running.begin_step(PLAN, number, surveyed=False)
     for future in submit(running, gradients(number)):
         future.wait()
@@ -114,7 +114,7 @@ def eventually(condition: Any) -> None:
 
 
 def test_no_gradient_is_overwritten_before_the_last_bucket_is_there() -> None:
-    running, given = engine(Alone()), gradients(0)
+    running, given = executor_on(Alone()), gradients(0)
     try:
         running.begin_step(PLAN, 0, surveyed=False)
         before = [one.clone() for one in given]
@@ -137,7 +137,7 @@ def test_no_gradient_is_overwritten_before_the_last_bucket_is_there() -> None:
 
 @pytest.mark.parametrize("poisoned", range(BUCKETS))
 def test_a_non_finite_bucket_undoes_the_others_before_they_are_decoded(poisoned: int) -> None:
-    running, given = engine(Alone()), gradients(7)
+    running, given = executor_on(Alone()), gradients(7)
     try:
         one_step(running, 0)
         before = running.encoder.memory.state_dict()
@@ -163,7 +163,7 @@ def test_a_non_finite_bucket_undoes_the_others_before_they_are_decoded(poisoned:
 def test_whatever_fails_all_futures_complete_and_the_step_is_undone(breaks: int, at_once: bool) -> None:
     """Otherwise DDP would wait for ever in backward, and nobody would hear of the error."""
     network = Alone()
-    running, given = engine(network), gradients(7)
+    running, given = executor_on(network), gradients(7)
     try:
         one_step(running, 0)
         before = running.encoder.memory.state_dict()
@@ -184,9 +184,9 @@ def test_whatever_fails_all_futures_complete_and_the_step_is_undone(breaks: int,
 
 
 def test_a_tick_that_fails_completes_all_futures(monkeypatch: pytest.MonkeyPatch) -> None:
-    running, given = engine(Alone()), gradients(7)
+    running, given = executor_on(Alone()), gradients(7)
     try:
-        monkeypatch.setattr(engines.dist, "all_reduce", lambda *given, **more: Broken_tick())
+        monkeypatch.setattr(host_executor.dist, "all_reduce", lambda *given, **more: Broken_tick())
         running.begin_step(PLAN, 0, surveyed=False)
         for future in submit(running, given):
             eventually(future.done)
@@ -204,7 +204,7 @@ class Broken_tick(Broken):
 
 @pytest.mark.parametrize("how", ["abandon", "close"])
 def test_a_backward_that_did_not_end_is_undone_while_its_gradients_are_there(how: str) -> None:
-    running, given = engine(Alone()), gradients(7)
+    running, given = executor_on(Alone()), gradients(7)
     try:
         one_step(running, 0)
         before = running.encoder.memory.state_dict()
@@ -220,7 +220,7 @@ def test_a_backward_that_did_not_end_is_undone_while_its_gradients_are_there(how
 
 def test_a_mean_that_overflows_float16_undoes_the_buckets_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows only when it is decoded, so all means are checked before the first one is written."""
-    running = engine(Alone())
+    running = executor_on(Alone())
     try:
         given = [one.half() for one in gradients(7)]
         running.begin_step(PLAN, 0, surveyed=False)

@@ -15,7 +15,7 @@ from gravac.collectives import AllReduce
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
-from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -68,10 +68,10 @@ def network() -> Iterator[Network]:
     dist.destroy_process_group()
 
 
-def engine(network: Network) -> Engine:
+def executor_on(network: Network) -> HostExecutor:
     group = dist.group.WORLD
     assert group is not None
-    made = Engine(
+    made = HostExecutor(
         encoder=Encoder("topk", aggregators.build("topk", network), memories.build("residual")),
         dense=AllReduce(group),
         metered=network,  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def engine(network: Network) -> Engine:
 
 
 def test_a_bucket_is_encoded_and_sent_while_another_is_in_flight(network: Network) -> None:
-    running = engine(network)
+    running = executor_on(network)
     try:
         futures = []
         for number in range(3):
@@ -120,7 +120,7 @@ def test_a_bucket_is_encoded_and_sent_while_another_is_in_flight(network: Networ
 
 def test_a_collective_that_fails_is_raised_at_the_end_of_the_step(network: Network) -> None:
     """Never on another thread, never inside backward, never dropped."""
-    running = engine(network)
+    running = executor_on(network)
     try:
 
         def broken(out: torch.Tensor, x: torch.Tensor) -> Any:

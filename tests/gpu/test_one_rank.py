@@ -13,7 +13,7 @@ from tests.support.gpu.places import CPU, NCCL, Place, on
 from tools.gpu.figures import Figure
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
-HOST, STREAM = "Engine", "StreamExecutor"
+HOST, STREAM = "HostExecutor", "StreamExecutor"
 TARGET_LOSS = 1.6
 """It begins at 2.3; the exact value depends on the device."""
 

@@ -177,7 +177,7 @@ def test_a_damaged_state_is_named() -> None:
 
 
 def test_a_step_of_many_buckets() -> None:
-    """All in flight at once, as the engine has them."""
+    """All in flight at once, as the executor has them."""
     for text in SELECTING:
         for rank in world(3, text, lambda aggregator: steps(aggregator, 2, 4.0)):
             assert len(rank) == 2  # type: ignore[arg-type]

@@ -19,7 +19,8 @@ from gravac_agent.devices.choose import device_of
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.agreement import align_groups, check_equal, fail_together, new_group
 from gravac_agent.exchange.encoder import Encoder
-from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.executor import Executor
+from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan, first_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
@@ -58,7 +59,7 @@ class Parts:
     world_size: int
     encoder: Encoder
     loop: StepLoop
-    engine: Engine | StreamExecutor
+    executor: Executor
     reporter: Reporter | None
     tick_group: dist.ProcessGroup
     metered: ProcessGroupCommunicator
@@ -204,9 +205,9 @@ def assemble(
     coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
     tick_codec = TickCodec(rank, world_size, coordinates.size)
-    engine: Engine | StreamExecutor
+    executor: Executor
     if isinstance(metered, Metered):
-        engine = Engine(
+        executor = HostExecutor(
             encoder=encoder,
             dense=slot.dense_on(data_group),
             metered=metered,
@@ -219,7 +220,7 @@ def assemble(
         )
     else:
         assert device is not None
-        engine = StreamExecutor(
+        executor = StreamExecutor(
             device=device,
             encoder=encoder,
             dense=slot.dense_on(data_group),
@@ -239,7 +240,7 @@ def assemble(
                 "The progress next to dense training is not measured on a GPU: the host would have to wait for it."
             )
     loop = StepLoop(
-        engine=engine,
+        executor=executor,
         announcement=announcement,
         group=tick_group,
         rank=rank,
@@ -259,7 +260,17 @@ def assemble(
     )
     loop.begin_step()
     return Parts(
-        job, spec.incarnation, rank, world_size, encoder, loop, engine, reporter, tick_group, metered, builder
+        job,
+        spec.incarnation,
+        rank,
+        world_size,
+        encoder,
+        loop,
+        executor,
+        reporter,
+        tick_group,
+        metered,
+        builder,
     )
 
 

@@ -82,7 +82,7 @@ def load_everywhere(
             wanted = _wanted(states, parts, shard_of(module), isinstance(state, Mapping))
             found = load(wanted, parts, module, rates)
             if found is not None:
-                found.device = parts.engine.device
+                found.device = parts.executor.device
         else:
             log.warning(
                 "the checkpoint has no state of this agent: residual, plan and gains start from zero, and what the "
@@ -93,8 +93,10 @@ def load_everywhere(
     except Exception as error:
         log.debug("loading failed", exc_info=True)
         problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
-    parts.engine.run(
-        lambda: raise_together(problem, "load_state_dict", parts.engine.tick_codec, figures, parts.tick_group)
+    parts.executor.run(
+        lambda: raise_together(
+            problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group
+        )
     )
     return found
 

@@ -36,7 +36,9 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
         raise SetupError(str(error)) from None
     change = {"compressor": compressor, "memory": memory, "collective": collective}
     plugins = registry.plugins(*filter(None, change.values()))
-    parts.engine.run(lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group))
+    parts.executor.run(
+        lambda: check_equal(change | {"step": loop.step, "plugins": plugins}, parts.tick_group)
+    )
     changes = []
     if new_memory is not None:
         new_memory.world_size = encoder.memory.world_size  # under HSDP fewer than all
@@ -47,7 +49,7 @@ def switch(parts: Parts, compressor: str | None, memory: str | None, collective:
             raise SetupError(f"memory={memory!r} cannot take over the residual: {error}") from None
     if aggregator is not None:
         for one in (aggregator, *others.values()):
-            parts.engine.run(partial(builder.fit, one, parts.metered))
+            parts.executor.run(partial(builder.fit, one, parts.metered))
         for text, other in others.items():
             other.load_state_dict(_codec_state(encoder.others[text]))
             encoder.others[text] = other

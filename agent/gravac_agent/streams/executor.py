@@ -83,7 +83,7 @@ class DeviceStep:
 class StreamExecutor:
     """Exchanges the buckets of one rank on a device.
 
-    The methods are those of ``Engine``; none of them but ``wait_step``, ``run`` and ``abandon`` waits.
+    The methods are those of ``Executor``; none of them but ``wait_step``, ``run`` and ``abandon`` waits.
 
     Args:
         device: The device.
@@ -122,13 +122,13 @@ class StreamExecutor:
         self._step: DeviceStep | None = None
 
     def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
-        """Fix the plan of the next step; as ``Engine.begin_step``."""
+        """Fix the plan of the next step; as ``Executor.begin_step``."""
         self._step = DeviceStep(plan, number, Survey(surveyed))
 
     def submit(
         self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
     ) -> torch.futures.Future[Tensor]:
-        """Queue one bucket, and with the last one the rest of the step; as ``Engine.submit``. Never raises."""
+        """Queue one bucket, and with the last one the rest of the step; as ``Executor.submit``. Never raises."""
         began = time.perf_counter()
         device = self.device
         future = device.future()

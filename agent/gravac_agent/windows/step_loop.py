@@ -14,12 +14,11 @@ from gravac.signals.gain import GainTracker
 from gravac_agent.errors import AgreementError
 from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
-from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.failing_buckets import bucket_label
 from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
-from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.clipping import Clipper
 from gravac_agent.windows.meters import StepClock
 from gravac_agent.windows.progress import Progress
@@ -35,15 +34,15 @@ class StepLoop:
     Plans are made two steps ahead: the tick of step s carries the fingerprint of the plan of step s+1 and the energies
     from which the plan of step s+2 follows. So a disagreement is known before any collective of step s+1.
 
-    It calls the engine, and the engine never calls it: what the exchange thread needs of it is in ``announcement``.
+    It calls the executor, and the executor never calls it: what the exchange thread needs of it is in ``announcement``.
 
     Args:
-        engine: Runs the exchange.
+        executor: Runs the exchange.
         announcement: What this rank announces in each tick.
         group: Group of the ticks, for the agent's other collectives.
         rank: This rank.
         averaged: Ranks that average a gradient. Fewer than all where each rank has a shard of it.
-        encoder: The engine's encoder.
+        encoder: The executor's encoder.
         tracker: Smoothed gains, equal on all ranks.
         plan: Plan of the first two steps.
         window_steps: Steps of a window, where the decision in force names no other number.
@@ -60,7 +59,7 @@ class StepLoop:
     def __init__(
         self,
         *,
-        engine: Engine | StreamExecutor,
+        executor: Executor,
         announcement: Announcement,
         group: dist.ProcessGroup,
         rank: int,
@@ -78,7 +77,7 @@ class StepLoop:
         rank_rows: int,
         step_rows: int,
     ) -> None:
-        self._engine, self.announcement = engine, announcement
+        self._executor, self.announcement = executor, announcement
         self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
         self._dropped = 0
         self._window_steps, self._settle_steps = window_steps, settle_steps
@@ -120,9 +119,9 @@ class StepLoop:
         return self.plan.directive.window_steps or self._window_steps
 
     def begin_step(self) -> None:
-        """Hand the plan of the next step to the engine."""
+        """Hand the plan of the next step to the executor."""
         step_of_window = 0 if self.window_full else self.step - self.window.first_step
-        self._engine.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
+        self._executor.begin_step(self.plan, self.step, is_surveyed(step_of_window, self._steps_ordered))
 
     def restart_step(self) -> None:
         """Begin the running step again, after a backward that did not end. Nothing of it may be in flight."""
@@ -145,7 +144,7 @@ class StepLoop:
             PeerError: A collective failed because a rank is gone.
             Exception: Anything else that a collective raised.
         """
-        result = self._engine.wait_step()
+        result = self._executor.wait_step()
         tick, sums = result.tick, result.tick.sums
         overflowed = not result.finite and not sums.nonfinite
         if overflowed:
@@ -158,13 +157,13 @@ class StepLoop:
             if dropped:
                 self._encoder.drop()
             else:
-                self._engine.ordered(self._encoder.commit)
+                self._executor.ordered(self._encoder.commit)
             raw = self.tracker.denominator == "gradient"
             whole_sq = sums.gradient_sq if raw else sums.compensated_sq
             for cf, kept_sq in zip(self.plan.measured, (sums.minimum_sq, sums.candidate_sq), strict=False):
                 self.tracker.update(cf, kept_sq, whole_sq, self.plan.codec)
         else:
-            self._engine.ordered(self._encoder.rollback)
+            self._executor.ordered(self._encoder.rollback)
             self._note_dropped_residual()
             self.nonfinite_steps += 1
             what = "the mean gradient overflowed" if overflowed else "a non-finite gradient"
@@ -174,7 +173,7 @@ class StepLoop:
         for sentence in self._encoder.pop_notes():
             self._note("note", sentence)
         if self._encoder.failing.count_step(sums.failed > 0):
-            self._engine.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
+            self._executor.enqueue(self._agree_on_failing)  # before any bucket of the next step, on all ranks
         if sums.failed:
             self.failed_steps += 1
             self._note(
@@ -233,7 +232,7 @@ class StepLoop:
         step_list, self._step_list = self._step_list, StepList(self._step_rows, self._group.size())
         assert window.last_plan is not None
         gains = dict(self.tracker.gains(window.last_plan.codec))
-        self._engine.enqueue(lambda: self._gather_and_report(window, gains, step_list))
+        self._executor.enqueue(lambda: self._gather_and_report(window, gains, step_list))
 
     def _gather_and_report(
         self, window: WindowTotals, gains: dict[float, float], step_list: StepList

@@ -175,7 +175,7 @@ def train(
                 kept = all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
         stack.close()
         agent.state_dict()  # ends the step in flight, so that all are counted
-        state, executor = agent.state, type(agent._parts.engine).__name__
+        state, executor = agent.state, type(agent._parts.executor).__name__
     assert state is not None
     parameters = [parameter.detach().cpu() for parameter in module.parameters()]
     return {

@@ -14,7 +14,7 @@ from gravac.collectives.simulated import SimulatedWorld
 from gravac.kernels import treated_as_device
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
-from gravac_agent.exchange.engine import Engine
+from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.step import StepResult
@@ -138,7 +138,7 @@ class _Ended(Done):
 
 
 class _Ends(Communicator):
-    """A simulated world's communicator with what ``Engine`` asks of a process group."""
+    """A simulated world's communicator with what ``HostExecutor`` asks of a process group."""
 
     def __init__(self, ends: Communicator) -> None:
         self._ends, self.rank, self.size = ends, ends.rank, ends.size
@@ -203,7 +203,7 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
     encoder, parameters = _encoder(task, ends), _parameters()
     announcement = Announcement("setup", task.plan(1), None)
     dense = AllReduce(ends)
-    engine = Engine(
+    executor = HostExecutor(
         encoder=encoder,
         dense=lambda submitted: dense.reduce_in_place(submitted.buffer),
         metered=ends,
@@ -218,23 +218,23 @@ def _train_on_host(task: Task, plain: Communicator) -> Outcome:
     try:
         for step in range(len(task.cfs)):
             announcement.following = task.plan(step + 1)
-            engine.begin_step(task.plan(step), step, surveyed=step % 7 == 3)
+            executor.begin_step(task.plan(step), step, surveyed=step % 7 == 3)
             if task.rescaled and step % 3 == 2:
-                engine.ordered(partial(encoder.memory.rescale, 0.5))
+                executor.ordered(partial(encoder.memory.rescale, 0.5))
             buffers = gradients(task, parameters, step, ends.rank)
             layout = task.layout()
             futures = [
-                engine.submit(bucket, buffer, bucket.number == len(layout) - 1)
+                executor.submit(bucket, buffer, bucket.number == len(layout) - 1)
                 for bucket, buffer in zip(layout, buffers, strict=True)
             ]
             for future in futures:
                 future.wait()
-            result = engine.wait_step()
+            result = executor.wait_step()
             if take_in(encoder, task, step, result):
                 apply(task, parameters, buffers)
             results.append(result)
     finally:
-        engine.close()
+        executor.close()
     return Outcome(parameters, encoder.memory.state_dict(), encoder.aggregator.state_dict(), results)
 
 

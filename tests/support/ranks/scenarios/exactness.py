@@ -56,7 +56,7 @@ def switching(
         parts = agent._parts
         assert parts is not None
         buckets = 0
-        submit = parts.engine.submit
+        submit = parts.executor.submit
 
         def counting(bucket: Any, buffer: Any, last: bool) -> Any:
             nonlocal buckets
@@ -65,7 +65,7 @@ def switching(
                 time.sleep(delays.random() * 0.004)
             return submit(bucket, buffer, last)
 
-        parts.engine.submit = counting  # type: ignore[method-assign]
+        parts.executor.submit = counting  # type: ignore[method-assign]
 
         def switch(step: int) -> None:
             if step % every == 0 and parts.reporter is not None:

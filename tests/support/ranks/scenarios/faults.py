@@ -21,13 +21,13 @@ def disagreement(rank: int, world: int, folder: str) -> dict[str, Any]:
         ) as agent:
             parts = agent._parts
             assert parts is not None
-            begin_step = parts.engine.begin_step
+            begin_step = parts.executor.begin_step
 
             def note(plan: Plan, number: int, surveyed: bool) -> None:
                 issued.append(plan.cf)
                 begin_step(plan, number, surveyed)
 
-            parts.engine.begin_step = note  # type: ignore[method-assign]
+            parts.executor.begin_step = note  # type: ignore[method-assign]
 
             def spoil(step: int) -> None:
                 if step == 20 and rank == 1:
@@ -60,7 +60,7 @@ def failing_codec(rank: int, world: int, folder: str) -> dict[str, Any]:
     with Agent(module, optimizer, data_dir=folder, controller=None, policy="static:cf=10", window=5) as agent:
         parts = agent._parts
         assert parts is not None
-        codec = parts.engine.encoder.aggregator.compressor  # type: ignore[attr-defined]
+        codec = parts.executor.encoder.aggregator.compressor  # type: ignore[attr-defined]
         compress = codec.compress
         armed = {"now": False}
 

@@ -56,9 +56,9 @@ def on_streams(
                 found = agent.state
                 assert found is not None
                 report = parts.loop.last_report
-            engine = parts.engine
+            executor = parts.executor
         results[kind] = {
-            "streams": isinstance(engine, StreamExecutor),
+            "streams": isinstance(executor, StreamExecutor),
             "parameters": fingerprint(module),
             "residual": sum(float(one.double().square().sum()) for one in state["residual"].values()),
             "step": found.step,

@@ -49,11 +49,8 @@ from gravac_agent.network.metered import Metered
 log = logging.getLogger("gravac.agent")
 
 
-class Engine:
-    """Owns the exchange thread and the wait thread.
-
-    The training thread calls ``begin_step``, ``submit`` for each bucket in order, and ``wait_step``. The engine calls
-    nothing of the training thread's.
+class HostExecutor:
+    """An ``Executor`` that owns the exchange thread and the wait thread.
 
     Args:
         encoder: Encodes and decodes buckets.

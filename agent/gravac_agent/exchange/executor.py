@@ -1,0 +1,90 @@
+"""What runs the exchange of a rank: threads of the host, or streams of a device. Both behave alike."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gravac.memories import Bucket, Memory
+from gravac_agent.devices import Device
+from gravac_agent.exchange.plan import Plan
+from gravac_agent.exchange.step import StepResult
+from gravac_agent.exchange.tick import TickCodec
+
+
+class Executor(Protocol):
+    """Exchanges the buckets of one rank, in the order in which they are submitted.
+
+    The training thread calls ``begin_step``, ``submit`` for each bucket in order, and ``wait_step``. The executor calls
+    nothing of the training thread's.
+    """
+
+    @property
+    def late(self) -> bool:
+        """Whether a step's result is known only when the next one begins, and not before the optimizer steps."""
+
+    @property
+    def device(self) -> Device | None:
+        """Where the gradients are; None: in the host's memory."""
+
+    @property
+    def tick_codec(self) -> TickCodec:
+        """Packs and unpacks ticks."""
+
+    def begin_step(self, plan: Plan, number: int, surveyed: bool) -> None:
+        """Fix the plan of the next step. Call it after ``wait_step`` of the one before.
+
+        Args:
+            plan: The plan.
+            number: The step's number, from 0.
+            surveyed: Whether to measure the gain curve.
+        """
+
+    def submit(
+        self, bucket: Bucket, buffer: Tensor, last: bool, out: Tensor | None = None, factor: float = 1.0
+    ) -> torch.futures.Future[Tensor]:
+        """Queue one bucket; the future holds its mean over ranks, times ``factor``. Never raises.
+
+        Args:
+            bucket: Which parameters the buffer is made of.
+            buffer: The gradient, shape ``(n,)``.
+            last: Whether it is the last bucket of the step. Where that is not known, call ``end_backward``.
+            out: Receives the mean of this rank's shard; None: ``buffer`` receives that of the whole.
+            factor: For a trainer that wants something else than the mean.
+        """
+
+    def end_backward(self) -> None:
+        """End a step none of whose buckets was the last. The futures of all of them are done."""
+
+    def check(self) -> None:
+        """Raise what has failed so far in the running step, if that is known before ``wait_step``."""
+
+    def wait_step(self) -> StepResult:
+        """Return the result of the step, which its tick completes.
+
+        Raises:
+            PeerError: A collective failed because a rank is gone.
+            Exception: Anything else that a collective raised.
+        """
+
+    def enqueue(self, job: Callable[[], None]) -> None:
+        """Run ``job``, which may issue collectives, after everything queued so far. It must not raise."""
+
+    def run(self, job: Callable[[], object]) -> None:
+        """Run ``job`` after everything queued so far, and wait for it. Raises what it raises."""
+
+    def ordered(self, job: Callable[[], None]) -> None:
+        """Run ``job``, which changes the memory or a codec, in order with the encoding of buckets: between steps."""
+
+    def abandon(self) -> None:
+        """Undo, in the error memory, what a backward that did not end has sent. Call it between steps."""
+
+    def failed(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
+        """Return what DDP gets for a bucket that is not exchanged: zeros."""
+
+    def detached(self, memory: Memory) -> Memory:
+        """Return the memory of a closed agent, for use without this executor."""
+
+    def close(self) -> None:
+        """End the exchange once everything queued is done."""
