@@ -99,6 +99,18 @@ class Device(ABC):
     def is_capturing(self) -> bool:
         """Return whether the current stream records its work into a graph instead of doing it."""
 
+    def refuse_capture(self) -> None:
+        """Check before anything else of a backward: while work is recorded, events may not be queried.
+
+        Raises:
+            RuntimeError: The current stream records its work into a graph.
+        """
+        if self.is_capturing():
+            raise RuntimeError(
+                "backward is captured in a CUDA graph, which would send at this step's compression factor forever: "
+                "capture less than backward, or train without CUDA graphs"
+            )
+
 
 class Timer(ABC):
     """Times what a stream does between marks, without waiting for it."""

@@ -138,11 +138,7 @@ class StreamExecutor:
         step = self._running(bucket)
         step.buckets.append(queued)
         try:
-            if device.is_capturing():
-                raise RuntimeError(
-                    "backward is captured in a CUDA graph, which would send at this step's compression factor forever: "
-                    "capture less than backward, or train without CUDA graphs"
-                )
+            device.refuse_capture()
             current = device.current_stream()
             device.wait_stream(self._side, current)
             device.record_stream(buffer, self._side)

@@ -62,10 +62,12 @@ class SimulatedEvent:
         return self._stream.done >= self._at
 
     def query(self) -> bool:
+        assert not self._device.capturing, "CUDA does not let events be queried while work is captured"
         self._device.advance()
         return self.reached()
 
     def synchronize(self) -> None:
+        assert not self._device.capturing, "CUDA does not let the host wait while work is captured"
         self._device.run_until(self.reached)
 
 
@@ -120,6 +122,8 @@ class SimulatedDevice(Device):
         self._waiting: list[tuple[Tensor, int, list[Callable[[], bool]]]] = []
         self._owners: dict[int, SimulatedStream] = {}
         self._recorded: dict[int, list[SimulatedStream]] = defaultdict(list)
+        self.capturing = False
+        """Whether work is recorded into a graph."""
         self.history: list[str] = []
         """Names of streams, in the order in which their pieces ran."""
 
@@ -155,6 +159,7 @@ class SimulatedDevice(Device):
         work.wait()
 
     def synchronize(self, stream: SimulatedStream) -> None:
+        assert not self.capturing, "CUDA does not let the host wait while work is captured"
         self.run_until(self.end_of(stream))
 
     def future(self) -> Any:
@@ -172,7 +177,7 @@ class SimulatedDevice(Device):
         return
 
     def is_capturing(self) -> bool:
-        return False
+        return self.capturing
 
     # -- memory -----------------------------------------------------------------------------------------------
 
