@@ -22,7 +22,8 @@ def test_a_captured_backward_is_refused(world_of_one: None, tmp_path: Path, befo
     ):
         assert agent._parts is not None
         executor = agent._parts.engine
-        assert isinstance(executor, StreamExecutor) and isinstance(executor.device, SimulatedDevice)
+        assert isinstance(executor, StreamExecutor)
+        assert isinstance(executor.device, SimulatedDevice)
         for _ in range(before):
             step(module, optimizer)
         executor.device.capturing = True

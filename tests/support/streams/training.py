@@ -326,14 +326,17 @@ def _fill(buffer: Tensor, grads: list[Tensor], number: int) -> None:
     buffer.copy_(grads[number])
 
 
-def differences(
-    mine: Sequence[Outcome], theirs: Sequence[Outcome], exact: Callable[[str], bool] = lambda _: True
-) -> list[str]:
-    """What differs between two trainings, rank by rank; empty when they are equal to the bit."""
+def differences(mine: Sequence[Outcome], theirs: Sequence[Outcome], tolerance: float = 0.0) -> list[str]:
+    """What differs between two trainings, rank by rank; empty when they are equal to the bit, or where there is a
+    ``tolerance``, when no element of a tensor differs by more."""
+
+    def equal(a: Tensor, b: Tensor, rtol: float = 0.0) -> bool:
+        return torch.allclose(a, b, rtol=rtol, atol=tolerance) if rtol or tolerance else torch.equal(a, b)
+
     found = []
     for rank, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         for number, (a, b) in enumerate(zip(one.parameters, other.parameters, strict=True)):
-            if not torch.equal(a, b):
+            if not equal(a, b):
                 found.append(f"rank {rank}: parameter {number}")
         for kind in ("residual", "learned"):
             left, right = getattr(one, kind), getattr(other, kind)
@@ -341,9 +344,7 @@ def differences(
                 a, b = left.get(name), right.get(name)
                 a = torch.zeros_like(b) if a is None and b is not None else a
                 b = torch.zeros_like(a) if b is None and a is not None else b
-                if not (
-                    torch.allclose(a, b, rtol=1e-5) if name.startswith("through/") else torch.equal(a, b)
-                ):
+                if not equal(a, b, 1e-5 if name.startswith("through/") else 0.0):
                     found.append(f"rank {rank}: {kind} of {name}")
         for step, (a, b) in enumerate(zip(one.results, other.results, strict=True)):
             found += [f"rank {rank}, step {step}: {what}" for what in _different(a, b)]
@@ -363,6 +364,15 @@ def _different(a: StepResult, b: StepResult) -> list[str]:
             x, y = getattr(a.tick.sums, name), getattr(b.tick.sums, name)
             if abs(x - y) > 1e-5 * max(abs(x), abs(y), 1e-30):
                 found.append(f"{name} {x} {y}")
-    if (a.curve is None) != (b.curve is None):
-        found.append("curve")
+        if (a.curve is None) != (b.curve is None) or (
+            a.curve is not None and b.curve is not None and not _close(a.curve.gains(), b.curve.gains())
+        ):
+            found.append("curve")
     return found
+
+
+def _close(mine: Sequence[float | None], theirs: Sequence[float | None]) -> bool:
+    return all(
+        a == b or (a is not None and b is not None and abs(a - b) <= 1e-5)
+        for a, b in zip(mine, theirs, strict=True)
+    )
