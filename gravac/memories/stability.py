@@ -41,12 +41,11 @@ def stability(memory: Memory, compressor: Compressor, cf: float, numel: int = 1 
     if growth < 1.0:
         return None
     beta = f", β={1.0 - share:g} held back" if share < 1.0 else ""
-    cure = (
-        "a milder CF, or more bits in the memory" if theta else "a biased codec: this one leaves out too much"
-    )
+    cure = "a milder CF, or more bits in the memory" if theta else "a biased codec such as nearest"
     return (
-        f"memory {memory.spec} may grow without limit under {compressor.name} at CF {cf:g}: "
-        f"(1+θ)(1-δ) = (1+{theta:.3g})·{unsent_share:.4g} = {growth:.4g} is not below 1{beta}. Use {cure}."
+        f"memory {memory.spec} has no proven limit under {compressor.name} at CF {cf:g}: in the worst case "
+        f"(1+θ)(1-δ) = (1+{theta:.3g})·{unsent_share:.4g} = {growth:.4g} is not below 1{beta}. If the residual ratio "
+        f"grows from window to window, use {cure}."
     )
 
 

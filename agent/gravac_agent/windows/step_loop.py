@@ -51,7 +51,7 @@ class StepLoop:
         reporter: Rank 0's; None on the other ranks.
         job: The job's name.
         incarnation: Which run of the job this is.
-        stability_warning: Returns why the error memory may grow without limit under a plan, if it may.
+        stability_warning: Returns why nothing limits the error memory under a plan, if so.
         rank_rows: Ranks that a report lists one by one.
         step_rows: Steps that a report lists one by one.
     """
@@ -274,7 +274,7 @@ class StepLoop:
             log.exception("ranks could not agree on buckets that keep failing")
 
     def _warn_if_unstable(self, plan: Plan) -> None:
-        """Warn, once for each codec and CF, when the error memory may grow without limit under it."""
+        """Warn, once for each codec and CF, when nothing limits the error memory under it."""
         if plan.cf > 1.0 and (plan.codec, plan.cf) not in self._checked:
             self._checked.add((plan.codec, plan.cf))
             warning = self._stability_warning(plan)
