@@ -305,7 +305,7 @@ class Session:
         self._finish_step(dropped=False)
 
     def _finish_step(self, dropped: bool) -> None:
-        device = self.parts.engine.device
+        device = self.parts.executor.device
         if device is not None:
             device.refuse_capture()  # before the step's event is queried; the step stays in flight
         if not self._in_flight.is_set():

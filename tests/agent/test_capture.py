@@ -21,7 +21,7 @@ def test_a_captured_backward_is_refused(world_of_one: None, tmp_path: Path, befo
         Agent(module, optimizer, data_dir=tmp_path, controller=None, policy="static:cf=2") as agent,
     ):
         assert agent._parts is not None
-        executor = agent._parts.engine
+        executor = agent._parts.executor
         assert isinstance(executor, StreamExecutor)
         assert isinstance(executor.device, SimulatedDevice)
         for _ in range(before):
