@@ -138,7 +138,8 @@ class AgentSettings(BaseSettings):
     nonfinite: Literal["skip", "propagate"] = Field(
         "skip",
         description="What happens when a rank's gradient is NaN or infinite. skip: the optimizer step does nothing on "
-        "all ranks. propagate: the optimizer gets it, as with plain DDP. Either way it stays out of the error memory.",
+        "all ranks. propagate: the optimizer gets it, as with plain DDP. Either way it stays out of the error memory. "
+        "On a GPU the optimizer gets it, unless a GradScaler or agent.clip_grad_norm_ is used (docs/gpus.md).",
     )
     rescale: bool = Field(
         True,

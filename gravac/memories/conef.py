@@ -219,7 +219,7 @@ def names_all(bucket: Bucket, names: Collection[str]) -> bool:
 
 
 class IConEF1Memory(ConEFMemory):
-    """Improved ConEF, version 1: the residual is compressed twice by its own codec, C(y) + C(y - C(y)).
+    """Improved ConEF, version 1: the residual is compressed twice by its own codec, Q(y) + Q(y - Q(y)).
 
     Draws are independent: noise θ² instead of θ, for twice the bytes. It helps only if θ < 1.
     """
@@ -232,9 +232,9 @@ class IConEF1Memory(ConEFMemory):
 
 
 class IConEF2Memory(ConEFMemory):
-    """Improved ConEF, version 2: the residual is compressed by the wire's codec and then its own, Q(y) + C(y - Q(y)).
+    """Improved ConEF, version 2: the residual is compressed by the wire's codec and then its own, C(y) + Q(y - C(y)).
 
-    Noise θ·ρ instead of θ, for the bytes of Q's payload. Codecs that learn from what they see cannot be used twice per
+    Noise θ·ρ instead of θ, for the bytes of C's payload. Codecs that learn from what they see cannot be used twice per
     step; then it is plain ConEF.
     """
 

@@ -109,6 +109,16 @@ def test_the_smaller_of_two_proven_errors_is_told(proven: dict[str, float], text
     assert entries.bound(Cost(**(empty | proven))) == text  # type: ignore[arg-type]
 
 
+def test_two_codecs_combined_are_both_shown() -> None:
+    code, output = run("topk+bf16")
+    assert code == 0
+    assert "topk (compressor)" in output
+    assert "bf16 (compressor)" in output
+    code, output = run("topk+residual")
+    assert code == 2
+    assert "no entry is named 'topk+residual'" in output
+
+
 def test_an_unknown_name_is_an_error_that_helps() -> None:
     code, output = run("topq")
     assert code == 2

@@ -16,12 +16,13 @@ HEAD = """# Features of DDP
 Each row is one way to train with `DistributedDataParallel`, with two real ranks over gloo and several buckets, on a small net that learns noisy
 labels. A test runs all of them ([test_features.py](../tests/ranks/test_features.py)) and checks this page.
 
-- *Bit-equal*: the parameters at the end are those of plain DDP, bit for bit, both with `enabled=False` and with an agent that sends whole
-  gradients (`policy="dense"`).
-- The losses are held-out losses after the last step, and how they compare with plain DDP's. int4 is `nearest:levels=15` (7.5 times fewer bytes),
-  Top-k is `topk+bf16` at a compression factor of 10, both with error feedback (`memory="residual"`). The test demands that int4 stays within 1 %.
+- *Bit-equal*: the parameters at the end are those of plain DDP, bit for bit, both with `enabled=False` and with an agent that sends
+  uncompressed gradients (`policy="dense"`).
+- The losses are held-out losses after the last step, and how they compare with plain DDP's. The fourth column is
+  `nearest:levels=15` (4 bits per element, 7.5 times fewer bytes), Top-k is `topk+bf16` at a compression factor of 10, both with error feedback
+  (`memory="residual"`). The test demands that the former stays within 1 %.
 
-| feature | bit-equal | plain DDP | int4 | Top-k 10x |
+| feature | bit-equal | plain DDP | 4 bits | Top-k 10x |
 |---|---|---:|---:|---:|
 """
 
@@ -38,8 +39,10 @@ Written by `python -m tests.support.feature_page`. Losses may differ in the last
 - `Join(..., divide_by_initial_world_size=False)`.
 - FSDP2 models on a GPU, modules on several GPUs of one process, and CUDA graphs that capture backward ([on GPUs](gpus.md)).
 
-Sparse gradients are sent as plain DDP sends them; the rest of the module is compressed. The agent says so once. torch wants buckets of at least 1 MB
-for `torch.compile`.
+## Notes
+
+- Sparse gradients are sent as plain DDP sends them; the rest of the module is compressed. A log line says so once.
+- With `torch.compile`, set DDP's `bucket_cap_mb` to at least 1.
 """
 
 

@@ -11,7 +11,8 @@ Everything that can be chosen by name. Made from the code by `tools/pages/catalo
 out of date. On a terminal: `gravac codecs`, `gravac codecs topk`; as data: `gravac codecs --json`. Members of installed
 plugins are listed there too.
 
-Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`.
+Settings follow the name, after a colon: `compressor="qsgd:bits=4"`, `GRAVAC_MEMORY=conef:bits=4,beta=0.5`. Two codecs
+combine as `selector+quantizer`: `topk+bf16`, the default, sends the elements that `topk` selects, rounded by `bf16`.
 
 Sizes are of float32. *CF reached* is what asking for a CF gives, *payload* what a rank hands to collectives in a step;
 both are expected values if sizes vary. *Held* is what stays on a rank from step to step, *link* what a rank of

@@ -250,7 +250,8 @@ class Encoder:
         if self.gradients_stay:
             self.gradients_stay = False
             self.note(
-                "To undo such steps exactly, the error memory keeps a draft from now on, a second buffer."
+                "Where such a step was compressed, the residual from before it is lost, this once. From now on the "
+                "error memory keeps a second buffer, a draft, and undoes such steps exactly."
             )
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:

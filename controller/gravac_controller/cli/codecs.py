@@ -57,8 +57,15 @@ def _catalogue() -> "Sequence[Entry]":
     return catalogue()
 
 
+def _stacked(entries: "Sequence[Entry]", name: str) -> "Sequence[str]":
+    """Return the two codecs of ``selector+quantizer``; nothing for other names."""
+    both = name.split("+")
+    codecs = {entry.name for entry in entries if entry.kind == "compressor"}
+    return both if len(both) == 2 and codecs.issuperset(both) else ()
+
+
 def _named(entries: "Sequence[Entry]", name: str) -> "Sequence[Entry]":
-    found = [entry for entry in entries if entry.name == name]
+    found = [entry for entry in entries if entry.name in (name, *_stacked(entries, name))]
     if not found:
         close = get_close_matches(name, {entry.name for entry in entries}, n=3)
         meant = f" Did you mean {' or '.join(close)}?" if close else ""
