@@ -17,8 +17,10 @@ import torch
 
 from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.codecs import fast, switching
+from tests.support.streams.compare import differences
 from tests.support.streams.lives import LIVES
-from tests.support.streams.training import Task, differences, on_host, on_streams
+from tests.support.streams.task import Task
+from tests.support.streams.training import on_host, on_streams
 
 CODECS = ("dense", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk", "mstopk")
 """Codecs whose steps are undone without rounding."""

@@ -26,7 +26,7 @@ from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import assemble
 from gravac_agent.setup.describe import innermost, optimizer_kind
 from gravac_agent.setup.running import RunningAgent
-from gravac_agent.state.rates import Rates, Scaler
+from gravac_agent.state.rates import Now, Rates, Scaler
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
 
@@ -112,11 +112,8 @@ class Session:
             SetupError: On all ranks, when one of them cannot start.
             AgreementError: On all ranks, when their settings differ.
         """
-        self.module, self.optimizer, self._settings = (
-            usage.data_parallel(module, replicate),
-            optimizer,
-            settings,
-        )
+        self.module = usage.data_parallel(module, replicate)
+        self.optimizer, self._settings = optimizer, settings
         self._entry: RunningAgent | None = None
         if isinstance(self.module, ReplicatedModel):
             self.module.connect(settings.agreement_seconds)
@@ -142,6 +139,7 @@ class Session:
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
+        self._rates_now: Now | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
         if isinstance(self.module, ReplicatedModel) and self.module.differ():
             log.warning(
@@ -340,8 +338,15 @@ class Session:
             self.parts.loop.window_full
         ):  # no forward closed it: in a Join context, this rank has run out of inputs
             self._close_window()
+        self._follow_rates()
         self._nonfinite = False
         self.layout = []
+
+    def _follow_rates(self) -> None:
+        """Scale the residual by what rates and loss scale were when the forward began."""
+        now, self._rates_now = self._rates_now, None
+        if now is not None:
+            self.parts.executor.ordered(partial(self.rates.follow, self.parts.memory, now))
 
     def _close_window(self) -> None:
         loop = self.parts.loop
@@ -361,7 +366,9 @@ class Session:
             self._close_window()
         self.parts.loop.clock.forward_began()
         if self._settings.rescale:
-            self.parts.executor.ordered(partial(self.rates.follow, self.parts.memory))
+            self._rates_now = self.rates.now()
+            if not self.parts.executor.late:  # else the memory has not taken in the step before yet
+                self._follow_rates()
         self.intake.forward(args, kwargs)
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:

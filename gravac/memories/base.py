@@ -162,13 +162,14 @@ class Memory(ABC):
 
         ``commit`` or ``rollback`` still follows, when all buckets are settled. A step that was settled as one that
         counts cannot be undone any more: ``rollback`` then drops the residual. One that was settled by a tensor is
-        decided: ``commit`` and ``rollback`` both keep what it left.
+        decided: ``commit``, where the tensor is true, and ``rollback``, where it is not, both keep what it left, and
+        ``has_residual`` knows from them whether that is zero.
 
         Args:
             bucket: The parameters, as given to ``compensate``.
             gradient: As given to ``compensate``, still unchanged.
             counts: Whether the step counts. A bool tensor of shape ``()`` on the gradient's device is not read, so
-                nothing waits for it; ``has_residual`` then says that there may be one.
+                nothing waits for it; until ``commit`` or ``rollback``, ``has_residual`` says that there may be one.
             compressor: As given to ``update``.
             payload: As given to ``update``.
         """

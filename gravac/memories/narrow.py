@@ -46,6 +46,7 @@ class _Slot:
     offered: bool | None = None
     open: bool = False  # waits for ``settle``
     settled: bool = False  # a step that counts, which nothing can undo any more
+    had_residual: bool | None = None  # before a step that a tensor settled; None: there is none
     draft: Tensor | None = None
     draft_has_residual: bool | None = None  # None: no draft in this step
 
@@ -131,8 +132,9 @@ class NarrowMemory(BucketedMemory[_Slot]):
             torch.where(counts, replaced, before.to(replaced.dtype), out=replaced)
         else:
             self._round(p, payload.key, replaced)
-        slot.residual, slot.has_residual = replaced, True
         slot.settled = not isinstance(counts, Tensor)
+        slot.had_residual = None if slot.settled else slot.has_residual
+        slot.residual, slot.has_residual = replaced, True
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         factor = self._factor(factor)
@@ -176,12 +178,14 @@ class NarrowMemory(BucketedMemory[_Slot]):
         self._discard(slot)
 
     def _discard(self, slot: _Slot) -> None:
-        slot.draft_has_residual, slot.p, slot.open = None, None, False
+        slot.draft_has_residual, slot.had_residual, slot.p, slot.open = None, None, None, False
 
     def rollback(self) -> None:
         for slot in self._slots.values():
             if slot.settled:  # the trainer dropped the step's gradients: nothing of them may stay
                 slot.has_residual, slot.settled = False, False
+            elif slot.had_residual is not None:
+                slot.has_residual = slot.had_residual
         super().rollback()
 
     def commit(self) -> None:

@@ -52,6 +52,10 @@ class _Slot:
     draft_has_residual: bool | None = None  # None: no draft in this step
     offered: float | None = None  # the share of the residual in p
     stage: _Stage | None = None  # None: no step in place has begun, or it is undone
+    after: tuple[bool, bool] = (
+        True,
+        True,
+    )  # in stage DECIDED: ``has_residual`` if the step is undone, if it counts
 
 
 class ResidualMemory(BucketedMemory[_Slot]):
@@ -174,7 +178,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
     ) -> None:
         """Settle by a tensor that is not read, so that the residual may be all zero and counts as there."""
         assert slot.stage is not None
-        stage, slot.stage = slot.stage, _Stage.ADDING
+        stage, slot.stage, had = slot.stage, _Stage.ADDING, slot.has_residual
         before = slot.residual.clone() if slot.has_residual else torch.zeros_like(slot.residual)
         if slot.has_residual and stage is not _Stage.EMPTIED:
             _undo(before, stage, gradient, compressor, payload)
@@ -185,6 +189,7 @@ class ResidualMemory(BucketedMemory[_Slot]):
                 slot.residual.copy_(before)
             case _:
                 torch.where(counts, torch.zeros_like(before), before, out=slot.residual)
+        slot.after = had, stage is _Stage.REMOVED or (had and stage is _Stage.ADDED)
         slot.has_residual, slot.stage = True, _Stage.DECIDED
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
@@ -221,6 +226,8 @@ class ResidualMemory(BucketedMemory[_Slot]):
                 slot.has_residual = False
             case _Stage.ADDED | _Stage.REMOVED:
                 slot.has_residual = True
+            case _Stage.DECIDED:
+                slot.has_residual = slot.after[True]
             case _Stage.ADDING:
                 self._lose(slot, "could not be computed")
         slot.stage = None
@@ -229,6 +236,8 @@ class ResidualMemory(BucketedMemory[_Slot]):
         slot.draft_has_residual = None
         if slot.stage is _Stage.SETTLED:
             slot.has_residual = False
+        elif slot.stage is _Stage.DECIDED:
+            slot.has_residual = slot.after[False]
         elif slot.stage in _OPEN:
             self._lose(slot, "belongs to a step that was not undone")
         slot.stage = None

@@ -2,23 +2,18 @@
 that it declares is superfluous."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
 
 from gravac_agent.streams.executor import StreamExecutor
 from tests.support.streams.codecs import CHOSEN, fast, switching
+from tests.support.streams.compare import differences
 from tests.support.streams.lives import LIVES, Life
 from tests.support.streams.mutants import mutants
-from tests.support.streams.training import (
-    OnStreams,
-    Task,
-    differences,
-    each_rank,
-    gradients,
-    on_host,
-    on_streams,
-)
+from tests.support.streams.task import Net, Task
+from tests.support.streams.training import OnStreams, each_rank, on_host, on_streams
 
 EXACT = ("dense", "bf16", "topk", "topk+bf16", "randomk", "blockrandomk", "mstopk", "dgc")
 """Those whose steps are undone without rounding, also on the rank that has the gradient that is not finite."""
@@ -75,7 +70,9 @@ def test_a_step_that_is_undone_rounds_only_where_it_must(codec: str, buckets: in
     """The last step is not finite on rank 1: what differs is its undoing alone."""
     task = Task(codec, buckets, switching(4), bad=frozenset({(3, 1)}))
     host, streams = on_host(task), on_streams(task, 0)
-    gradient = torch.cat(gradients(task, host[1].parameters, 3, 1))
+    net = Net(task)
+    net.parameters = host[1].parameters
+    gradient = torch.cat(net.gradients(3, 1))
     for rank, (mine, theirs) in enumerate(zip(streams, host, strict=True)):
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters, theirs.parameters, strict=True))
         bound = 0.0
@@ -94,8 +91,31 @@ def test_a_step_that_is_undone_rounds_only_where_it_must(codec: str, buckets: in
 
 @pytest.mark.parametrize("memory", ["none", "partial", "conef", "residual-bf16"])
 def test_memories_that_keep_drafts_or_round(memory: str) -> None:
-    task = Task("topk", 6, switching(10), bad=frozenset({(3, 1), (7, 0)}), memory=memory)
+    """A draft must be taken in before the residual follows a learning rate."""
+    task = Task("topk", 6, switching(10), bad=frozenset({(3, 1), (7, 0)}), memory=memory, rescaled=True)
     assert not differences(on_streams(task, 0), on_host(task))
+
+
+TRAINERS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": torch.bfloat16, "bad": frozenset({(3, 1), (7, 0)})},
+    "bfloat16 with a GradScaler": {"dtype": torch.bfloat16, "scaled": True},
+    "float16 with a GradScaler": {"dtype": torch.float16, "scaled": True},
+    "clipping": {"clip": 0.3},
+    "regrouped buckets": {"regrouped": True, "bad": frozenset({(0, 0), (4, 1)})},
+}
+
+
+@pytest.mark.parametrize("codec", ["topk", "int8"])
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_what_trainers_do_besides(trainer: str, codec: str) -> None:
+    """Where no mean leaves float16: on the host the excess waits in the memory, on a device the step does not count."""
+    task = Task(codec, 6, switching(12), **TRAINERS[trainer])
+    host = on_host(task)
+    counted = [one.finite and not one.tick.sums.nonfinite for one in host[0].results]
+    assert any(counted)
+    if task.dtype is torch.float16:
+        assert not all(counted[3:]), "the scale has grown until something overflowed"
+    assert not differences(on_streams(task, 0), host)
 
 
 def test_a_schedule_depends_on_its_seed_alone() -> None:

@@ -12,6 +12,9 @@ import torch
 
 from gravac.memories import Memory
 
+Now = tuple[float, list[float]]
+"""A loss scale, and the rate of each parameter group."""
+
 
 class Scaler(Protocol):
     """The part of ``torch.amp.GradScaler`` that the agent uses."""
@@ -43,15 +46,23 @@ class Rates:
         self._rates = self._read()
         self._scale = self.loss_scale()
 
-    def follow(self, memory: Memory) -> None:
+    def now(self) -> Now:
+        """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
+        return self.loss_scale(), self._read()
+
+    def follow(self, memory: Memory, at: Now | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
 
         A rate of 0 is ignored: the last one above 0 counts.
+
+        Args:
+            memory: It must have taken in the step before: what waits in a draft is not scaled.
+            at: What ``now`` returned earlier; None: the scale and the rates now.
         """
-        scale_before, self._scale = self._scale, self.loss_scale()
+        scale_before = self._scale
+        self._scale, now = self.now() if at is None else at
         if self._scale != scale_before:
             memory.rescale(self._scale / scale_before)
-        now = self._read()
         factors = [
             old / new if old > 0 and new > 0 else 1.0 for old, new in zip(self._rates, now, strict=False)
         ]

@@ -118,7 +118,7 @@ class SimulatedDevice(Device):
         self._streams = [self.main]
         self._current = self.main
         self.running: SimulatedStream | None = None
-        self._free: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        self._free: dict[tuple[int, torch.dtype, int], list[Tensor]] = defaultdict(list)
         self._waiting: list[tuple[Tensor, int, list[Callable[[], bool]]]] = []
         self._owners: dict[int, SimulatedStream] = {}
         self._recorded: dict[int, list[SimulatedStream]] = defaultdict(list)
@@ -181,11 +181,11 @@ class SimulatedDevice(Device):
 
     # -- memory -----------------------------------------------------------------------------------------------
 
-    def allocate(self, size: int) -> Tensor:
+    def allocate(self, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return memory of the main stream, as it was left by the one who had it before."""
         self._collect()
-        pool = self._free[size, id(self.main)]
-        tensor = pool.pop() if pool else torch.full((size,), POISON)
+        pool = self._free[size, dtype, id(self.main)]
+        tensor = pool.pop() if pool else torch.full((size,), POISON, dtype=dtype)
         self._owners[tensor.data_ptr()] = self.main
         self._recorded.pop(tensor.data_ptr(), None)
         return tensor
@@ -200,7 +200,7 @@ class SimulatedDevice(Device):
         waiting, self._waiting = self._waiting, []
         for tensor, owner, conditions in waiting:
             if all(condition() for condition in conditions):
-                self._free[tensor.numel(), owner].append(tensor)
+                self._free[tensor.numel(), tensor.dtype, owner].append(tensor)
             else:
                 self._waiting.append((tensor, owner, conditions))
 

@@ -8,15 +8,9 @@ import torch
 from gravac.memories import Bucket
 from gravac_agent.network.link import Link
 from gravac_agent.streams.executor import StreamExecutor
-from tests.support.streams.training import (
-    OnStreams,
-    Outcome,
-    Task,
-    differences,
-    each_rank,
-    on_host,
-    on_streams,
-)
+from tests.support.streams.compare import Outcome, differences
+from tests.support.streams.task import Task
+from tests.support.streams.training import OnStreams, each_rank, on_host, on_streams
 
 Life = Callable[[type[StreamExecutor], int], list[str]]
 _CFS = (1.0, 10.0, 4.0, 1.0, 10.0, 2.0)
@@ -125,7 +119,7 @@ LIVES: tuple[Life, ...] = (trained, linked, abandoned, closed_within, freed, ask
 def _begin(one: OnStreams, step: int, buckets: int) -> None:
     """Begin a backward and hand over its first buckets."""
     one.executor.begin_step(one.task.plan(step), step, False)
-    layout: list[Bucket] = one.task.layout()
+    layout: list[Bucket] = one.begin(step)
     draw = torch.Generator().manual_seed(step)
     for bucket, buffer in list(zip(layout, one.buffers, strict=True))[:buckets]:
         gradient = torch.randn(buffer.numel(), generator=draw)

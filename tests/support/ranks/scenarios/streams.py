@@ -1,5 +1,6 @@
 """The same job with the host's threads and with streams: real DDP modules, whose streams run at once."""
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,13 +16,34 @@ CFS = (1.0, 10.0, 40.0, 3.0, 1.0, 160.0)
 
 
 def on_streams(
-    rank: int, world: int, folder: str, compressor: str, steps: int = 40, every: int = 4, **options: Any
+    rank: int,
+    world: int,
+    folder: str,
+    compressor: str,
+    steps: int = 40,
+    every: int = 4,
+    clip: float | None = None,
+    scaled: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite."""
+    """Train with threads, then with streams; CFs are switched, and one step has a gradient that is not finite.
+
+    Args:
+        rank: As in every scenario, and so the next two.
+        world: See there.
+        folder: See there.
+        compressor: The codec.
+        steps: How many.
+        every: Steps of a window, and of a CF.
+        clip: Largest norm that the agent leaves the gradients.
+        scaled: Whether to train in float16 with a GradScaler, whose scale grows until gradients overflow.
+        options: More settings of the agent.
+    """
     results: dict[str, Any] = {}
     for kind in ("threads", "streams"):
         module = wrapped(buckets=8)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=3, enabled=scaled)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, steps // 3, 0.5)
         with streams_for_agents() if kind == "streams" else nullcontext():
             with Agent(
@@ -32,6 +54,8 @@ def on_streams(
                 policy="static:cf=10",
                 compressor=compressor,
                 window=every,
+                scaler=scaler if scaled else None,
+                **options,
             ) as agent:
                 parts = agent._parts
                 assert parts is not None
@@ -41,14 +65,15 @@ def on_streams(
                         parts.reporter.directive = Directive(step // every, "hold", cf, cf, 0.0)
                     if step == steps // 2:
                         _overflow(module, rank)
-                    loss = torch.nn.functional.cross_entropy(*_evaluate(module, rank, step))
-                    loss.backward()
-                    if all(
-                        bool(torch.isfinite(one.grad).all())
-                        for one in module.parameters()
-                        if one.grad is not None
-                    ):
-                        optimizer.step()  # else as a GradScaler does
+                    with torch.autocast("cpu", torch.float16, enabled=scaled):
+                        loss = torch.nn.functional.cross_entropy(*_evaluate(module, rank, step))
+                    scaler.scale(loss).backward()
+                    if clip is not None:
+                        scaler.unscale_(optimizer)
+                        agent.clip_grad_norm_(clip)
+                    if scaled or _finite(module):
+                        scaler.step(optimizer)  # not where a gradient is not finite
+                        scaler.update()
                     scheduler.step()
                     optimizer.zero_grad()
                     agent.log(loss=loss)
@@ -60,8 +85,12 @@ def on_streams(
         results[kind] = {
             "streams": isinstance(executor, StreamExecutor),
             "parameters": fingerprint(module),
+            "norm": math.sqrt(
+                sum(float(one.detach().double().square().sum()) for one in module.parameters())
+            ),
             "residual": sum(float(one.double().square().sum()) for one in state["residual"].values()),
             "step": found.step,
+            "loss_scale": scaler.get_scale(),
             "windows": found.window,
             "payload_bytes": found.payload_bytes,
             "nonfinite": found.nonfinite_steps,
@@ -69,6 +98,10 @@ def on_streams(
             "leftover": _after(module, rank),
         }
     return results
+
+
+def _finite(module: torch.nn.Module) -> bool:
+    return all(bool(torch.isfinite(one.grad).all()) for one in module.parameters() if one.grad is not None)
 
 
 def _evaluate(module: torch.nn.Module, rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
