@@ -112,6 +112,6 @@ def test_ctrl_c_saves_after_the_step(alone: None) -> None:
         if found["trained"] == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    exec(block, found | {"train_one_step": step})
+    exec(block, found | {"train_one_step": step, "model": found["G"]})
     assert found["trained"] == 2
     assert found["saved"] == 1

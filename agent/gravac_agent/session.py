@@ -26,7 +26,7 @@ from gravac_agent.setup import running, usage
 from gravac_agent.setup.build import assemble
 from gravac_agent.setup.describe import innermost, optimizer_kind
 from gravac_agent.setup.running import RunningAgent
-from gravac_agent.state.rates import Now, Rates, Scaler
+from gravac_agent.state.rates import Rates, RateValues, Scaler
 from gravac_agent.state.regroup import Regrouper
 from gravac_agent.windows.meters import TrainerInput
 
@@ -139,7 +139,7 @@ class Session:
         self._nonfinite = False  # the last finished step had a non-finite gradient
         self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
-        self._rates_now: Now | None = None  # what the residual does not follow yet
+        self._rates_now: RateValues | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
         if isinstance(self.module, ReplicatedModel) and self.module.differ():
             log.warning(

@@ -52,10 +52,7 @@ class _Slot:
     draft_has_residual: bool | None = None  # None: no draft in this step
     offered: float | None = None  # the share of the residual in p
     stage: _Stage | None = None  # None: no step in place has begun, or it is undone
-    after: tuple[bool, bool] = (
-        True,
-        True,
-    )  # in stage DECIDED: ``has_residual`` if the step is undone, if it counts
+    after: tuple[bool, bool] = (True, True)  # in stage DECIDED: ``has_residual`` if undone, and if it counts
 
 
 class ResidualMemory(BucketedMemory[_Slot]):

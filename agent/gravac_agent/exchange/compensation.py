@@ -90,14 +90,16 @@ def compensate(
         dot = gradient_sq + share * _requested(histogram.residual_dot_gradient)
         sq = _where_finite(gradient_sq, histogram.energy)
         return CompensatedGradient(out, gradient_sq, sq, histogram, histogram, share == 1.0, dot)
+    gradient_sq = energy(gradient)
     if residual is None:
         out.copy_(gradient)
-    elif residual is out:
-        add_finite(out, gradient)
-    else:
+    elif residual is not out:
         torch.add(gradient, residual, alpha=share, out=out)
+    elif not isinstance(gradient_sq, Tensor) and math.isfinite(gradient_sq):
+        out.add_(gradient)
+    else:  # the energy is not read, or some elements must stay out of the only buffer
+        add_finite(out, gradient)
     memory.added(bucket, whole=whole)
-    gradient_sq = energy(gradient)
     sq = gradient_sq if residual is None else _where_finite(gradient_sq, energy(out))
     return CompensatedGradient(out, gradient_sq, sq, None, None, share == 1.0)
 

@@ -12,7 +12,7 @@ import torch
 
 from gravac.memories import Memory
 
-Now = tuple[float, list[float]]
+RateValues = tuple[float, list[float]]
 """A loss scale, and the rate of each parameter group."""
 
 
@@ -46,11 +46,11 @@ class Rates:
         self._rates = self._read()
         self._scale = self.loss_scale()
 
-    def now(self) -> Now:
+    def now(self) -> RateValues:
         """Return the loss scale and the rates. With a GradScaler on a GPU the host waits for it."""
         return self.loss_scale(), self._read()
 
-    def follow(self, memory: Memory, at: Now | None = None) -> None:
+    def follow(self, memory: Memory, at: RateValues | None = None) -> None:
         """Scale the residual in ``memory`` by the changes since the last call. Called between steps.
 
         A rate of 0 is ignored: the last one above 0 counts.
