@@ -147,7 +147,8 @@ def clean_environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("PYTHON", "PYTEST", "GRAVAC"))
     }
-    return {**kept, "OMP_NUM_THREADS": "1", **more}
+    # The kernels of a new environment would be compiled first, which takes half a minute and is not tested here.
+    return {**kept, "OMP_NUM_THREADS": "1", "GRAVAC_KERNELS": "reference", **more}
 
 
 def test_a_plugins_members_are_chosen_by_name(programs: Path, tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ class _Draft:
 
 
 class _FactorDraft(NamedTuple):
-    """A matrix's factor before and after a step. A step that does not count leaves the former, as wide as it was
-    used, so that the widths never depend on what is read from a device."""
+    """A matrix's factor before and after a step. A skipped step leaves the former, as wide as it was used, so
+    that the widths never depend on what is read from a device."""
 
     start: Tensor
     q: Tensor

@@ -5,8 +5,8 @@ element's residual is lost each time. Rounded at random it is kept on average: t
 of at most 2^-16 of the residual's squares.
 
 The sum is made in a work space of one bucket. Where the gradient stays until ``settle``, e waits there unchanged, and
-e' is computed again from the gradient, so one buffer is enough and a step that does not count leaves no trace, bit for
-bit. Else e' is a draft of the same size.
+e' is computed again from the gradient, so one buffer is enough and a skipped step leaves no trace, bit for bit. Else e'
+is a draft of the same size.
 """
 
 from collections.abc import Collection
@@ -45,7 +45,7 @@ class _Slot:
     p: Tensor | None = None  # float32, from ``compensate`` to ``update``
     offered: bool | None = None
     open: bool = False  # waits for ``settle``
-    settled: bool = False  # a step that counts, which nothing can undo any more
+    settled: bool = False  # a step that was applied, which nothing can undo any more
     had_residual: bool | None = None  # before a step that a tensor settled; None: there is none
     draft: Tensor | None = None
     draft_has_residual: bool | None = None  # None: no draft in this step

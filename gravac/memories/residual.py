@@ -3,9 +3,9 @@
 Learning rate outside: p = g + (1-β) e,  e' = e + g - C(p), in gradient units. β changes what is added, not the
 residual: nothing is lost. Exact for selectors: every element is either sent or in the residual.
 
-Two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a step that does not
-count leaves the first one as it was, bit for bit. In place, where the gradient stays until ``settle``, there is one
-buffer: it becomes e + g, then e + g - s. A step that does not count is undone by adding s and subtracting g, so each
+Two ways to make a step a transaction. With a draft, p and e' are made in a second buffer, and a skipped step
+leaves the first one as it was, bit for bit. In place, where the gradient stays until ``settle``, there is one
+buffer: it becomes e + g, then e + g - s. A skipped step is undone by adding s and subtracting g, so each
 element is off by at most 2^-23 (3 |e + g| + |s|), a few roundings of float32.
 """
 
@@ -34,8 +34,8 @@ class _Stage(Enum):
     SENT = auto()  # e + g, all of which was sent
     KEPT = auto()  # e; e + g is elsewhere, for a step that sends all of it
     EMPTIED = auto()  # e, all of which was sent
-    SETTLED = auto()  # the residual of a step that counts, which nothing can undo any more
-    DECIDED = auto()  # the residual after the step, whether it counted or not: the host does not know
+    SETTLED = auto()  # the residual of a step that was applied, which nothing can undo any more
+    DECIDED = auto()  # the residual after the step, applied or skipped: the host does not know
 
 
 _OPEN = (_Stage.ADDING, _Stage.ADDED, _Stage.REMOVED, _Stage.SENT)

@@ -225,7 +225,7 @@ class DenseReference:
         """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one.
 
         Returns:
-            Whether they are finite; else the step does not count.
+            Whether they are finite; else the sums leave the step out.
         """
         raw, sent, sums = self._raw, self._sent, self.sums
         raw_sq, exchanged_sq = float(raw @ raw), float(sent @ sent)
