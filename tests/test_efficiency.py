@@ -64,7 +64,7 @@ def test_the_logarithm_is_right() -> None:
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
 def test_progress_counts_where_it_was_measured(kind: str) -> None:
-    """The formula's own value, averaged with the table's: with full progress and no backlog nothing is lost."""
+    """The formula's own value and some of the table's: with full progress and no backlog nothing is lost."""
     full = sums(0.0).model_copy(
         update={
             "progress_steps": 50,
@@ -81,11 +81,14 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
         for change in ({}, {"moved_dot_reference": 1.0}, {"residual_dot_gradient": full.gradient_sq})
     ]
     whole, half, late = (each.likely for each in found if each is not None)
-    assert whole == pytest.approx((1.0 + table.likely) / 2)
+    share = efficiency.TABLE_STEPS / (efficiency.TABLE_STEPS + 50)
+    assert whole == pytest.approx(1.0 + share * (table.likely - 1.0))
     lost = 1.0 / (1.0 + efficiency.PER_LOST["sgd" if kind == "sgd" else "adam"] * math.log(2.0))
-    assert half == pytest.approx((lost + table.likely) / 2)
+    assert half == pytest.approx(lost + share * (table.likely - lost))
     waiting = 1.0 / (1.0 + efficiency.PER_LATE["sgd" if kind == "sgd" else "adam"] * 0.2)
-    assert late == pytest.approx((waiting + table.likely) / 2), "only the confirmed part of the backlog costs"
+    assert late == pytest.approx(waiting + share * (table.likely - waiting)), (
+        "only the confirmed backlog costs"
+    )
     unknown = efficiency.measured(full.model_copy(update={"moved_dot_reference": 1.0}), "sign", 30.0, kind)
     assert unknown is not None
     assert unknown.likely == pytest.approx(lost), "a codec that was not simulated has its window alone"

@@ -132,7 +132,7 @@ def test_it_is_the_codec_of_the_steps_that_counts() -> None:
     """The plan of a decision may have another codec than the job's compressor."""
     window = report(0.02, 0.7, 0.66)
     (level,) = window.levels
-    other = window.model_copy(update={"levels": (level.model_copy(update={"codec": "nearest:levels=7"}),)})
+    other = window.model_copy(update={"levels": (level.model_copy(update={"codec": "int8", "cf": 3.9}),)})
     assert judge(window, 0.3, "adam", "topk").level == "high"
     assert judge(other, 0.3, "adam", "topk").level == "low"
 

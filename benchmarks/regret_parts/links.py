@@ -41,9 +41,13 @@ COMPUTE_SECONDS = {
     "gpt:size=0.3m,optimizer=sgd": {2: 0.022, 4: 0.017, 8: 0.012},
     "resnet": {2: 0.020, 4: 0.014, 8: 0.012},
     "vgg": {2: 0.015, 4: 0.0115, 8: 0.0085},
+    "logistic:optimizer=adamw": {2: 0.0013, 4: 0.0009, 8: 0.0008},
+    "resnet:optimizer=adamw": {2: 0.022, 4: 0.0155, 8: 0.0135},
+    "vgg:optimizer=adamw": {2: 0.0195, 4: 0.015, 8: 0.011},
 }
 """By task and ranks: ``gravac_agent.simulate.clock.measure_compute`` on one core of an AMD EPYC, 2026-11-22, rounded.
-The machine was busy, so the lowest of several medians counts, of seconds and of CPU seconds."""
+The machine was busy, so the lowest of several medians counts, of seconds and of CPU seconds. The last three follow from
+their tasks under SGD: 1.5, 1.12 and 1.3 times as long, measured side by side on 2026-11-23 (medians over ranks)."""
 
 
 def compute_seconds(task: str, ranks: int) -> float:

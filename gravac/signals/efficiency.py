@@ -11,11 +11,13 @@ from functools import cache, lru_cache
 from gravac.protocol import GainSums
 from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 
-PER_LATE: dict[TableKind, float] = {"sgd": 2.9, "adam": 1.3}
+PER_LATE: dict[TableKind, float] = {"sgd": 3.2, "adam": 3.2}
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
-PER_LOST: dict[TableKind, float] = {"sgd": 0.06, "adam": 0.62}
+PER_LOST: dict[TableKind, float] = {"sgd": 0.0, "adam": 0.6}
 """Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
+TABLE_STEPS = 20
+"""The table counts as much as this many steps next to the dense reference."""
 LEAST_STEPS = 20
 """Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss."""
 UNCERTAIN = 0.08
@@ -79,9 +81,10 @@ def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
 def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
-    With a dense reference (``gravac_agent.windows.reference``) it is 1 / (1 + a τ ρ + b ln 1/P), averaged with what
+    With a dense reference (``gravac_agent.windows.reference``) it is the mean of 1 / (1 + a τ ρ + b ln 1/P) and of what
     simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
+    The more steps, the less the simulations count.
     Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
     than anything simulated.
 
@@ -106,7 +109,8 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
             sums.raw_dot_next / sums.raw_mean_sq,
             kind,
         )
-        likely = found if table is None else (found + table.likely) / 2.0
+        share = 0.0 if table is None else TABLE_STEPS / (TABLE_STEPS + sums.progress_steps)
+        likely = found if table is None else found + share * (table.likely - found)
         return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
     lost = PER_BACKLOG if _table(kind) == "sgd" else PER_BACKLOG_OTHERS
     backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))

@@ -42,7 +42,7 @@ def records(result: dict[str, Any]) -> tuple[list[WindowReport], list[Decision]]
 
 def test_the_policy_decides_and_its_trace_replays_byte_for_byte(tmp_path: Path) -> None:
     """On a slow link the auto policy leaves dense, for a codec that is not the job's compressor or for that one."""
-    result = job(tmp_path, "auto:bound=1", (0, 2e6)).run()
+    result = job(tmp_path, "auto:bound=1,plans=nearest:levels=15/nearest:levels=3", (0, 2e6)).run()
     again = replay(Path(result["trace"]))
     assert not again.differing
     assert len(again.decisions) >= 4

@@ -10,6 +10,7 @@ from gravac.signals.efficiency_table import Row
 
 ROWS: tuple[Row, ...] = (
     Row("sgd", "bf16", 2.0, 0.995, 1.0, 1.0),
+    Row("sgd", "int8", 3.9, 0.995, 1.0, 1.0),
     Row("sgd", "nearest", 7.5, 0.99, 1.0, 1.0),
     Row("sgd", "nearest", 10.1, 0.98, 0.995, 1.0),
     Row("sgd", "nearest", 11.8, 0.97, 0.99, 1.0),
@@ -23,6 +24,7 @@ ROWS: tuple[Row, ...] = (
     Row("sgd", "topk", 50.0, 0.62, 0.70, 0.79),
     Row("sgd", "topk", 100.0, 0.48, 0.57, 0.68),
     Row("adam", "bf16", 2.0, 0.995, 1.0, 1.0),
+    Row("adam", "int8", 3.9, 0.99, 0.995, 1.0),
     Row("adam", "nearest", 7.5, 0.975, 0.99, 1.0),
     Row("adam", "nearest", 10.1, 0.96, 0.98, 0.995),
     Row("adam", "nearest", 11.8, 0.94, 0.97, 0.985),

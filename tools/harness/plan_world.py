@@ -4,6 +4,7 @@ Its truth differs from what a policy assumes: efficiencies are off the table, co
 exchange hides behind backward, and step times are noisy.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from gravac.policies.base import DENSE
 from gravac.protocol import (
     Decision,
     GainCurve,
+    GainSums,
     LevelSums,
     ModelShape,
     OptimizerSpec,
@@ -57,6 +59,7 @@ class World:
         window: Steps of a window.
         settle: Steps after a change that do not count.
         probe: What the network measured at the start says of seconds / the truth; None: it was not measured.
+        reference: Windows are next to a dense reference, so they show the efficiency of plans under Adam, too.
         seed: Of noise and efficiencies.
     """
 
@@ -75,6 +78,7 @@ class World:
     window: int = 50
     settle: int = 3
     probe: float | None = 1.0
+    reference: bool = False
     seed: int = 0
 
     @cached_property
@@ -281,10 +285,26 @@ class Job:
             None if seconds is None else min(seconds, world.exposed(plan) * seconds / world.seconds(plan))
         )
         level = level_sums(epoch, plan.cf, steps, len(settled), seconds, exposed, plan.codec)
+        if world.reference and plan != DENSE:
+            return level.model_copy(update={"sums": self._next_to_dense(level.sums, world.efficiency(plan))})
         lost = efficiency.PER_BACKLOG if world.kind == "sgd" else efficiency.PER_BACKLOG_OTHERS
         backlog = (1.0 / world.efficiency(plan) - 1.0) / lost
         sums = level.sums.model_copy(update={"residual_dot_gradient": backlog * level.sums.gradient_sq})
         return level.model_copy(update={"sums": sums})
+
+    @staticmethod
+    def _next_to_dense(sums: GainSums, likely: float) -> GainSums:
+        """Sums in which the parameters fall behind the dense way as far as an efficiency under Adam says."""
+        progress = math.exp(-(1.0 / likely - 1.0) / efficiency.PER_LOST["adam"])
+        shown: dict[str, float] = {
+            "residual_dot_gradient": 0.0,
+            "progress_steps": sums.steps,
+            "reference_sq": 1.0,
+            "moved_dot_reference": progress,
+            "raw_mean_sq": 1.0,
+            "raw_dot_next": 0.2,
+        }
+        return sums.model_copy(update=shown)
 
     def _curve(self) -> GainCurve:
         """What compresses worse has less energy in its largest elements."""

@@ -155,9 +155,14 @@ class DenseReference:
         self._fresh = self._began = False
 
     def change_plan(self) -> ProgressSums:
-        """Return the sums since the last ``pop``, and compare no gradient with the next one across this point."""
+        """Return the sums since the last ``pop``, and compare nothing across this point.
+
+        The reference goes on from the optimizer's own state, so that no plan answers for what the one before did to it.
+        """
         self._has_last = False
-        return self.pop()
+        sums = self.pop()
+        self._restart()
+        return sums
 
     @torch.no_grad()
     def before_step(self, loss_scale: float = 1.0, clipped_as_dense: bool = False) -> None:
@@ -203,8 +208,7 @@ class DenseReference:
             if block.is_finite():
                 self.sums += block
             else:
-                self._reference.state.clear()
-                self._adopted = False
+                self._restart()
             self._block = 0
             for flat in self._flats:
                 flat.moved.zero_()
@@ -220,6 +224,11 @@ class DenseReference:
             self.close_block()
         sums, self.sums = self.sums, ProgressSums()
         return sums
+
+    def _restart(self) -> None:
+        """Let the reference begin again with the optimizer's state."""
+        self._reference.state.clear()
+        self._adopted = False
 
     def _count(self) -> bool:
         """Add up how the exchanged gradient and the raw one agree, with each other and with the next raw one.

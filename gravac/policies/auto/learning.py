@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.outlook import Outlook, outlook
+from gravac.policies.auto.outlook import UNMEASURED_STEPS, Outlook, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
 from gravac.policies.auto.space import Space
 from gravac.policies.auto.timemodel import TimeModel
@@ -103,16 +103,23 @@ class Learning:
         kind = self.space.kind
         shown = None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind)
         table = efficiency.expected(codec, self.plan.cf, kind)
-        if shown is None:
-            return None if before is None else before.efficiency
-        likely = shown.likely
-        if self.state.decision.phase == "explore":  # the residual has only begun to grow
-            return likely if table is None or kind in efficiency.TELLING else min(likely, table.likely)
+        known = None if before is None else before.efficiency
+        if shown is None or level is None:
+            return known
+        likely, holding = shown.likely, self.state.decision.phase == "hold"
+        if table is not None and kind not in efficiency.TELLING:
+            blind = level.sums.progress_steps < efficiency.LEAST_STEPS
+            if holding:
+                self.change(unmeasured=self.state.unmeasured + level.sums.steps if blind else 0)
+            if blind and likely >= table.likely and self.state.unmeasured < UNMEASURED_STEPS:
+                return known
+        if not holding:  # the residual has only begun to grow
+            return likely
         if table is not None and table.likely < 1.0:
             ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
             self.change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
-        if weight < 1.0 and before is not None and before.efficiency is not None:
-            likely = before.efficiency + 0.5 * (likely - before.efficiency)
+        if weight < 1.0 and known is not None:
+            likely = known + 0.5 * (likely - known)
         return likely
 
     def _note_coding(self, row: Seen) -> None:

@@ -16,6 +16,11 @@ RECENT = 8
 """Windows for which a measured efficiency counts before the one that was expected."""
 MOST_LOST = 1.0 - efficiency.LEAST_KEPT
 """Largest bound up to which a window can show that a plan keeps it: windows are off by several points of η."""
+UNMEASURED = 0.75
+"""Share of the bound by which a plan may be expected to lose more, until a window shows what it loses. Only for kinds
+of optimizer of which a trial shows nothing."""
+UNMEASURED_STEPS = 100
+"""Held steps after which a dense reference is not expected any more."""
 LOSSLESS = frozenset({"bf16", "fp16"}) | UNCOMPRESSED
 """Codecs that need no error memory to keep their efficiency."""
 
@@ -27,7 +32,9 @@ class Outlook:
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
     the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. But the lowest
     one must be at least ``efficiency.LEAST_KEPT``, unless a window showed better. Where windows show η, plans of which
-    the highest credible one keeps the bound are tried after those.
+    the highest credible one keeps the bound are tried after those. Where only a dense reference shows η, which takes a
+    window of normal length, a plan may be expected to lose ``UNMEASURED`` more until then, as a window loses little;
+    once a plan was left, what is expected follows what was measured, and the bound is strict.
 
     Attributes:
         space: The plans.
@@ -38,6 +45,7 @@ class Outlook:
         window: Number of the window.
         resting: Plans that are not tried now.
         left: Plans that were left for their η, resting or not.
+        unmeasured: Held steps in a row without a dense reference.
     """
 
     space: Space
@@ -48,6 +56,7 @@ class Outlook:
     window: int
     resting: frozenset[Plan]
     left: frozenset[Plan]
+    unmeasured: int = 0
 
     def efficiency(self, plan: Plan) -> float | None:
         """Return the likely η of a plan; None if nothing is known of its codec."""
@@ -96,12 +105,24 @@ class Outlook:
         if plan.cf == 1.0:
             return True
         found, row = self.efficiency(plan), self.seen.get(plan)
-        if found is None or not self._within(found):
+        measured = row is not None and row.efficiency is not None
+        if found is None or not self._within(found, 0.0 if measured else self._leeway):
             return False
-        return (row is not None and row.efficiency is not None) or self._reliable(plan)
+        return measured or self._reliable(plan)
 
-    def _within(self, found: float) -> bool:
-        return found >= 1.0 - accepted_loss(self.bound, self.space) - efficiency.ROUNDING
+    def _within(self, found: float, leeway: float = 0.0) -> bool:
+        return found >= 1.0 - (1.0 + leeway) * accepted_loss(self.bound, self.space) - efficiency.ROUNDING
+
+    @property
+    def _leeway(self) -> float:
+        """The share of the bound by which a plan may be expected to lose more before it is measured."""
+        trials_show = self.space.limited or self.space.kind in efficiency.TELLING
+        return 0.0 if trials_show or self.left or self.unmeasured >= UNMEASURED_STEPS else UNMEASURED
+
+    def unproven(self, plan: Plan) -> bool:
+        """Return whether a plan may be held only until a window shows what it loses."""
+        found = self.efficiency(plan)
+        return self.keeps(plan) and found is not None and not self._within(found)
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""
@@ -195,4 +216,4 @@ def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, wind
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
     seen = {each.plan: each for each in state.seen}
     left = frozenset(rest.plan for rest in state.resting)
-    return Outlook(space, bound, model, seen, state.severity, window, resting, left)
+    return Outlook(space, bound, model, seen, state.severity, window, resting, left, state.unmeasured)

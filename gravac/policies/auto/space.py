@@ -26,7 +26,7 @@ SIZES: Mapping[str, float] = {
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
 DEFAULTS = (
-    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in ("fp16", "int8")),
+    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec != "fp16"),
     *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
 )
 OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)

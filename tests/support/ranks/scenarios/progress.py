@@ -46,13 +46,15 @@ class Dense:
         places = self.coordinates.places.items()
         return torch.cat([parameters[name].detach().flatten()[at] for name, at in places]).double()
 
-    def begin(self, level: str, gradients: list[torch.Tensor], groups: list[dict[str, Any]]) -> None:
+    def begin(self, level: str, gradients: list[torch.Tensor], theirs: torch.optim.Optimizer) -> None:
         if level != self.level or self.steps == BLOCK_STEPS:
             self.close()
+        if self.level and level != self.level:  # no plan answers for what the one before did to the state
+            self.optimizer.load_state_dict(copy.deepcopy(theirs.state_dict()))
         self.level = level
         self.shadow.load_state_dict(self.module.state_dict())
-        for group, theirs in zip(self.optimizer.param_groups, groups, strict=True):
-            group["lr"] = theirs["lr"]
+        for group, their in zip(self.optimizer.param_groups, theirs.param_groups, strict=True):
+            group["lr"] = their["lr"]
         trained = [one.requires_grad for one in self.module.parameters()]
         for one, gradient, wanted in zip(self.shadow.parameters(), gradients, trained, strict=True):
             one.grad = gradient if wanted else None
@@ -168,7 +170,7 @@ def progress(
         level = f"{name} {plan.directive.epoch} {plan.codec} {plan.cf:g}"
         bad = step == bad_step
         if not bad and step != left_out:
-            dense.begin(level, gradients, taken.param_groups)
+            dense.begin(level, gradients, taken)
         for part in range(micro_batches):
             x, y = batch(rank, micro_batches * step + part)
             with module.no_sync() if part < micro_batches - 1 else contextlib.nullcontext():
