@@ -85,7 +85,7 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
     assert whole == pytest.approx(1.0 + share * (table.likely - 1.0))
     lost = 1.0 / (1.0 + efficiency.PER_LOST["sgd" if kind == "sgd" else "adam"] * math.log(2.0))
     assert half == pytest.approx(lost + share * (table.likely - lost))
-    waiting = 1.0 / (1.0 + efficiency.PER_LATE["sgd" if kind == "sgd" else "adam"] * 0.2)
+    waiting = 1.0 / (1.0 + efficiency.PER_LATE * 0.2)
     assert late == pytest.approx(waiting + share * (table.likely - waiting)), (
         "only the confirmed backlog costs"
     )

@@ -11,11 +11,12 @@ from functools import cache, lru_cache
 from gravac.protocol import GainSums
 from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 
-PER_LATE: dict[TableKind, float] = {"sgd": 3.2, "adam": 3.2}
+PER_LATE = 3.4
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
-PER_LOST: dict[TableKind, float] = {"sgd": 0.0, "adam": 0.6}
-"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
+PER_LOST: dict[TableKind, float] = {"sgd": 0.0, "adam": 0.5}
+"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise. Under SGD
+they fall short by what is late, so it counts once."""
 TABLE_STEPS = 20
 """The table counts as much as this many steps next to the dense reference."""
 LEAST_STEPS = 20
@@ -132,9 +133,9 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
         confirmed: ρ, the part of the mean gradient that is not noise.
         kind: Of the optimizer, as in ``expected``.
     """
-    late, lost = PER_LATE[_table(kind)], PER_LOST[_table(kind)]
-    waiting = min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
-    return 1.0 / (1.0 + late * waiting + lost * log(1.0 / min(1.0, max(LOWEST, progress))))
+    lost = PER_LOST[_table(kind)] * log(1.0 / min(1.0, max(LOWEST, progress)))
+    late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
+    return 1.0 / (1.0 + late + lost)
 
 
 def _table(kind: str) -> TableKind:
