@@ -1,35 +1,39 @@
 """How well statistical efficiency is predicted: fitted to the committed tournament, with each task left out in turn.
 
-    python -m benchmarks.efficiency_fit [--rows FILE …] [--each]
+    python -m benchmarks.efficiency_fit [--rows FILE …] [--ranks N …] [--each]
 
-Prints the two constants of each kind of optimizer as ``gravac.signals.efficiency`` has them, then rank correlation and
-errors of predictions beside those of the gain, and how often the risk light would be right.
+Prints the two constants of the formula as ``gravac.signals.efficiency`` has them, then rank correlation and errors of
+predictions beside those of the gain, and how often the risk light would be right. Medians over seeds are compared.
 """
 
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from gravac.signals.efficiency import LOWEST, TABLE_STEPS
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
-ROWS = Path(__file__).parent / "tournament" / "rows.jsonl"
-LATE = [0.1 * step for step in range(81)]
-LOST = [0.02 * step for step in range(76)]
+FOLDER = Path(__file__).parent / "tournament"
+ROWS = [FOLDER / "rows.jsonl", FOLDER / "more.jsonl"]
+LATE = [0.2 * step for step in range(41)]
+LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""
 LARGEST_ERROR = 0.1
 """An error counts as at most this in the fit, so that one odd task does not decide it."""
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run: its efficiency, and what a window would have shown of it."""
+    """A plan on a task: its efficiency, and what windows would have shown of it."""
 
     task: str
     plan: str
+    ranks: int
     kind: str
     efficiency: float
     increase: float
@@ -41,6 +45,17 @@ class Point:
     """ln(1 / progress ratio)."""
     slope: float
     """-d ln(loss) / d ln(step) of the second half."""
+    steps: int
+
+    @property
+    def model(self) -> str:
+        """The task without its optimizer."""
+        return self.task.partition(":")[0]
+
+    @property
+    def codec(self) -> str:
+        """The plan without settings and strength."""
+        return self.plan.partition("@")[0].partition(":")[0]
 
 
 def points(runs: Sequence[Run]) -> list[Point]:
@@ -60,16 +75,30 @@ def points(runs: Sequence[Run]) -> list[Point]:
             Point(
                 task=run.task,
                 plan=run.plan,
+                ranks=run.ranks,
                 kind="sgd" if run.optimizer == "sgd" else "adam",
                 efficiency=min(1.0, eta),
                 increase=run.curve.final / base.curve.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 late=max(0.0, run.backlog) * min(1.0, max(0.0, confirmed)),
-                lost=-math.log(min(1.0, max(0.01, run.progress))),
+                lost=-math.log(min(1.0, max(LOWEST, run.progress))),
                 slope=_slope(run),
+                steps=run.steps,
             )
         )
     return found
+
+
+def medians(every: Sequence[Point]) -> list[Point]:
+    """Return the medians over seeds of each plan, task and number of ranks."""
+    groups: dict[tuple[str, str, int], list[Point]] = {}
+    for point in every:
+        groups.setdefault((point.task, point.plan, point.ranks), []).append(point)
+    names = ("efficiency", "increase", "gain", "late", "lost", "slope")
+    return [
+        replace(group[0], **{name: median(getattr(each, name) for each in group) for name in names})
+        for group in groups.values()
+    ]
 
 
 def _slope(run: Run) -> float:
@@ -82,40 +111,37 @@ def _slope(run: Run) -> float:
     return max(0.0, -math.log(median(late) / median(middle)) / math.log(0.925 / 0.525))
 
 
-def fitted(known: Sequence[Point]) -> dict[str, tuple[float, float]]:
-    """Return the two constants of each kind of optimizer among the points."""
-    found = {}
-    for kind in sorted({each.kind for each in known}):
-        same = [each for each in known if each.kind == kind]
-        found[kind] = min(
-            ((late, lost) for late in LATE for lost in LOST),
-            key=lambda pair: sum(
-                min(
-                    LARGEST_ERROR,
-                    abs(1.0 / (1.0 + pair[0] * each.late + pair[1] * each.lost) - each.efficiency),
-                )
-                for each in same
-            ),
-        )
-    return found
+def shown(point: Point, constants: tuple[float, float]) -> float:
+    """Return η of a point by the formula alone. Under SGD what the parameters lose is what is late."""
+    late, lost = constants
+    return 1.0 / (1.0 + late * point.late + (lost * point.lost if point.kind == "adam" else 0.0))
 
 
-def predicted(point: Point, constants: dict[str, tuple[float, float]], known: Sequence[Point]) -> float:
-    """Return η of a point: the formula, averaged with the median of the same plan on the known tasks."""
-    late, lost = constants.get(point.kind, next(iter(constants.values())))
-    formula = 1.0 / (1.0 + late * point.late + lost * point.lost)
+def fitted(known: Sequence[Point]) -> tuple[float, float]:
+    """Return the constants with which the formula errs least."""
+    return min(
+        ((late, lost) for late in LATE for lost in LOST),
+        key=lambda pair: sum(min(LARGEST_ERROR, abs(shown(each, pair) - each.efficiency)) for each in known),
+    )
+
+
+def predicted(point: Point, constants: tuple[float, float], known: Sequence[Point]) -> float:
+    """Return η of a point: the formula, and a little of the median of the same plan on the known tasks."""
     alike = [each.efficiency for each in known if (each.plan, each.kind) == (point.plan, point.kind)]
-    return (formula + median(alike)) / 2.0 if alike else formula
+    formula, share = shown(point, constants), TABLE_STEPS / (TABLE_STEPS + point.steps)
+    return formula + share * (median(alike) - formula) if alike else formula
 
 
-def left_out(every: Sequence[Point], name: Callable[[Point], str]) -> list[float]:
+def left_out(
+    every: Sequence[Point], name: Callable[[Point], str], known: Sequence[Point] | None = None
+) -> list[float]:
     """Return η of each point, predicted from the points with another name."""
-    cached: dict[str, tuple[dict[str, tuple[float, float]], list[Point]]] = {}
+    cached: dict[str, tuple[tuple[float, float], list[Point]]] = {}
     found = []
     for point in every:
         if name(point) not in cached:
-            known = [each for each in every if name(each) != name(point)]
-            cached[name(point)] = fitted(known), known
+            others = [each for each in (every if known is None else known) if name(each) != name(point)]
+            cached[name(point)] = fitted(others), others
         found.append(predicted(point, *cached[name(point)]))
     return found
 
@@ -138,34 +164,43 @@ def _line(name: str, found: Sequence[float], every: Sequence[Point]) -> str:
     errors = sorted(abs(one - other) for one, other in zip(found, true, strict=True))
     ninth = errors[math.ceil(0.9 * len(errors)) - 1]
     correlation = rank_correlation(found, true)
-    return f"| {name} | {correlation:.2f} | {100 * median(errors):.1f} | {100 * ninth:.0f} |"
+    return f"| {name} | {len(every)} | {correlation:.2f} | {100 * median(errors):.1f} | {100 * ninth:.0f} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=Path, nargs="+", default=[ROWS], help="rows of tournaments")
-    parser.add_argument("--each", action="store_true", help="also print each run")
+    parser.add_argument("--rows", type=Path, nargs="+", default=ROWS, help="rows of tournaments")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4], help="numbers of ranks")
+    parser.add_argument("--each", action="store_true", help="also print each plan and task")
     given = parser.parse_args()
-    every = points(read_rows(given.rows))
+    runs = [point for point in points(read_rows(given.rows)) if point.ranks in given.ranks]
+    every = medians(runs)
     constants = fitted(every)
-    for kind, (late, lost) in constants.items():
-        print(f"{kind}: 1 / (1 + {late:.1f} τρ + {lost:.2f} ln 1/P)")
-    print(f"\n{len(every)} runs\n")
-    print("| predicted by | rank correlation | median error, points | 90 %, points |")
-    print("|---|---:|---:|---:|")
+    print("η = 1 / (1 + {:.1f} τρ + {:.2f} ln 1/P), the last term under Adam only\n".format(*constants))
+    print(f"{len(runs)} runs of {len({each.task for each in every})} tasks\n")
+    print("| predicted by | plans and tasks | rank correlation | median error, points | 90 %, points |")
+    print("|---|---:|---:|---:|---:|")
     by_task = left_out(every, lambda point: point.task)
-    print(_line("progress, backlog and table, task left out", by_task, every))
-    print(_line("the same, plan left out", left_out(every, lambda point: point.plan), every))
-    print(_line("the same, nothing left out", [predicted(each, constants, every) for each in every], every))
+    print(_line("window and table, task left out", by_task, every))
+    for kind, name in OPTIMIZERS.items():
+        pairs = [(found, point) for found, point in zip(by_task, every, strict=True) if point.kind == kind]
+        print(_line(f"of these, {name}", [found for found, _ in pairs], [point for _, point in pairs]))
+    by_model = left_out(every, lambda point: point.model)
+    print(_line("model left out, with both optimizers", by_model, every))
+    print(_line("codec left out, in all strengths", left_out(every, lambda point: point.codec), every))
+    print(_line("nothing left out", [predicted(each, constants, every) for each in every], every))
     print(_line("gain", [each.gain for each in every], every))
-    rises = [each.slope * (1.0 / found - 1.0) for each, found in zip(every, by_task, strict=True)]
-    low = [each.increase <= 0.01 for each, rise in zip(every, rises, strict=True) if rise <= 0.005]
-    high = [each.increase >= 0.03 for each, rise in zip(every, rises, strict=True) if rise >= 0.05]
-    right = len(every) - low.count(False) - high.count(False)
+    rises = [
+        each.slope * (1.0 / found - 1.0)
+        for each, found in zip(runs, left_out(runs, lambda point: point.task, every), strict=True)
+    ]
+    low = [each.increase <= 0.01 for each, rise in zip(runs, rises, strict=True) if rise <= 0.005]
+    high = [each.increase >= 0.03 for each, rise in zip(runs, rises, strict=True) if rise >= 0.05]
+    right = len(runs) - low.count(False) - high.count(False)
     print(f"\nrisk: low right in {sum(low)} of {len(low)}, high in {sum(high)} of {len(high)}")
-    print(f"not wrong in {right} of {len(every)}")
+    print(f"not wrong in {right} of {len(runs)}")
     if given.each:
         for point, found in sorted(zip(every, by_task, strict=True), key=lambda pair: pair[0].task):
             print(f"{point.task:28s} {point.plan:24s} η {point.efficiency:.3f}, predicted {found:.3f}")

@@ -4,7 +4,7 @@ python -m tools.pages.efficiency
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -36,9 +36,9 @@ class Row(NamedTuple):
         kind: of the optimizer.
         codec: name without settings; a stack is named ``selector+quantizer``.
         cf: of a quantizer, its wire CF; of a selector, elements in / elements kept.
-        low: lowest of all tasks.
+        low: of the task that bears it worst, the median over seeds.
         likely: median over tasks of what curves say, averaged with that of what the signals of the runs say.
-        high: highest.
+        high: of the task that bears it best.
     """
 
     kind: TableKind
@@ -61,18 +61,18 @@ ALIASES: dict[str, str] = {"topk+bf16": "topk", "fp16": "bf16"}
 def table(runs: Sequence[Run]) -> str:
     """Return the source of the table."""
     dense = {_place(run): run for run in runs if run.plan == DENSE}
-    found: dict[tuple[str, str, float], list[float]] = defaultdict(list)
-    shown: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    shown: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         base = dense.get(_place(run))
         if run.plan in (DENSE, ALONE) or base is None:
             continue
         kind = KINDS[run.optimizer]
         if (key := _plan(run)) is not None:
-            found[kind, *key].append(_efficiency(base, run))
-            shown[kind, *key].append(_shown(run, kind))
+            found[kind, *key][run.task].append(_efficiency(base, run))
+            shown[kind, *key][run.task].append(_shown(run, kind))
     lines = [
-        f'    Row("{kind}", "{codec}", {cf}, {_three(values, shown[kind, codec, cf])}),\n'
+        f'    Row("{kind}", "{codec}", {cf}, {_three(_by_task(values), _by_task(shown[kind, codec, cf]))}),\n'
         for (kind, codec, cf), values in sorted(
             found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])
         )
@@ -89,6 +89,11 @@ def _shown(run: Run, kind: str) -> float:
     """Return what the signals of a run show of its efficiency, with less noise than its curve."""
     sums = run.sums
     return of_progress(run.backlog or 0.0, run.progress or 1.0, sums["raw_dot_next"] / sums["raw_sq"], kind)
+
+
+def _by_task(runs: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the median over the seeds of each task."""
+    return [median(values) for values in runs.values()]
 
 
 def _three(measured: Sequence[float], shown: Sequence[float]) -> str:
