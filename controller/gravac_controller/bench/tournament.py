@@ -15,6 +15,7 @@ from gravac_controller.bench.results import describe_machine
 PRESETS = {
     "frontier": (
         "bf16@2",
+        "int8@4",
         "nearest:levels=15@7",
         "nearest:levels=7@10",
         "nearest:levels=3@17",

@@ -135,7 +135,7 @@ def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     options = {"job": "hybrid", "window": 6, "policy": policy, "link": "200kbit", **AGENT}
     with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, **options) as agent:
-        trained(model, optimizer, rank, range(30), each=lambda loss: agent.log(loss=loss))
+        trained(model, optimizer, rank, range(42), each=lambda loss: agent.log(loss=loss))
         state, trace = agent.state, agent.trace_path
         assert state is not None
     flat = torch.cat([one.reshape(-1) for one in shards(model).values()])
