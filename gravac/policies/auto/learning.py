@@ -4,19 +4,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.outlook import UNMEASURED_STEPS, Outlook, outlook
+from gravac.policies.auto.outlook import Outlook, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
 from gravac.policies.auto.space import Space
 from gravac.policies.auto.timemodel import TimeModel
 from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import Measurement, levels_under, measure
-from gravac.protocol import Phase, WindowReport
+from gravac.protocol import GainSums, Phase, WindowReport
 from gravac.signals import efficiency
 
 SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
 """Settled steps that a window must have to count."""
 TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 """Another plan must promise more than 2 % and twice the noise."""
+TRIAL_PROGRESS = 5
+"""Steps next to a dense reference that a trial needs to show what a plan loses."""
 REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
 """First and longest rest of a plan that lost too much efficiency."""
 RISE = 1.2
@@ -108,10 +110,9 @@ class Learning:
             return known
         likely, holding = shown.likely, self.state.decision.phase == "hold"
         if table is not None and kind not in efficiency.TELLING:
-            blind = level.sums.progress_steps < efficiency.LEAST_STEPS
-            if holding:
-                self.change(unmeasured=self.state.unmeasured + level.sums.steps if blind else 0)
-            if blind and likely >= table.likely and self.state.unmeasured < UNMEASURED_STEPS:
+            if not holding:
+                return self._tried(level.sums, min(likely, table.likely), table.high)
+            if level.sums.progress_steps < efficiency.LEAST_STEPS and likely >= table.likely:
                 return known
         if not holding:  # the residual has only begun to grow
             return likely
@@ -121,6 +122,21 @@ class Learning:
         if weight < 1.0 and known is not None:
             likely = known + 0.5 * (likely - known)
         return likely
+
+    def _tried(self, sums: GainSums, otherwise: float, most: float) -> float:
+        """Return η of a plan by a trial next to a dense reference. Holding the plan shows more.
+
+        The residual has only begun to grow, so only the progress ratio counts.
+
+        Args:
+            sums: Of the trial.
+            otherwise: Returned where the trial had no dense reference.
+            most: The highest that is credible.
+        """
+        if sums.progress_steps < TRIAL_PROGRESS or not sums.reference_sq > 0.0:
+            return otherwise
+        progress = sums.moved_dot_reference / sums.reference_sq
+        return min(most, efficiency.of_progress(0.0, progress, 0.0, self.space.kind))
 
     def _note_coding(self, row: Seen) -> None:
         """Correct the coding time of the plan's codec, once own work is known from dense steps."""

@@ -17,10 +17,8 @@ RECENT = 8
 MOST_LOST = 1.0 - efficiency.LEAST_KEPT
 """Largest bound up to which a window can show that a plan keeps it: windows are off by several points of η."""
 UNMEASURED = 0.75
-"""Share of the bound by which a plan may be expected to lose more, until a window shows what it loses. Only for kinds
-of optimizer of which a trial shows nothing."""
-UNMEASURED_STEPS = 100
-"""Held steps after which a dense reference is not expected any more."""
+"""Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
+says nothing: there, a trial next to a dense reference shows whether this model bears the plan."""
 LOSSLESS = frozenset({"bf16", "fp16"}) | UNCOMPRESSED
 """Codecs that need no error memory to keep their efficiency."""
 
@@ -32,9 +30,8 @@ class Outlook:
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
     the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. But the lowest
     one must be at least ``efficiency.LEAST_KEPT``, unless a window showed better. Where windows show η, plans of which
-    the highest credible one keeps the bound are tried after those. Where only a dense reference shows η, which takes a
-    window of normal length, a plan may be expected to lose ``UNMEASURED`` more until then, as a window loses little;
-    once a plan was left, what is expected follows what was measured, and the bound is strict.
+    the highest credible one keeps the bound are tried after those. Where only a dense reference shows η, these are the
+    plans that are expected to lose little more, until one was left: then what is expected follows what was measured.
 
     Attributes:
         space: The plans.
@@ -45,7 +42,6 @@ class Outlook:
         window: Number of the window.
         resting: Plans that are not tried now.
         left: Plans that were left for their η, resting or not.
-        unmeasured: Held steps in a row without a dense reference.
     """
 
     space: Space
@@ -56,7 +52,6 @@ class Outlook:
     window: int
     resting: frozenset[Plan]
     left: frozenset[Plan]
-    unmeasured: int = 0
 
     def efficiency(self, plan: Plan) -> float | None:
         """Return the likely η of a plan; None if nothing is known of its codec."""
@@ -87,8 +82,14 @@ class Outlook:
             return False
         if self.bound > MOST_LOST and not self._reliable(plan):
             return False
-        table = self._simulated(plan) if self.space.kind in efficiency.TELLING else None
-        return table is not None and self._within(1.0 - self.severity * (1.0 - table.high))
+        table = self._simulated(plan)
+        if table is None:
+            return False
+        if self.space.kind in efficiency.TELLING:
+            return self._within(1.0 - self.severity * (1.0 - table.high))
+        if self.left or not self._reliable(plan):
+            return False
+        return self._within(1.0 - self.severity * (1.0 - table.likely), UNMEASURED)
 
     def _reliable(self, plan: Plan) -> bool:
         """Return whether a plan keeps enough even in the task that bears it worst, or the user listed it."""
@@ -105,24 +106,12 @@ class Outlook:
         if plan.cf == 1.0:
             return True
         found, row = self.efficiency(plan), self.seen.get(plan)
-        measured = row is not None and row.efficiency is not None
-        if found is None or not self._within(found, 0.0 if measured else self._leeway):
+        if found is None or not self._within(found):
             return False
-        return measured or self._reliable(plan)
+        return (row is not None and row.efficiency is not None) or self._reliable(plan)
 
     def _within(self, found: float, leeway: float = 0.0) -> bool:
         return found >= 1.0 - (1.0 + leeway) * accepted_loss(self.bound, self.space) - efficiency.ROUNDING
-
-    @property
-    def _leeway(self) -> float:
-        """The share of the bound by which a plan may be expected to lose more before it is measured."""
-        trials_show = self.space.limited or self.space.kind in efficiency.TELLING
-        return 0.0 if trials_show or self.left or self.unmeasured >= UNMEASURED_STEPS else UNMEASURED
-
-    def unproven(self, plan: Plan) -> bool:
-        """Return whether a plan may be held only until a window shows what it loses."""
-        found = self.efficiency(plan)
-        return self.keeps(plan) and found is not None and not self._within(found)
 
     def fresh(self, plan: Plan) -> bool:
         """Return whether a plan was measured since the step time last moved."""
@@ -141,8 +130,14 @@ class Outlook:
         return (self.efficiency(plan) or 0.0) / self.model.least_seconds(plan)
 
     def untried(self) -> list[Plan]:
-        """Return the plans that were not measured and are expected to keep the bound."""
-        return [plan for plan in self._left_to_try() if self.keeps(plan)]
+        """Return the plans that were not measured and are expected to keep the bound.
+
+        Before any plan was tried, these are also those that lose little more and whose trial shows what they lose:
+        from the optimizer's own state it shows most, and a later one starts from the state that another plan left.
+        """
+        first = self.space.kind not in efficiency.TELLING and all(plan == DENSE for plan in self.seen)
+        allowed = self.may_keep if first else self.keeps
+        return [plan for plan in self._left_to_try() if allowed(plan)]
 
     def doubtful(self) -> list[Plan]:
         """Return the plans that may be tried though they are not expected to keep the bound, the most likely first."""
@@ -216,4 +211,4 @@ def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, wind
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
     seen = {each.plan: each for each in state.seen}
     left = frozenset(rest.plan for rest in state.resting)
-    return Outlook(space, bound, model, seen, state.severity, window, resting, left, state.unmeasured)
+    return Outlook(space, bound, model, seen, state.severity, window, resting, left)

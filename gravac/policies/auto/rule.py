@@ -242,7 +242,6 @@ class Evaluation(Learning):
             best += (
                 f", expected to keep {format_percent(view.efficiency(hold) or 0.0)} of the progress of each"
             )
-            best += ", which the next windows check" if view.unproven(hold) else ""
         return "saturated", f"{best}; {others}." if shown else f"{best}."
 
     def _try(
