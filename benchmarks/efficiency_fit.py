@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from gravac.signals.efficiency import LOWEST, TABLE_STEPS
+from gravac.signals.efficiency import TABLE_STEPS, lost_way
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -24,7 +24,7 @@ LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""
 LARGEST_ERROR = 0.1
 """An error counts as at most this in the fit, so that one odd task does not decide it."""
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
+OPTIMIZERS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Point:
     late: float
     """Backlog times the confirmed part of the mean gradient."""
     lost: float
-    """ln(1 / progress ratio)."""
+    """ln(1 / progress ratio), as far as it counts."""
     slope: float
     """-d ln(loss) / d ln(step) of the second half."""
     steps: int
@@ -70,18 +70,18 @@ def points(runs: Sequence[Run]) -> list[Point]:
         if eta is None:
             reached = base.curve.reaches(min(run.curve.losses))
             eta = 0.02 if reached is None else reached / run.curve.at[-1]
-        confirmed = run.sums["raw_dot_next"] / run.sums["raw_sq"]
+        confirmed, kind = run.sums["raw_dot_next"] / run.sums["raw_sq"], OPTIMIZERS[run.optimizer]
         found.append(
             Point(
                 task=run.task,
                 plan=run.plan,
                 ranks=run.ranks,
-                kind="sgd" if run.optimizer == "sgd" else "adam",
+                kind=kind,
                 efficiency=min(1.0, eta),
                 increase=run.curve.final / base.curve.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 late=max(0.0, run.backlog) * min(1.0, max(0.0, confirmed)),
-                lost=-math.log(min(1.0, max(LOWEST, run.progress))),
+                lost=lost_way(run.progress, kind),
                 slope=_slope(run),
                 steps=run.steps,
             )
@@ -112,9 +112,8 @@ def _slope(run: Run) -> float:
 
 
 def shown(point: Point, constants: tuple[float, float]) -> float:
-    """Return η of a point by the formula alone. Under SGD what the parameters lose is what is late."""
-    late, lost = constants
-    return 1.0 / (1.0 + late * point.late + (lost * point.lost if point.kind == "adam" else 0.0))
+    """Return η of a point by the formula alone."""
+    return 1.0 / (1.0 + constants[0] * point.late + constants[1] * point.lost)
 
 
 def fitted(known: Sequence[Point]) -> tuple[float, float]:
@@ -178,13 +177,13 @@ def main() -> None:
     runs = [point for point in points(read_rows(given.rows)) if point.ranks in given.ranks]
     every = medians(runs)
     constants = fitted(every)
-    print("η = 1 / (1 + {:.1f} τρ + {:.2f} ln 1/P), the last term under Adam only\n".format(*constants))
+    print("η = 1 / (1 + {:.1f} τρ + {:.2f} ln 1/P)\n".format(*constants))
     print(f"{len(runs)} runs of {len({each.task for each in every})} tasks\n")
     print("| predicted by | plans and tasks | rank correlation | median error, points | 90 %, points |")
     print("|---|---:|---:|---:|---:|")
     by_task = left_out(every, lambda point: point.task)
     print(_line("window and table, task left out", by_task, every))
-    for kind, name in OPTIMIZERS.items():
+    for kind, name in (("sgd", "SGD"), ("adam", "Adam")):
         pairs = [(found, point) for found, point in zip(by_task, every, strict=True) if point.kind == kind]
         print(_line(f"of these, {name}", [found for found, _ in pairs], [point for _, point in pairs]))
     by_model = left_out(every, lambda point: point.model)

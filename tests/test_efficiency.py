@@ -83,7 +83,8 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
     whole, half, late = (each.likely for each in found if each is not None)
     share = efficiency.TABLE_STEPS / (efficiency.TABLE_STEPS + 50)
     assert whole == pytest.approx(1.0 + share * (table.likely - 1.0))
-    lost = 1.0 / (1.0 + efficiency.PER_LOST["sgd" if kind == "sgd" else "adam"] * math.log(2.0))
+    strayed = math.log(2.0) - (efficiency.STRAYED if kind == "sgd" else 0.0)
+    lost = 1.0 / (1.0 + efficiency.PER_LOST * strayed)
     assert half == pytest.approx(lost + share * (table.likely - lost))
     waiting = 1.0 / (1.0 + efficiency.PER_LATE * 0.2)
     assert late == pytest.approx(waiting + share * (table.likely - waiting)), (
@@ -92,3 +93,16 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
     unknown = efficiency.measured(full.model_copy(update={"moved_dot_reference": 1.0}), "sign", 30.0, kind)
     assert unknown is not None
     assert unknown.likely == pytest.approx(lost), "a codec that was not simulated has its window alone"
+
+
+@pytest.mark.parametrize(
+    ("progress", "counts"), [(0.85, False), (1.15, False), (0.4, True), (2.0, True), (-0.3, True)]
+)
+def test_under_sgd_only_a_training_that_leaves_the_dense_way_loses_by_it(
+    progress: float, counts: bool
+) -> None:
+    """Unstable trainings go to and fro: far more than the dense way, or against it."""
+    found = efficiency.of_progress(0.0, progress, 0.3, "sgd")
+    assert (found < 0.9) == counts
+    assert counts or found == 1.0
+    assert efficiency.of_progress(0.0, progress, 0.3, "adam") <= 1.0

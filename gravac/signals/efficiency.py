@@ -11,12 +11,14 @@ from functools import cache, lru_cache
 from gravac.protocol import GainSums
 from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 
-PER_LATE = 3.4
+PER_LATE = 3.2
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
-PER_LOST: dict[TableKind, float] = {"sgd": 0.0, "adam": 0.5}
-"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise. Under SGD
-they fall short by what is late, so it counts once."""
+PER_LOST = 0.55
+"""Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
+STRAYED = 0.2
+"""|ln P| from which it counts under SGD, in both directions: it answers to late gradients in proportion, and those are
+counted, so what is beyond the noise shows a training that leaves the dense way, as an unstable one does."""
 TABLE_STEPS = 20
 """The table counts as much as this many steps next to the dense reference."""
 LEAST_STEPS = 20
@@ -127,15 +129,29 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
 def of_progress(backlog: float, progress: float, confirmed: float, kind: str) -> float:
     """Return 1 / (1 + a τ ρ + b ln 1/P), what a window next to a dense reference shows of η.
 
+    Under SGD the last term is b (|ln P| - ``STRAYED``), where that is above 0.
+
     Args:
         backlog: τ, in steps.
         progress: P, the progress ratio.
         confirmed: ρ, the part of the mean gradient that is not noise.
         kind: Of the optimizer, as in ``expected``.
     """
-    lost = PER_LOST[_table(kind)] * log(1.0 / min(1.0, max(LOWEST, progress)))
     late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
-    return 1.0 / (1.0 + late + lost)
+    return 1.0 / (1.0 + late + PER_LOST * lost_way(progress, kind))
+
+
+def lost_way(progress: float, kind: str) -> float:
+    """Return ln 1/P as far as it counts for a kind of optimizer.
+
+    Args:
+        progress: P, the progress ratio.
+        kind: Of the optimizer, as in ``expected``.
+    """
+    if _table(kind) == "adam":
+        return log(1.0 / min(1.0, max(LOWEST, progress)))
+    ratio = min(1.0 / LOWEST, max(LOWEST, progress))
+    return max(0.0, log(max(ratio, 1.0 / ratio)) - STRAYED)
 
 
 def _table(kind: str) -> TableKind:

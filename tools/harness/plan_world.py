@@ -295,7 +295,7 @@ class Job:
     @staticmethod
     def _next_to_dense(sums: GainSums, likely: float) -> GainSums:
         """Sums in which the parameters fall behind the dense way as far as an efficiency under Adam says."""
-        progress = math.exp(-(1.0 / likely - 1.0) / efficiency.PER_LOST["adam"])
+        progress = math.exp(-(1.0 / likely - 1.0) / efficiency.PER_LOST)
         shown: dict[str, float] = {
             "residual_dot_gradient": 0.0,
             "progress_steps": sums.steps,
