@@ -163,7 +163,7 @@ def _line(name: str, found: Sequence[float], every: Sequence[Point]) -> str:
     errors = sorted(abs(one - other) for one, other in zip(found, true, strict=True))
     ninth = errors[math.ceil(0.9 * len(errors)) - 1]
     correlation = rank_correlation(found, true)
-    return f"| {name} | {len(every)} | {correlation:.2f} | {100 * median(errors):.1f} | {100 * ninth:.0f} |"
+    return f"| {name} | {len(every)} | {correlation:.3f} | {100 * median(errors):.1f} | {100 * ninth:.0f} |"
 
 
 def main() -> None:

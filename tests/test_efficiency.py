@@ -106,3 +106,18 @@ def test_under_sgd_only_a_training_that_leaves_the_dense_way_loses_by_it(
     assert (found < 0.9) == counts
     assert counts or found == 1.0
     assert efficiency.of_progress(0.0, progress, 0.3, "adam") <= 1.0
+
+
+def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
+    found = efficiency.expected("dither:levels=3", 17.3, "sgd")
+    assert found is not None
+    assert efficiency.with_ranks(found, "dither:levels=3", 8) == found
+    two = efficiency.with_ranks(found, "dither:levels=3", 2)
+    assert 1.0 - two.likely == pytest.approx(2.0 * (1.0 - found.likely))
+    assert two.low < found.low
+    assert two.high == two.likely, "no window shows that it is better"
+    other = efficiency.expected("nearest:levels=3", 17.3, "sgd")
+    assert other is not None
+    assert efficiency.with_ranks(other, "nearest:levels=3", 2) == other, (
+        "its errors are the same on all ranks"
+    )

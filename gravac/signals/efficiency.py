@@ -37,6 +37,8 @@ LOWEST = 0.01
 LEAST_KEPT, ROUNDING = 0.85, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
 bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
+RANDOM, SIMULATED_RANKS = frozenset({"dither", "qsgd"}), 4
+"""Codecs that round at random err less the more ranks there are; the simulations had this many."""
 _LOG_2 = 0.6931471805599453
 
 
@@ -79,6 +81,23 @@ def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
         return CERTAIN
     rows = _rows(_table(kind), _base(codec))
     return _at(rows, cf) if rows else None
+
+
+def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
+    """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
+
+    With more ranks than were simulated it is not raised, as the least that a codec loses is not known.
+
+    Args:
+        found: As simulated.
+        codec: As in ``expected``.
+        ranks: World size.
+    """
+    if ranks >= SIMULATED_RANKS or _base(codec) not in RANDOM:
+        return found
+    times = SIMULATED_RANKS / max(1, ranks)
+    likely, low, high = (1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high))
+    return _between(likely, low, min(likely, high))
 
 
 def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:

@@ -131,9 +131,17 @@ class World:
 
     def expected(self, plan: Plan) -> float:
         """The table's."""
-        found = efficiency.expected(plan.codec or space.DEFAULT_COMPRESSOR, plan.cf, self.kind)
+        codec = plan.codec or space.DEFAULT_COMPRESSOR
+        found = efficiency.expected(codec, plan.cf, self.kind)
         assert found is not None
-        return found.likely
+        return efficiency.with_ranks(found, codec, self.ranks).likely
+
+    def shown(self, plan: Plan) -> bool:
+        """Whether windows show what a plan loses where they are not next to a dense reference."""
+        few = self.ranks < efficiency.SIMULATED_RANKS
+        return self.kind in efficiency.TELLING and not (
+            few and timemodel.family(str(plan.codec)) in efficiency.RANDOM
+        )
 
     def plans(self) -> tuple[Plan, ...]:
         return self._space.plans
@@ -151,7 +159,7 @@ class World:
             plan
             for plan in self.plans()
             if self.efficiency(plan) >= 1.0 - bound - 1e-9
-            and (self.kind in efficiency.TELLING or self.expected(plan) >= 1.0 - bound - 1e-9)
+            and (self.shown(plan) or self.expected(plan) >= 1.0 - bound - 1e-9)
         ]
         best = min(keeping, key=lambda plan: self.static_seconds(plan, progress))
         return best, self.static_seconds(best, progress)

@@ -109,6 +109,12 @@ class Learning:
         if shown is None or level is None:
             return known
         likely, holding = shown.likely, self.state.decision.phase == "hold"
+        if (
+            table is not None
+        ):  # windows do not show what errs at random, unless it makes the training unstable
+            scaled = efficiency.with_ranks(table, codec, self.space.ranks)
+            likely = likely if scaled is table else min(likely, scaled.likely)
+            table = scaled
         if table is not None and kind not in efficiency.TELLING:
             if not holding:
                 return self._tried(level.sums, min(likely, table.likely), table.high)
