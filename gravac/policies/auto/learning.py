@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.outlook import Outlook, outlook
+from gravac.policies.auto.outlook import Outlook, accepted_loss, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
 from gravac.policies.auto.space import Space
 from gravac.policies.auto.timemodel import TimeModel
@@ -17,6 +17,10 @@ SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
 """Settled steps that a window must have to count."""
 TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 """Another plan must promise more than 2 % and twice the noise."""
+SLACK = 0.25
+"""Share of the bound by which a measured efficiency may be below it."""
+SAYS_NOTHING = 0.01
+"""Plans that lose less, as expected and as measured, say nothing of what others lose, where trials do not show it."""
 TRIAL_PROGRESS = 5
 """Steps next to a dense reference that a trial needs to show what a plan loses."""
 REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
@@ -122,7 +126,10 @@ class Learning:
                 return known
         if not holding:  # the residual has only begun to grow
             return likely
-        if table is not None and table.likely < 1.0:
+        telling = kind in efficiency.TELLING or (
+            table is not None and 1.0 - min(likely, table.likely) >= SAYS_NOTHING
+        )
+        if table is not None and table.likely < 1.0 and telling:
             ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
             self.change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
         if weight < 1.0 and known is not None:
@@ -130,9 +137,9 @@ class Learning:
         return likely
 
     def _tried(self, sums: GainSums, otherwise: float, most: float) -> float:
-        """Return η of a plan by a trial next to a dense reference. Holding the plan shows more.
+        """Return η of a plan by a trial next to a dense reference, where it may be a little below the bound.
 
-        The residual has only begun to grow, so only the progress ratio counts.
+        Holding the plan shows more: its residual has only begun to grow, so only the progress ratio counts.
 
         Args:
             sums: Of the trial.
@@ -141,8 +148,14 @@ class Learning:
         """
         if sums.progress_steps < TRIAL_PROGRESS or not sums.reference_sq > 0.0:
             return otherwise
-        progress = sums.moved_dot_reference / sums.reference_sq
-        return min(most, efficiency.of_progress(0.0, progress, 0.0, self.space.kind))
+        progress, accepted = sums.moved_dot_reference / sums.reference_sq, self.accepted
+        found = min(most, efficiency.of_progress(0.0, progress, 0.0, self.space.kind))
+        return found if found < 1.0 - (1.0 + SLACK) * accepted else max(found, 1.0 - accepted)
+
+    @property
+    def accepted(self) -> float:
+        """The largest loss of efficiency of a plan that may be held."""
+        return accepted_loss(self.settings.bound, self.space)
 
     def _note_coding(self, row: Seen) -> None:
         """Correct the coding time of the plan's codec, once own work is known from dense steps."""

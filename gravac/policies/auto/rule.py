@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.learning import Learning
-from gravac.policies.auto.outlook import Outlook, accepted_loss
+from gravac.policies.auto.learning import SLACK, Learning
+from gravac.policies.auto.outlook import Outlook
 from gravac.policies.auto.settings import NOISE, AutoState, Seen
 from gravac.policies.base import DENSE, Plan, Verdict
 from gravac.policies.windows import Measurement, gain_of, levels_under, next_decision, unusable
@@ -30,8 +30,6 @@ TWICE = 2.0
 """A wait for the network that is this many times what it was, or as little, has moved."""
 IN_A_ROW = 2
 """Windows in a row that it takes to act: one bad window changes nothing."""
-SLACK = 0.25
-"""Share of the bound by which a measured efficiency may be below it."""
 
 
 @dataclass(slots=True)
@@ -144,7 +142,7 @@ class Evaluation(Learning):
 
     def _bounded(self, row: Seen) -> Verdict:
         """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row."""
-        likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self._accepted
+        likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self.accepted
         outside = likely is not None and self.plan != DENSE and likely < least
         self.change(outside=self.state.outside + 1 if outside else 0)
         if self.state.outside >= IN_A_ROW:
@@ -282,12 +280,8 @@ class Evaluation(Learning):
         """Return why a plan is left, or not held, whose efficiency this is."""
         return (
             f"{self._label(plan)} loses {format_percent(1.0 - likely)} of the progress of a step, and at most "
-            f"{format_percent(self._accepted)} is accepted"
+            f"{format_percent(self.accepted)} is accepted"
         )
-
-    @property
-    def _accepted(self) -> float:
-        return accepted_loss(self.settings.bound, self.space)
 
     def _holding(self, row: Seen, view: Outlook) -> str:
         step = f"steps take {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting for the network"
