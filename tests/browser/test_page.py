@@ -87,15 +87,15 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     assert "Low where the loss is expected to be at most 0.5 % higher" in tab.text("#risk-rule")
     level = recorded.report().levels[0]
     sums = level.sums.model_copy(update={"residual_dot_gradient": 0.0})
-    levels = (level.model_copy(update={"codec": "nearest:levels=7", "cf": 10.1, "sums": sums}),)
-    recorded.play(1, levels=levels, cf=10.1, loss=9.0)  # it no longer falls, so the efficiency alone counts
+    levels = (level.model_copy(update={"codec": "int8", "cf": 3.9, "sums": sums}),)
+    recorded.play(1, levels=levels, cf=3.9, loss=9.0)  # it no longer falls, so the efficiency alone counts
     shows(tab, "#risk-word", "low")
-    assert tab.text("#cf-words") == "by nearest:levels=7"
-    sent = "nearest:levels=7 · 10.1×"
+    assert tab.text("#cf-words") == "by int8"
+    sent = "int8 · 3.9×"
     tab.until(lambda: sent in tab.text("#chart-cf .legend"), "the chart names what was sent")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
-    recorded.play(1, levels=levels, cf=10.1, loss=9.0, nonfinite_steps=1)
+    recorded.play(1, levels=levels, cf=3.9, loss=9.0, nonfinite_steps=1)
     shows(tab, "#risk-word", "raised")
     assert tab.page.evaluate(shape) != low, "color is not the only sign"
     recorded.play(1, levels=())
