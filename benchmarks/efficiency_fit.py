@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from gravac.signals.efficiency import TABLE_STEPS, lost_way
+from gravac.signals.efficiency import TABLE_STEPS, progress_loss
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -81,7 +81,7 @@ def points(runs: Sequence[Run]) -> list[Point]:
                 increase=run.curve.final / base.curve.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 late=max(0.0, run.backlog) * min(1.0, max(0.0, confirmed)),
-                lost=lost_way(run.progress, kind),
+                lost=progress_loss(run.progress, kind),
                 slope=_slope(run),
                 steps=run.steps,
             )

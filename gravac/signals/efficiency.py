@@ -16,9 +16,9 @@ PER_LATE = 3.2
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
 PER_LOST = 0.55
 """Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
-STRAYED = 0.2
-"""|ln P| from which it counts under SGD, in both directions: it answers to late gradients in proportion, and those are
-counted, so what is beyond the noise shows a training that leaves the dense way, as an unstable one does."""
+PROGRESS_NOISE = 0.2
+"""|ln P| up to which P is noise under SGD. Late gradients are counted already; P further from 1, above or below, shows
+an unstable training."""
 TABLE_STEPS = 20
 """The table counts as much as this many steps next to the dense reference."""
 LEAST_STEPS = 20
@@ -83,6 +83,11 @@ def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
     return _at(rows, cf) if rows else None
 
 
+def errs_more(codec: str, ranks: int) -> bool:
+    """Return whether a codec errs more with this number of ranks than it did in the simulations."""
+    return ranks < SIMULATED_RANKS and _base(codec) in RANDOM
+
+
 def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     """Return ``expected`` for a number of ranks: random errors average out over ranks, so with fewer they cost more.
 
@@ -93,7 +98,7 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
         codec: As in ``expected``.
         ranks: World size.
     """
-    if ranks >= SIMULATED_RANKS or _base(codec) not in RANDOM:
+    if not errs_more(codec, ranks):
         return found
     times = SIMULATED_RANKS / max(1, ranks)
     likely, low, high = (1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high))
@@ -103,8 +108,8 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
 def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
-    With a dense reference (``gravac_agent.windows.reference``) it is the mean of 1 / (1 + a τ ρ + b ln 1/P) and of what
-    simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
+    With a dense reference (``gravac_agent.windows.reference``) it is a weighted mean of 1 / (1 + a τ ρ + b ln 1/P) and
+    what simulations showed: τ = Σ⟨residual, gradient⟩ / Σ‖gradient‖² is the backlog, P = Σ⟨moved, reference⟩ /
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
     The more steps, the less the simulations count.
     Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
@@ -148,7 +153,7 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
 def of_progress(backlog: float, progress: float, confirmed: float, kind: str) -> float:
     """Return 1 / (1 + a τ ρ + b ln 1/P), what a window next to a dense reference shows of η.
 
-    Under SGD the last term is b (|ln P| - ``STRAYED``), where that is above 0.
+    Under SGD the last term is b (|ln P| - ``PROGRESS_NOISE``), where that is above 0.
 
     Args:
         backlog: τ, in steps.
@@ -157,10 +162,10 @@ def of_progress(backlog: float, progress: float, confirmed: float, kind: str) ->
         kind: Of the optimizer, as in ``expected``.
     """
     late = PER_LATE * min(1e6, max(0.0, backlog)) * min(1.0, max(0.0, confirmed))
-    return 1.0 / (1.0 + late + PER_LOST * lost_way(progress, kind))
+    return 1.0 / (1.0 + late + PER_LOST * progress_loss(progress, kind))
 
 
-def lost_way(progress: float, kind: str) -> float:
+def progress_loss(progress: float, kind: str) -> float:
     """Return ln 1/P as far as it counts for a kind of optimizer.
 
     Args:
@@ -170,7 +175,7 @@ def lost_way(progress: float, kind: str) -> float:
     if _table(kind) == "adam":
         return log(1.0 / min(1.0, max(LOWEST, progress)))
     ratio = min(1.0 / LOWEST, max(LOWEST, progress))
-    return max(0.0, log(max(ratio, 1.0 / ratio)) - STRAYED)
+    return max(0.0, log(max(ratio, 1.0 / ratio)) - PROGRESS_NOISE)
 
 
 def _table(kind: str) -> TableKind:

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 MOST_REQUESTS_A_SECOND = 5
 
 
-def test_no_invalid_answer_is_followed_and_no_window_is_lost(
-    real_pauses: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_invalid_answer_is_followed(real_pauses: None, caplog: pytest.LogCaptureFixture) -> None:
     """All kinds at once, each with a reporter and a server: dense after three windows, few requests, clear log."""
     with contextlib.ExitStack() as stack:
         peers = {kind: stack.enter_context(serving(SPEC, TOKEN)) for kind in INVALID_ANSWERS}

@@ -138,10 +138,8 @@ class World:
 
     def shown(self, plan: Plan) -> bool:
         """Whether windows show what a plan loses where they are not next to a dense reference."""
-        few = self.ranks < efficiency.SIMULATED_RANKS
-        return self.kind in efficiency.TELLING and not (
-            few and timemodel.family(str(plan.codec)) in efficiency.RANDOM
-        )
+        codec = plan.codec or space.DEFAULT_COMPRESSOR
+        return self.kind in efficiency.TELLING and not efficiency.errs_more(codec, self.ranks)
 
     def plans(self) -> tuple[Plan, ...]:
         return self._space.plans

@@ -108,17 +108,13 @@ class Learning:
         )
         kind = self.space.kind
         shown = None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind)
-        table = efficiency.expected(codec, self.plan.cf, kind)
+        table = self.space.expected(self.plan)
         known = None if before is None else before.efficiency
         if shown is None or level is None:
             return known
         likely, holding = shown.likely, self.state.decision.phase == "hold"
-        if (
-            table is not None
-        ):  # windows do not show what errs at random, unless it makes the training unstable
-            scaled = efficiency.with_ranks(table, codec, self.space.ranks)
-            likely = likely if scaled is table else min(likely, scaled.likely)
-            table = scaled
+        if table is not None and efficiency.errs_more(codec, self.space.ranks):  # which windows do not show
+            likely = min(likely, table.likely)
         if table is not None and kind not in efficiency.TELLING:
             if not holding:
                 return self._tried(level.sums, min(likely, table.likely), table.high)
@@ -126,10 +122,11 @@ class Learning:
                 return known
         if not holding:  # the residual has only begun to grow
             return likely
-        telling = kind in efficiency.TELLING or (
-            table is not None and 1.0 - min(likely, table.likely) >= SAYS_NOTHING
-        )
-        if table is not None and table.likely < 1.0 and telling:
+        if (
+            table is not None
+            and table.likely < 1.0
+            and (kind in efficiency.TELLING or 1.0 - min(likely, table.likely) >= SAYS_NOTHING)
+        ):
             ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
             self.change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
         if weight < 1.0 and known is not None:

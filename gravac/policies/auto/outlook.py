@@ -71,8 +71,7 @@ class Outlook:
         codec = self.space.codec(plan)
         if not self.space.remembers and codec not in LOSSLESS:
             return None
-        found = efficiency.expected(codec, plan.cf, self.space.kind)
-        return None if found is None else efficiency.with_ranks(found, codec, self.space.ranks)
+        return self.space.expected(plan)
 
     def may_keep(self, plan: Plan) -> bool:
         """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""

@@ -6,6 +6,8 @@ from functools import lru_cache
 
 from gravac.policies.base import DENSE, Plan
 from gravac.protocol import JobSpec, PlanCost
+from gravac.signals import efficiency
+from gravac.signals.efficiency import Efficiency
 
 DEFAULT_COMPRESSOR = "topk+bf16"
 """The agent's default. Another one was the user's choice, and limits the space to its strengths."""
@@ -108,6 +110,12 @@ class Space:
     def codec(self, plan: Plan) -> str:
         """Return the name of the codec that a plan sends with."""
         return self.compressor if plan.codec is None else plan.codec
+
+    def expected(self, plan: Plan) -> Efficiency | None:
+        """Return η of a plan as simulated, for the ranks and the optimizer of the job; None: not simulated."""
+        codec = self.codec(plan)
+        found = efficiency.expected(codec, plan.cf, self.kind)
+        return None if found is None else efficiency.with_ranks(found, codec, self.ranks)
 
     def label(self, plan: Plan) -> str:
         """Return a plan as messages name it."""
