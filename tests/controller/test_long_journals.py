@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,28 @@ def test_a_repeated_window_of_a_full_part_is_known(open_app: Callable[..., InPro
     again = open_app(journal_part_bytes=SMALL)
     assert post(again, "/v1/jobs/job/windows", report) == answer
     run(again, trainer, decision, 1)
+
+
+def test_closing_waits_for_compression(
+    open_app: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else may have the folder while a thread of this controller still replaces files in it."""
+    compress, begun = parts.compress, threading.Event()
+
+    def slow(path: Path) -> Path:
+        begun.set()
+        time.sleep(0.5)
+        return compress(path)
+
+    monkeypatch.setattr(parts, "compress", slow)
+    app = open_app(journal_part_bytes=SMALL)
+    trainer, decision = Trainer(), register(app).decision
+    while app.services.store.jobs["job"].journal.end.part == 1:
+        decision = run(app, trainer, decision, 1)
+    assert begun.wait(PATIENCE_SECONDS)
+    app.close()
+    assert [path.suffix for path in parts.full_parts(folder_of(app)).values()] == [".gz"]
+    assert not folder_of(app).joinpath("journal.000001.jsonl").exists()
 
 
 def test_old_parts_are_deleted_beyond_the_limit(open_app: Callable[..., InProcess]) -> None:

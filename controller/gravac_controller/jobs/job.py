@@ -38,14 +38,15 @@ class Job:
         settings: ControllerSettings,
         now: Callable[[], float],
         threads: Executor,
+        tidier: Executor,
         budget: Budget,
     ) -> None:
         self.journal = Journal(folder, settings, now)
         self.live = LiveJob(settings)
-        self._name, self._settings, self._threads, self._budget = folder.name, settings, threads, budget
+        self._name, self._settings, self._budget = folder.name, settings, budget
+        self._threads, self._tidier = threads, tidier
         self._lock = asyncio.Lock()
         self._fold: JobFold | None = None
-        self._tidying: set[asyncio.Task[None]] = set()  # the event loop holds only weak references
         self._stale = False  # a write failed: read the journal again before the next change
 
     # -- opening ----------------------------------------------------------------------------------------------
@@ -290,9 +291,7 @@ class Job:
         spec, summary = fold.spec_now(), self.live.carried()
         for line in await anyio.to_thread.run_sync(self.journal.begin_part, spec, fold.decision, summary):
             self.live.apply(line.number, line.time, line.record)
-        task = asyncio.create_task(anyio.to_thread.run_sync(self.journal.tidy))
-        self._tidying.add(task)
-        task.add_done_callback(self._tidying.discard)
+        self._tidier.submit(self.journal.tidy)
 
     def _not_registered(self, incarnation: str) -> Conflict:
         spec = self._known().spec

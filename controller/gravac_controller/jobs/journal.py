@@ -41,7 +41,8 @@ class Journal:
             self._writer.check()
         self.close()
         self._closed_at = None
-        parts.repair(self.path)
+        with self._tidying:  # no half compressed part is in the way, nor taken for a leftover
+            parts.repair(self.path)
         last = ""
         for path in self._recent():
             with Trace(parts.open_full_part(path), str(path), verify=True, owned=True) as trace:
@@ -103,6 +104,8 @@ class Journal:
             try:
                 self._untidy.clear()
                 self._tidy_parts()
+            except Exception:  # it runs in the background, where nobody else would see it
+                logger.exception("%s: full parts cannot be compressed or deleted", self.path.parent)
             finally:
                 self._tidying.release()
 

@@ -37,6 +37,7 @@ class Store:
         self.unreadable: dict[str, str] = {}
         self._creating = asyncio.Lock()
         self._threads = ThreadPoolExecutor(MOST_WRITERS, thread_name_prefix="gravac-writer")
+        self._tidier = ThreadPoolExecutor(1, thread_name_prefix="gravac-tidier")  # compresses full parts
         self._budget = Budget(settings.history_bytes)
 
     def open(self) -> None:
@@ -62,9 +63,10 @@ class Store:
 
     def close(self) -> None:
         """Close every journal and free the folder."""
-        self._threads.shutdown(
-            cancel_futures=True
-        )  # waits for writes in progress, before their journals close
+        # Both wait for what is in progress: writes, before their journals close, and compression, before another
+        # controller may have the folder.
+        self._threads.shutdown(cancel_futures=True)
+        self._tidier.shutdown(cancel_futures=True)
         for job in self.jobs.values():
             job.close()
         self._folder_lock.release()
@@ -131,7 +133,7 @@ class Store:
         logger.error("job %s is not served: %s", shown, reason)
 
     def _new(self, folder: Path) -> Job:
-        return Job(folder, self.settings, _now, self._threads, self._budget)
+        return Job(folder, self.settings, _now, self._threads, self._tidier, self._budget)
 
 
 def _holds_journal(folder: Path) -> bool:
