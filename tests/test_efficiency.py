@@ -57,6 +57,45 @@ def test_a_backlog_lowers_the_measured_efficiency() -> None:
     assert efficiency.measured(sums(0.1).model_copy(update={"gradient_sq": 0.0}), "topk", 10.0, "sgd") is None
 
 
+def test_noise_scales_what_plans_lose_under_sgd() -> None:
+    """As many times as ρ is that of the simulations, from a tenth to twice; beyond the simulated CFs they fade."""
+    typical = efficiency.expected("topk", 25.0, "sgd")
+    assert typical is not None
+    for times, confirmed in ((0.1, 0.0), (0.1, 0.013), (0.5, 0.065), (1.0, 0.13), (2.0, 0.26), (2.0, 0.9)):
+        found = efficiency.expected("topk", 25.0, "sgd", confirmed)
+        assert found is not None
+        for name in ("likely", "low", "high"):
+            expected = 1.0 - times * (1.0 - getattr(typical, name))
+            assert getattr(found, name) == pytest.approx(expected), (name, confirmed)
+    assert efficiency.expected("topk", 25.0, "adam", 0.01) == efficiency.expected("topk", 25.0, "adam")
+    largest, beyond = (efficiency.expected("topk", cf, "sgd", 0.013) for cf in (100.0, 400.0))
+    assert largest is not None
+    assert beyond is not None
+    assert beyond.likely == pytest.approx(largest.likely / 2)
+    assert beyond.low == pytest.approx(largest.low / 4)
+
+
+def test_noise_of_earlier_windows_counts() -> None:
+    """Late gradients cost less where the gradient is noise, with and without a dense reference in this window."""
+    late = sums(0.3)
+    noisy, typical, unknown = (
+        efficiency.measured(late, "topk", 25.0, "sgd", confirmed) for confirmed in (0.013, 0.13, None)
+    )
+    assert noisy is not None
+    assert typical is not None
+    assert unknown is not None
+    assert noisy.likely == pytest.approx(1.0 / (1.0 + efficiency.PER_LATE * 0.3 * 0.013))
+    assert typical.likely == pytest.approx(1.0 / (1.0 + efficiency.PER_LATE * 0.3 * 0.13))
+    assert unknown.likely == pytest.approx(1.0 / (1.0 + efficiency.PER_BACKLOG * 0.3))
+    shown = {"progress_steps": 20, "reference_sq": 1.0, "moved_dot_reference": 1.0, "raw_mean_sq": 1.0}
+    window = late.model_copy(update=shown | {"raw_dot_next": 0.13})
+    assert efficiency.confirmed_by(window) == 0.13
+    assert efficiency.confirmed_by(window.model_copy(update={"progress_steps": 19})) is None
+    assert efficiency.measured(window, "topk", 25.0, "sgd") == efficiency.measured(
+        window.model_copy(update={"raw_dot_next": 0.9}), "topk", 25.0, "sgd", 0.13
+    ), "the window's own is one noisy value"
+
+
 def test_the_logarithm_is_right() -> None:
     for value in (1.0, 1.3, 2.0, 7.5, 1e3, 1e9):
         assert efficiency.log(value) == pytest.approx(math.log(value), rel=1e-12, abs=1e-15)
@@ -74,7 +113,7 @@ def test_progress_counts_where_it_was_measured(kind: str) -> None:
             "raw_dot_next": 0.2,
         }
     )
-    table = efficiency.expected("topk", 10.0, kind)
+    table = efficiency.expected("topk", 10.0, kind, 0.2)
     assert table is not None
     found = [
         efficiency.measured(full.model_copy(update=change), "topk", 10.0, kind)

@@ -37,6 +37,11 @@ LOWEST = 0.01
 LEAST_KEPT, ROUNDING = 0.85, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
 bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
+TYPICAL_CONFIRMED = 0.13
+"""ρ of the simulated trainings with SGD, in the median. The noisier a gradient, the less its loss by compression counts
+there: the table's losses, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
+LEAST_TIMES, MOST_TIMES = 0.1, 2.0
+"""Range of that factor: a window's ρ is noisy, too."""
 RANDOM, SIMULATED_RANKS = frozenset({"dither", "qsgd"}), 4
 """Codecs that round at random err less the more ranks there are; the simulations had this many."""
 _LOG_2 = 0.6931471805599453
@@ -66,21 +71,24 @@ CERTAIN = Efficiency(1.0, 1.0, 1.0)
 """Of dense steps."""
 
 
-def expected(codec: str, cf: float, kind: str) -> Efficiency | None:
+def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -> Efficiency | None:
     """Return η of a plan as simulated, between CFs interpolated in log CF.
 
     Args:
         codec: Name with settings, such as ``nearest:levels=7``; the settings do not count, as ``cf`` says how strong.
         cf: Compression factor; 1 is dense.
         kind: Of the optimizer: sgd, adam, sign, other. All but sgd count as adam.
+        confirmed: ρ of this training, see ``measured``; None: not known, or as simulated. It counts under SGD only, up
+            to the largest CF that was simulated.
 
     Returns:
         None for a codec that was not simulated.
     """
     if cf <= 1.0:
         return CERTAIN
-    rows = _rows(_table(kind), _base(codec))
-    return _at(rows, cf) if rows else None
+    table = _table(kind)
+    rows = _rows(table, _base(codec))
+    return _at(rows, cf, _noise_times(confirmed) if table == "sgd" else 1.0) if rows else None
 
 
 def errs_more(codec: str, ranks: int) -> bool:
@@ -100,12 +108,24 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     """
     if not errs_more(codec, ranks):
         return found
-    times = SIMULATED_RANKS / max(1, ranks)
-    likely, low, high = (1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high))
-    return _between(likely, low, min(likely, high))
+    lost = _lose(found, SIMULATED_RANKS / max(1, ranks))
+    return _between(lost.likely, lost.low, lost.likely)
 
 
-def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | None:
+def confirmed_by(sums: GainSums) -> float | None:
+    """Return ρ, the part of the mean gradient that is not noise, as a window shows it.
+
+    Returns:
+        None where the window has fewer than ``LEAST_STEPS`` steps next to a dense reference, or no gradient.
+    """
+    if sums.progress_steps < LEAST_STEPS or not sums.raw_mean_sq > 0.0:
+        return None
+    return min(1.0, max(0.0, sums.raw_dot_next / sums.raw_mean_sq))
+
+
+def measured(
+    sums: GainSums, codec: str, cf: float, kind: str, confirmed: float | None = None
+) -> Efficiency | None:
     """Return η of a plan in a window that sent with it.
 
     With a dense reference (``gravac_agent.windows.reference``) it is a weighted mean of 1 / (1 + a τ ρ + b ln 1/P) and
@@ -113,13 +133,14 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
     Σ‖reference‖² the progress ratio, and ρ = Σ⟨ḡ, next ḡ⟩ / Σ‖ḡ‖² the part of the mean gradient that is not noise.
     The more steps, the less the simulations count.
     Without one, the backlog places η within the range of the simulations, and below it where the window is far worse
-    than anything simulated.
+    than anything simulated. Under SGD ρ counts where earlier windows showed it.
 
     Args:
         sums: Of the window's steps under the plan.
         codec: As in ``expected``.
         cf: As in ``expected``.
         kind: As in ``expected``.
+        confirmed: ρ by more windows than this one; None: by this window.
 
     Returns:
         None where the window shows no gradient.
@@ -128,18 +149,22 @@ def measured(sums: GainSums, codec: str, cf: float, kind: str) -> Efficiency | N
         return CERTAIN
     if sums.steps == 0 or not sums.gradient_sq > 0.0:
         return None
-    table = expected(codec, cf, kind)
-    if sums.progress_steps >= LEAST_STEPS and sums.reference_sq > 0.0 and sums.raw_mean_sq > 0.0:
+    own = confirmed_by(sums)
+    known = own if confirmed is None else confirmed
+    table = expected(codec, cf, kind, known)
+    if own is not None and known is not None and sums.reference_sq > 0.0:
         found = of_progress(
             sums.residual_dot_gradient / sums.gradient_sq,
             sums.moved_dot_reference / sums.reference_sq,
-            sums.raw_dot_next / sums.raw_mean_sq,
+            known,
             kind,
         )
         share = 0.0 if table is None else TABLE_STEPS / (TABLE_STEPS + sums.progress_steps)
         likely = found if table is None else found + share * (table.likely - found)
         return _between(likely, likely - UNCERTAIN, likely + UNCERTAIN)
-    lost = PER_BACKLOG if _table(kind) == "sgd" else PER_BACKLOG_OTHERS
+    lost = PER_BACKLOG_OTHERS
+    if _table(kind) == "sgd":
+        lost = PER_BACKLOG if known is None else PER_LATE * known
     backlog = min(1e6, max(0.0, sums.residual_dot_gradient / sums.gradient_sq))
     shown = 1.0 / (1.0 + lost * backlog)
     if table is None:
@@ -194,16 +219,30 @@ def _rows(kind: TableKind, codec: str) -> tuple[Row, ...]:
     return tuple(row for row in ROWS if (row.kind, row.codec) == (kind, codec))
 
 
-def _at(rows: tuple[Row, ...], cf: float) -> Efficiency:
+def _noise_times(confirmed: float | None) -> float:
+    """Return how many times a plan loses as much under SGD as it did in the simulations."""
+    if confirmed is None:
+        return 1.0
+    return min(MOST_TIMES, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
+
+
+def _lose(found: Efficiency, times: float) -> Efficiency:
+    """Return an efficiency whose losses are so many times as large."""
+    return _between(*(1.0 - times * (1.0 - value) for value in (found.likely, found.low, found.high)))
+
+
+def _at(rows: tuple[Row, ...], cf: float, times: float) -> Efficiency:
+    """Return η at a CF, where each simulated loss counts so many times."""
     weaker = Row(rows[0].kind, rows[0].codec, 1.0, 1.0, 1.0, 1.0)
     for row in rows:
         if cf <= row.cf:
             share = log(cf / weaker.cf) / log(row.cf / weaker.cf)
             pairs = ((weaker.likely, row.likely), (weaker.low, row.low), (weaker.high, row.high))
-            return _between(*(a + share * (b - a) for a, b in pairs))
+            return _lose(_between(*(a + share * (b - a) for a, b in pairs)), times)
         weaker = row
     fading = math.sqrt(weaker.cf / cf)  # stronger than anything simulated
-    return _between(fading * weaker.likely, fading * fading * weaker.low, fading * weaker.high)
+    last = _lose(Efficiency(weaker.likely, weaker.low, weaker.high), times)
+    return _between(fading * last.likely, fading * fading * last.low, fading * last.high)
 
 
 def _between(likely: float, low: float, high: float) -> Efficiency:

@@ -291,7 +291,13 @@ class Job:
         spec, summary = fold.spec_now(), self.live.carried()
         for line in await anyio.to_thread.run_sync(self.journal.begin_part, spec, fold.decision, summary):
             self.live.apply(line.number, line.time, line.record)
-        self._tidier.submit(self.journal.tidy)
+        self._tidier.submit(self._tidy)
+
+    def _tidy(self) -> None:
+        try:
+            self.journal.tidy()
+        except Exception:  # in the background nobody else would see it
+            logger.exception("%s: full parts cannot be compressed or deleted", self.journal.path)
 
     def _not_registered(self, incarnation: str) -> Conflict:
         spec = self._known().spec

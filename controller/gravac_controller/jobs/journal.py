@@ -104,8 +104,6 @@ class Journal:
             try:
                 self._untidy.clear()
                 self._tidy_parts()
-            except Exception:  # it runs in the background, where nobody else would see it
-                logger.exception("%s: full parts cannot be compressed or deleted", self.path.parent)
             finally:
                 self._tidying.release()
 

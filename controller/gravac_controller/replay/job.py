@@ -88,11 +88,8 @@ class ReplayedJob(Job):
     ) -> None:
         self._copy = folder / "trace" / parts.ACTIVE
         self._copy.parent.mkdir(mode=0o700)
-        threads, budget = (
-            ThreadPoolExecutor(1),
-            Budget(settings.history_bytes),
-        )  # not used: nothing is written
-        super().__init__(self._copy.parent, settings, lambda: 0.0, threads, budget)
+        unused, budget = ThreadPoolExecutor(1), Budget(settings.history_bytes)  # nothing is written
+        super().__init__(self._copy.parent, settings, lambda: 0.0, unused, unused, budget)
         self.first_window: int | None = None
         self.problem = ""
         self.done = False

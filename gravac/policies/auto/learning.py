@@ -20,7 +20,9 @@ TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 SLACK = 0.25
 """Share of the bound by which a measured efficiency may be below it."""
 SAYS_NOTHING = 0.01
-"""Plans that lose less, as expected and as measured, say nothing of what others lose, where trials do not show it."""
+"""Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known."""
+NEW_NOISE = 0.3
+"""Weight of a window in the noise of the gradient, which one window shows roughly."""
 TRIAL_PROGRESS = 5
 """Steps next to a dense reference that a trial needs to show what a plan loses."""
 REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
@@ -79,6 +81,7 @@ class Learning:
         if weight < 1.0 and before is not None and before.fresh:
             seconds = before.step_seconds + weight * (seconds - before.step_seconds)
             exposed = min(seconds, before.exposed_seconds + weight * (exposed - before.exposed_seconds))
+        self._note_noise()
         row = Seen(
             codec=self.plan.codec,
             cf=self.plan.cf,
@@ -98,6 +101,15 @@ class Learning:
             self.change(waiting=min(LIMIT, max(-LIMIT, model.waiting)), per_byte=model.per_byte)
         return row
 
+    def _note_noise(self) -> None:
+        """Record how much of the mean gradient is not noise, under SGD, where expected losses depend on it."""
+        if self.space.kind not in efficiency.TELLING:
+            return
+        for level in levels_under(self.report, self.state.decision):
+            found, before = efficiency.confirmed_by(level.sums), self.state.confirmed
+            if level.cf == self.plan.cf and found is not None:
+                self.change(confirmed=found if before is None else before + NEW_NOISE * (found - before))
+
     def _efficiency(self, before: Seen | None, weight: float) -> float | None:
         """Return the plan's η by this window. In hold it also corrects what is expected of the other plans."""
         if self.plan == DENSE:
@@ -106,9 +118,11 @@ class Learning:
         level = next(
             (each for each in levels_under(self.report, self.state.decision) if each.cf == self.plan.cf), None
         )
-        kind = self.space.kind
-        shown = None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind)
-        table = self.space.expected(self.plan)
+        kind, confirmed = self.space.kind, self.state.confirmed
+        shown = (
+            None if level is None else efficiency.measured(level.sums, codec, self.plan.cf, kind, confirmed)
+        )
+        table = self.space.expected(self.plan, confirmed)
         known = None if before is None else before.efficiency
         if shown is None or level is None:
             return known
@@ -122,10 +136,11 @@ class Learning:
                 return known
         if not holding:  # the residual has only begun to grow
             return likely
+        by_table = kind in efficiency.TELLING and confirmed is None  # nothing better is known of other plans
         if (
             table is not None
             and table.likely < 1.0
-            and (kind in efficiency.TELLING or 1.0 - min(likely, table.likely) >= SAYS_NOTHING)
+            and (by_table or 1.0 - min(likely, table.likely) >= SAYS_NOTHING)
         ):
             ratio = min(4.0, max(0.25, (1.0 - likely) / (1.0 - table.likely)))
             self.change(severity=self.state.severity + 0.5 * (ratio - self.state.severity))
@@ -153,6 +168,15 @@ class Learning:
     def accepted(self) -> float:
         """The largest loss of efficiency of a plan that may be held."""
         return accepted_loss(self.settings.bound, self.space)
+
+    @property
+    def noise_follows(self) -> bool:
+        """Whether the next windows will show the noise of the gradient, so that doubtful plans can wait for it."""
+        return (
+            self.space.kind in efficiency.TELLING
+            and self.state.confirmed is None
+            and any(level.sums.progress_steps > 0 for level in self.report.levels)
+        )
 
     def _note_coding(self, row: Seen) -> None:
         """Correct the coding time of the plan's codec, once own work is known from dense steps."""

@@ -39,6 +39,7 @@ class Outlook:
         model: Predicts steps.
         seen: Measurements by plan.
         severity: Measured loss of η / expected one.
+        confirmed: ρ, the part of the mean gradient that is not noise; None: not known.
         window: Number of the window.
         resting: Plans that are not tried now.
         left: Plans that were left for their η, resting or not.
@@ -49,6 +50,7 @@ class Outlook:
     model: TimeModel
     seen: dict[Plan, Seen]
     severity: float
+    confirmed: float | None
     window: int
     resting: frozenset[Plan]
     left: frozenset[Plan]
@@ -71,7 +73,7 @@ class Outlook:
         codec = self.space.codec(plan)
         if not self.space.remembers and codec not in LOSSLESS:
             return None
-        return self.space.expected(plan)
+        return self.space.expected(plan, self.confirmed)
 
     def may_keep(self, plan: Plan) -> bool:
         """Return whether a plan may be tried: ``keeps``, or its η is not known well and may keep the bound."""
@@ -211,4 +213,4 @@ def outlook(space: Space, bound: float, model: TimeModel, state: AutoState, wind
     resting = frozenset(rest.plan for rest in state.resting if rest.until > window)
     seen = {each.plan: each for each in state.seen}
     left = frozenset(rest.plan for rest in state.resting)
-    return Outlook(space, bound, model, seen, state.severity, window, resting, left)
+    return Outlook(space, bound, model, seen, state.severity, state.confirmed, window, resting, left)

@@ -90,7 +90,7 @@ class Evaluation(Learning):
         if found is None:
             reason = f"Too few settled steps to judge: holding {self._label(self.plan)}."
             return self._conclude("hold", reason, self.plan, "hold", None)
-        reference = self.state.reference
+        reference, noise_known = self.state.reference, self.state.confirmed is not None
         if reference is None:
             row = self.note(found)
             self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
@@ -110,7 +110,7 @@ class Evaluation(Learning):
             self.change(reference_exposed=max(0.0, exposed))
             self.change(reference=reference, noise=min(1.0, max(0.0, noise)), off=0)
             row = self.note(found, weight=0.3)
-        return self._bounded(row)
+        return self._bounded(row, first=self.state.confirmed is not None and not noise_known)
 
     def _network_moved(self, found: Measurement, allowed: float) -> bool:
         """Return whether the wait for the network doubled or halved, and that would matter in dense steps."""
@@ -140,8 +140,13 @@ class Evaluation(Learning):
         self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         return self._search(row, moved=f"Steps went from {was} to {now}")
 
-    def _bounded(self, row: Seen) -> Verdict:
-        """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row."""
+    def _bounded(self, row: Seen, *, first: bool) -> Verdict:
+        """Hold, unless the efficiency left the bound or another plan is predicted to win, twice in a row.
+
+        Args:
+            row: The plan in force as measured.
+            first: This window is the first to show the noise of the gradient, so that plans are judged by it now.
+        """
         likely, least = row.efficiency, 1.0 - (1.0 + SLACK) * self.accepted
         outside = likely is not None and self.plan != DENSE and likely < least
         self.change(outside=self.state.outside + 1 if outside else 0)
@@ -163,7 +168,7 @@ class Evaluation(Learning):
             other = next((plan for plan in view.doubtful() if self._wins(view, plan, self.plan)), None)
             wins = other is not None
         self.change(fitting=self.state.fitting + 1 if wins else 0)
-        if other is None or self.state.fitting < IN_A_ROW:
+        if other is None or self.state.fitting < (1 if first else IN_A_ROW):
             return self._conclude("hold", self._holding(row, view), self.plan, "hold", None, view)
         self.change(trials=MOST_TRIALS)
         return self._try(view, other, row)
@@ -201,7 +206,7 @@ class Evaluation(Learning):
         tried, sure = view.best(view.tried()), view.best(view.untried())
         if sure is not None and (tried is None or self._wins(view, sure, tried)):
             return sure
-        doubtful = view.doubtful()
+        doubtful = [] if self.noise_follows else view.doubtful()
         return next((plan for plan in doubtful if tried is None or self._wins(view, plan, tried)), sure)
 
     def _wins(self, view: Outlook, plan: Plan, other: Plan) -> bool:

@@ -104,7 +104,8 @@ class AutoState(PolicyState):
     waiting for the network. ``noise``: relative noise of a window's step time. ``off``: windows in a row whose times
     are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
     outside the bound. ``fitting``: windows in a row in which another plan is predicted to win. ``severity``: measured
-    loss of efficiency / expected one. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans;
+    loss of efficiency / expected one. ``confirmed``: part of the mean gradient that is not noise; null: not known.
+    ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans;
     null before.
     """
 
@@ -121,5 +122,6 @@ class AutoState(PolicyState):
     outside: Count = 0
     fitting: Count = 0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
+    confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
     waiting: Number | None = None
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None

@@ -111,10 +111,15 @@ class Space:
         """Return the name of the codec that a plan sends with."""
         return self.compressor if plan.codec is None else plan.codec
 
-    def expected(self, plan: Plan) -> Efficiency | None:
-        """Return η of a plan as simulated, for the ranks and the optimizer of the job; None: not simulated."""
+    def expected(self, plan: Plan, confirmed: float | None) -> Efficiency | None:
+        """Return η of a plan as simulated, for the ranks and the optimizer of the job; None: not simulated.
+
+        Args:
+            plan: The plan.
+            confirmed: ρ of the job, as in ``efficiency.expected``.
+        """
         codec = self.codec(plan)
-        found = efficiency.expected(codec, plan.cf, self.kind)
+        found = efficiency.expected(codec, plan.cf, self.kind, confirmed)
         return None if found is None else efficiency.with_ranks(found, codec, self.ranks)
 
     def label(self, plan: Plan) -> str:
