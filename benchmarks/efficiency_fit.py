@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from gravac.signals.efficiency import TABLE_STEPS, progress_loss
+from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -24,6 +24,8 @@ LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""
 LARGEST_ERROR = 0.1
 """An error counts as at most this in the fit, so that one odd task does not decide it."""
+NEARLY_LOSSLESS = "dither:levels=7@10"
+"""A plan that may be held while the noise of the gradient is measured."""
 OPTIMIZERS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
 
 
@@ -39,6 +41,8 @@ class Point:
     increase: float
     """Final held-out loss relative to dense, minus 1."""
     gain: float
+    confirmed: float
+    """ρ, the part of the mean gradient that the next step confirms."""
     late: float
     """Backlog times the confirmed part of the mean gradient."""
     lost: float
@@ -70,7 +74,8 @@ def points(runs: Sequence[Run]) -> list[Point]:
         if eta is None:
             reached = base.curve.reaches(min(run.curve.losses))
             eta = 0.02 if reached is None else reached / run.curve.at[-1]
-        confirmed, kind = run.sums["raw_dot_next"] / run.sums["raw_sq"], OPTIMIZERS[run.optimizer]
+        confirmed = min(1.0, max(0.0, run.sums["raw_dot_next"] / run.sums["raw_sq"]))
+        kind = OPTIMIZERS[run.optimizer]
         found.append(
             Point(
                 task=run.task,
@@ -80,7 +85,8 @@ def points(runs: Sequence[Run]) -> list[Point]:
                 efficiency=min(1.0, eta),
                 increase=run.curve.final / base.curve.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
-                late=max(0.0, run.backlog) * min(1.0, max(0.0, confirmed)),
+                confirmed=confirmed,
+                late=max(0.0, run.backlog) * confirmed,
                 lost=progress_loss(run.progress, kind),
                 slope=_slope(run),
                 steps=run.steps,
@@ -94,7 +100,7 @@ def medians(every: Sequence[Point]) -> list[Point]:
     groups: dict[tuple[str, str, int], list[Point]] = {}
     for point in every:
         groups.setdefault((point.task, point.plan, point.ranks), []).append(point)
-    names = ("efficiency", "increase", "gain", "late", "lost", "slope")
+    names = ("efficiency", "increase", "gain", "confirmed", "late", "lost", "slope")
     return [
         replace(group[0], **{name: median(getattr(each, name) for each in group) for name in names})
         for group in groups.values()
@@ -125,10 +131,25 @@ def fitted(known: Sequence[Point]) -> tuple[float, float]:
 
 
 def predicted(point: Point, constants: tuple[float, float], known: Sequence[Point]) -> float:
-    """Return η of a point: the formula, and a little of the median of the same plan on the known tasks."""
-    alike = [each.efficiency for each in known if (each.plan, each.kind) == (point.plan, point.kind)]
+    """Return η of a point: the formula, and a little of ``simulated``."""
     formula, share = shown(point, constants), TABLE_STEPS / (TABLE_STEPS + point.steps)
-    return formula + share * (median(alike) - formula) if alike else formula
+    table = simulated(point, point.confirmed, known)
+    return formula if table is None else formula + share * (table - formula)
+
+
+def simulated(point: Point, confirmed: float | None, known: Sequence[Point]) -> float | None:
+    """Return the median η of the same plan on the known tasks; None: it is not known there.
+
+    Args:
+        point: The plan, and the kind of the optimizer.
+        confirmed: ρ of the task, by which losses under SGD are scaled; None: they are not.
+        known: The known tasks.
+    """
+    alike = [each.efficiency for each in known if (each.plan, each.kind) == (point.plan, point.kind)]
+    if not alike:
+        return None
+    times = noise_times(confirmed) if point.kind == "sgd" else 1.0
+    return max(0.01, 1.0 - times * (1.0 - median(alike)))
 
 
 def left_out(
@@ -142,6 +163,24 @@ def left_out(
             others = [each for each in (every if known is None else known) if name(each) != name(point)]
             cached[name(point)] = fitted(others), others
         found.append(predicted(point, *cached[name(point)]))
+    return found
+
+
+def before_any_window(every: Sequence[Point], *, noise: bool) -> list[tuple[float, Point]]:
+    """Return η under SGD as expected of plans that were never sent with, from the other tasks.
+
+    Args:
+        every: The points.
+        noise: Whether ρ counts, as ``NEARLY_LOSSLESS`` showed it on the same task.
+    """
+    shown_by = {(each.task, each.ranks): each.confirmed for each in every if each.plan == NEARLY_LOSSLESS}
+    found = []
+    for point in every:
+        confirmed = shown_by.get((point.task, point.ranks))
+        others = [each for each in every if each.task != point.task]
+        table = simulated(point, confirmed if noise else None, others)
+        if point.kind == "sgd" and confirmed is not None and table is not None:
+            found.append((table, point))
     return found
 
 
@@ -190,6 +229,12 @@ def main() -> None:
     print(_line("model left out, with both optimizers", by_model, every))
     print(_line("codec left out, in all strengths", left_out(every, lambda point: point.codec), every))
     print(_line("nothing left out", [predicted(each, constants, every) for each in every], every))
+    for noise, name in (
+        (False, "table alone, task left out, SGD"),
+        (True, "table and ρ, task left out, SGD"),
+    ):
+        pairs = before_any_window(every, noise=noise)
+        print(_line(name, [found for found, _ in pairs], [point for _, point in pairs]))
     print(_line("gain", [each.gain for each in every], every))
     rises = [
         each.slope * (1.0 / found - 1.0)

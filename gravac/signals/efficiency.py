@@ -88,7 +88,24 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
         return CERTAIN
     table = _table(kind)
     rows = _rows(table, _base(codec))
-    return _at(rows, cf, _noise_times(confirmed) if table == "sgd" else 1.0) if rows else None
+    return _at(rows, cf, noise_times(confirmed) if table == "sgd" else 1.0) if rows else None
+
+
+def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None) -> Efficiency | None:
+    """Return η of a plan as simulated, for the ranks and the noise of a job.
+
+    Args:
+        codec: As in ``expected``.
+        cf: As in ``expected``.
+        kind: As in ``expected``.
+        ranks: World size.
+        confirmed: As in ``expected``.
+
+    Returns:
+        None for a codec that was not simulated.
+    """
+    found = expected(codec, cf, kind, confirmed)
+    return None if found is None else with_ranks(found, codec, ranks)
 
 
 def errs_more(codec: str, ranks: int) -> bool:
@@ -110,6 +127,17 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
         return found
     lost = _lose(found, SIMULATED_RANKS / max(1, ranks))
     return _between(lost.likely, lost.low, lost.likely)
+
+
+def noise_times(confirmed: float | None) -> float:
+    """Return how many times as much a plan loses under SGD as it did in the simulations.
+
+    Args:
+        confirmed: ρ, as in ``expected``.
+    """
+    if confirmed is None:
+        return 1.0
+    return min(MOST_TIMES, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
 
 
 def confirmed_by(sums: GainSums) -> float | None:
@@ -217,13 +245,6 @@ def _base(codec: str) -> str:
 @cache
 def _rows(kind: TableKind, codec: str) -> tuple[Row, ...]:
     return tuple(row for row in ROWS if (row.kind, row.codec) == (kind, codec))
-
-
-def _noise_times(confirmed: float | None) -> float:
-    """Return how many times a plan loses as much under SGD as it did in the simulations."""
-    if confirmed is None:
-        return 1.0
-    return min(MOST_TIMES, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
 
 
 def _lose(found: Efficiency, times: float) -> Efficiency:

@@ -69,7 +69,16 @@ def usual_plans(compressor: str = DEFAULT_COMPRESSOR) -> tuple[Plan, ...]:
     return tuple(dict.fromkeys(plan for plan in found if plan.cf > 1.0))
 
 
-def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margin: float = WORTH) -> Advice:
+def advise(
+    options: Sequence[Plan],
+    steps: Steps,
+    kind: str,
+    bound: float,
+    margin: float = WORTH,
+    *,
+    ranks: int,
+    confirmed: float | None = None,
+) -> Advice:
     """Choose among plans as the auto policy would if every step took what is predicted.
 
     Args:
@@ -78,11 +87,13 @@ def advise(options: Sequence[Plan], steps: Steps, kind: str, bound: float, margi
         kind: Of the optimizer: sgd, adam, sign, other.
         bound: Largest loss of η that is accepted, 0 to 1. Plans whose η is not ``reliable`` are never chosen.
         margin: What a plan must promise more than dense, relative.
+        ranks: World size.
+        confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
     """
     base = steps("dense", 1.0)
     found = [Option("dense", 1.0, base, 1.0, 1.0, True, True)]
     for codec, cf in options:
-        expected = None if codec is None else efficiency.expected(codec, cf, kind)
+        expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
         if codec is None or expected is None:
             continue
         try:

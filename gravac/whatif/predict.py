@@ -7,7 +7,7 @@ from math import hypot, log2
 from statistics import median
 
 from gravac.collectives import COLLECTIVES, Network
-from gravac.signals.efficiency import CERTAIN, Efficiency, expected
+from gravac.signals.efficiency import CERTAIN, Efficiency, of_job
 from gravac.signals.figures import LOSSLESS
 from gravac.whatif import exchange
 from gravac.whatif.exchange import UnknownSizes, Volume, volume
@@ -118,7 +118,7 @@ class Predictor:
             high=step.seconds * (1 + 2 * error),
             volume=exchanged,
             gain=self.gains(scenario.compressor).at(cf),
-            efficiency=self.efficiency(scenario.compressor, cf),
+            efficiency=self.efficiency(scenario.compressor, cf, scenario.ranks),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
 
@@ -158,13 +158,13 @@ class Predictor:
             )
         return self._gains[compressor]
 
-    def efficiency(self, compressor: str, cf: float) -> Efficiency | None:
+    def efficiency(self, compressor: str, cf: float, ranks: int) -> Efficiency | None:
         """Return η of a plan: as simulated, or for a codec that was not, as the recording showed it (median window)."""
         spec = self.recording.spec
         if cf == 1.0:
             return CERTAIN
         if spec.memory.partition(":")[0] != "none" or compressor in LOSSLESS:
-            simulated = expected(compressor, cf, spec.optimizer_kind)
+            simulated = of_job(compressor, cf, spec.optimizer_kind, ranks, self.recording.confirmed)
             if simulated is not None:
                 return simulated
         shown = sorted(self.recording.efficiencies.get((compressor, cf), ()), key=lambda each: each.likely)
@@ -188,7 +188,7 @@ class Predictor:
             found.append(
                 f"the gain at CF {', '.join(blind)}: not sent, and no gain curve of the trace covers it"
             )
-        dark = [f"{cf:g}" for cf in cfs if self.efficiency(scenario.compressor, cf) is None]
+        dark = [f"{cf:g}" for cf in cfs if self.efficiency(scenario.compressor, cf, scenario.ranks) is None]
         if dark:
             found.append(
                 f"the statistical efficiency of {scenario.compressor} at CF {', '.join(dark)}: neither simulated nor "

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gravac.protocol import Event, GainCurve, JobSpec, LevelSums, WindowReport
 from gravac.signals import figures
-from gravac.signals.efficiency import Efficiency
+from gravac.signals.efficiency import LEAST_STEPS, Efficiency
 from gravac.traces import Line
 
 K = TypeVar("K")
@@ -74,6 +74,8 @@ class Recording:
         useful_samples: the same, weighted by the statistical efficiency.
         seconds: duration of these windows.
         notes: what was left out.
+        raw_mean_sq: squared mean gradient of sampled coordinates, summed over the steps of levels that show the noise.
+        raw_dot_next: its product with that of the next step, likewise.
         measured_network: latency in seconds and bandwidth in bytes/s that the agent chose its collectives by, if the
             trace says.
     """
@@ -89,6 +91,8 @@ class Recording:
     useful_samples: float = 0.0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    raw_mean_sq: float = 0.0
+    raw_dot_next: float = 0.0
     measured_network: tuple[float, float] | None = None
 
     @classmethod
@@ -128,6 +132,13 @@ class Recording:
         return self.spec.model.elements
 
     @property
+    def confirmed(self) -> float | None:
+        """ρ, the part of the mean gradient that is not noise; None where no window showed it."""
+        if not self.raw_mean_sq > 0.0:
+            return None
+        return min(1.0, max(0.0, self.raw_dot_next / self.raw_mean_sq))
+
+    @property
     def samples_per_step(self) -> float:
         """Samples a step and rank; 1 where the trainer's samples were not counted."""
         return self.samples / self.steps / self.ranks if self.samples and self.steps else 1.0
@@ -150,6 +161,9 @@ class Recording:
             shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor)
             if shown is not None:
                 _append(self.efficiencies, (codec, level.cf), shown)
+            if level.sums.progress_steps >= LEAST_STEPS:
+                self.raw_mean_sq += level.sums.raw_mean_sq
+                self.raw_dot_next += level.sums.raw_dot_next
         steps = figures.steps(report)
         self.steps += max(0, steps)
         if report.failed_steps or report.nonfinite_steps or steps < 1:

@@ -114,6 +114,34 @@ def test_without_a_dense_reference_such_a_plan_is_left_after_its_trial() -> None
     assert job.plan == SEVEN, "not once more"
 
 
+def test_a_noisy_gradient_bears_stronger_plans() -> None:
+    """As soon as a window shows the noise, and again less strong ones when the noise is gone."""
+    world = World(ranks=4, megabits=30.0, reference=True)
+    typical, noisy = Job(world), Job(dataclasses.replace(world, confirmed=0.015))
+    usual = held(typical, 12)
+    assert usual == held(Job(dataclasses.replace(world, reference=False)), 12)
+    strong = held(noisy, 12)
+    assert strong.cf > usual.cf
+    assert strong == noisy.world.best_static(400.0, 0.02)[0]
+    first = next(window for window, each in enumerate(noisy.reports) if each.phase == "hold")
+    assert noisy.decisions[first + 1].rule == "explore", "one window that shows it is enough"
+    assert Plan(None, 25.0) not in noisy.sent[: noisy.reports[first].first_step], "doubtful plans wait for it"
+    noisy.change(confirmed=0.2)
+    noisy.windows(12)
+    assert noisy.world.efficiency(noisy.plan) >= 0.975
+
+
+def test_two_windows_of_another_noise_change_little() -> None:
+    job = Job(World(ranks=4, megabits=30.0, reference=True))
+    plan = held(job, 12)
+    job.change(confirmed=0.01)
+    job.windows(2)
+    job.change(confirmed=0.13)
+    job.windows(6)
+    assert job.plan == plan
+    assert not {"explore", "scale_down"} & set(job.rules[-8:])
+
+
 def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_that_is_kept() -> None:
     for kind in ("sgd", "adam"):
         world = World(ranks=2, megabits=10.0, compute=0.05, kind=kind)

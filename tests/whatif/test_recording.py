@@ -39,6 +39,19 @@ def test_dense_steps_that_were_compressed_in_vain_do_not_count_as_dense() -> Non
     assert held.observations == []
 
 
+def test_the_noise_of_the_gradient_is_that_of_all_windows_that_show_it() -> None:
+    held = Recording(spec())
+    assert held.confirmed is None
+    for report, (steps, square, product) in zip(
+        windows(cfs=(10.0,)), ((50, 1.0, 0.1), (19, 1.0, 0.9), (50, 3.0, 0.7)), strict=False
+    ):
+        (level,) = report.levels
+        shown = {"progress_steps": steps, "raw_mean_sq": square, "raw_dot_next": product}
+        sums = level.sums.model_copy(update=shown)
+        held.add(report.model_copy(update={"levels": (level.model_copy(update={"sums": sums}),)}))
+    assert held.confirmed == pytest.approx(0.2), "a window with few steps next to dense shows nothing"
+
+
 def test_a_restart_with_other_ranks_begins_again() -> None:
     one, two = list(windows(cfs=(1.0,))), list(windows(cfs=(10.0,)))
     found = Recording.from_trace(lines(spec(), *one, spec(), *two))

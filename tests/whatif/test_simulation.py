@@ -125,8 +125,8 @@ def test_what_a_recording_showed_of_a_codec_stands_in_for_simulations() -> None:
     level_efficiency = Efficiency(0.8, 0.7, 0.9)
     held.efficiencies["randomk", 7.0] = deque([level_efficiency])
     found = Predictor([(held, NETWORK)])
-    assert found.efficiency("randomk", 7.0) == level_efficiency
-    assert found.efficiency("randomk", 8.0) is None
+    assert found.efficiency("randomk", 7.0, 4) == level_efficiency
+    assert found.efficiency("randomk", 8.0, 4) is None
 
 
 def test_reports_of_a_fleet_are_what_ranks_would_say(predictor: Predictor) -> None:

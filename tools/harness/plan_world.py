@@ -59,7 +59,9 @@ class World:
         window: Steps of a window.
         settle: Steps after a change that do not count.
         probe: What the network measured at the start says of seconds / the truth; None: it was not measured.
-        reference: Windows are next to a dense reference, so they show the efficiency of plans under Adam, too.
+        reference: Windows are next to a dense reference, so they show the efficiency of plans under Adam, too, and the
+            noise of the gradient.
+        confirmed: Part of the mean gradient that is not noise.
         seed: Of noise and efficiencies.
     """
 
@@ -79,6 +81,7 @@ class World:
     settle: int = 3
     probe: float | None = 1.0
     reference: bool = False
+    confirmed: float = efficiency.TYPICAL_CONFIRMED
     seed: int = 0
 
     @cached_property
@@ -130,9 +133,9 @@ class World:
         return min(1.0, max(0.05, 1.0 - self.severity * (1.0 - likely) + moved))
 
     def expected(self, plan: Plan) -> float:
-        """The table's."""
+        """The table's, for the noise of the gradient."""
         codec = plan.codec or space.DEFAULT_COMPRESSOR
-        found = efficiency.expected(codec, plan.cf, self.kind)
+        found = efficiency.expected(codec, plan.cf, self.kind, self.confirmed)
         assert found is not None
         return efficiency.with_ranks(found, codec, self.ranks).likely
 
@@ -291,24 +294,26 @@ class Job:
             None if seconds is None else min(seconds, world.exposed(plan) * seconds / world.seconds(plan))
         )
         level = level_sums(epoch, plan.cf, steps, len(settled), seconds, exposed, plan.codec)
-        if world.reference and plan != DENSE:
+        if world.reference:
             return level.model_copy(update={"sums": self._next_to_dense(level.sums, world.efficiency(plan))})
         lost = efficiency.PER_BACKLOG if world.kind == "sgd" else efficiency.PER_BACKLOG_OTHERS
         backlog = (1.0 / world.efficiency(plan) - 1.0) / lost
         sums = level.sums.model_copy(update={"residual_dot_gradient": backlog * level.sums.gradient_sq})
         return level.model_copy(update={"sums": sums})
 
-    @staticmethod
-    def _next_to_dense(sums: GainSums, likely: float) -> GainSums:
-        """Sums in which the parameters fall behind the dense way as far as an efficiency under Adam says."""
-        progress = math.exp(-(1.0 / likely - 1.0) / efficiency.PER_LOST)
+    def _next_to_dense(self, sums: GainSums, likely: float) -> GainSums:
+        """Sums that show an efficiency: by late gradients under SGD; under Adam the parameters fall behind."""
+        lost, confirmed = 1.0 / likely - 1.0, self.world.confirmed
+        late = self.world.kind == "sgd"
         shown: dict[str, float] = {
-            "residual_dot_gradient": 0.0,
+            "residual_dot_gradient": lost / (efficiency.PER_LATE * confirmed) * sums.gradient_sq
+            if late
+            else 0.0,
             "progress_steps": sums.steps,
             "reference_sq": 1.0,
-            "moved_dot_reference": progress,
+            "moved_dot_reference": 1.0 if late else math.exp(-lost / efficiency.PER_LOST),
             "raw_mean_sq": 1.0,
-            "raw_dot_next": 0.2,
+            "raw_dot_next": confirmed,
         }
         return sums.model_copy(update=shown)
 

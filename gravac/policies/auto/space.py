@@ -118,9 +118,7 @@ class Space:
             plan: The plan.
             confirmed: ρ of the job, as in ``efficiency.expected``.
         """
-        codec = self.codec(plan)
-        found = efficiency.expected(codec, plan.cf, self.kind, confirmed)
-        return None if found is None else efficiency.with_ranks(found, codec, self.ranks)
+        return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed)
 
     def label(self, plan: Plan) -> str:
         """Return a plan as messages name it."""

@@ -82,7 +82,8 @@ def doctor(
 
     With TRACE, the journal of a job or its folder, steps are predicted by a model of that job. Without one, give the
     size of the model and the computation of a step. The network is that of --link, of the trace, or of processes on
-    this machine, which is measured. Efficiency is what simulations showed for the codec and the kind of optimizer.
+    this machine, which is measured. Efficiency is what simulations showed for the codec, the kind of optimizer and
+    the ranks; with SGD also for the noise of the gradient, where the trace shows it.
 
     \b
     Examples:
@@ -148,7 +149,7 @@ def _of_sizes(
         raise _without(error) from None
     latency, bits, measured = network
     job, between = NominalJob(elements, ranks, compute), link(bits, latency)
-    answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, margin=0.0)
+    answer = _answer(lambda codec, cf: job.step(codec, cf, between), None, kind, bound, 0.0, ranks, None)
     return answer | {
         "trace": None,
         "elements": elements,
@@ -186,7 +187,7 @@ def _of_trace(
             chosen = spec.compressor if cf == 1.0 else codec
             return predictor.predict(Scenario(network=network, ranks=count, compressor=chosen), cf).step
 
-        answer = _answer(steps, spec.compressor, found, bound, margin=predictor.error)
+        answer = _answer(steps, spec.compressor, found, bound, predictor.error, count, recording.confirmed)
     except (TraceError, ValueError) as error:
         raise Unusable(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
@@ -207,12 +208,18 @@ def _of_trace(
 
 
 def _answer(
-    steps: Callable[[str, float], Any], compressor: str | None, kind: str, bound: float, margin: float
+    steps: Callable[[str, float], Any],
+    compressor: str | None,
+    kind: str,
+    bound: float,
+    margin: float,
+    ranks: int,
+    confirmed: float | None,
 ) -> dict[str, Any]:
     from gravac.whatif.advice import WORTH, advise, usual_plans
 
     usual = usual_plans() if compressor is None else usual_plans(compressor)
-    advice = advise(usual, steps, kind, bound, max(WORTH, margin))
+    advice = advise(usual, steps, kind, bound, max(WORTH, margin), ranks=ranks, confirmed=confirmed)
     return {
         "compress": advice.chosen.cf > 1.0,
         "sentence": advice.sentence,
