@@ -148,7 +148,7 @@ def simulated(point: Point, confirmed: float | None, known: Sequence[Point]) -> 
     alike = [each.efficiency for each in known if (each.plan, each.kind) == (point.plan, point.kind)]
     if not alike:
         return None
-    times = noise_times(confirmed) if point.kind == "sgd" else 1.0
+    times = noise_times(point.codec, confirmed) if point.kind == "sgd" else 1.0
     return max(0.01, 1.0 - times * (1.0 - median(alike)))
 
 

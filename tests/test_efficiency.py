@@ -58,15 +58,17 @@ def test_a_backlog_lowers_the_measured_efficiency() -> None:
 
 
 def test_noise_scales_what_plans_lose_under_sgd() -> None:
-    """As many times as ρ is that of the simulations, from a tenth to twice; beyond the simulated CFs they fade."""
+    """As many times as ρ is that of the simulations, from 0.1 to 1.5; beyond the simulated CFs they fade."""
     typical = efficiency.expected("topk", 25.0, "sgd")
     assert typical is not None
-    for times, confirmed in ((0.1, 0.0), (0.1, 0.013), (0.5, 0.065), (1.0, 0.13), (2.0, 0.26), (2.0, 0.9)):
+    for times, confirmed in ((0.1, 0.0), (0.1, 0.013), (0.5, 0.065), (1.0, 0.13), (1.5, 0.195), (1.5, 0.9)):
         found = efficiency.expected("topk", 25.0, "sgd", confirmed)
         assert found is not None
         for name in ("likely", "low", "high"):
             expected = 1.0 - times * (1.0 - getattr(typical, name))
             assert getattr(found, name) == pytest.approx(expected), (name, confirmed)
+    assert efficiency.noise_times("dither:levels=3", 0.013) == 0.1
+    assert efficiency.noise_times("dither:levels=3", 0.195) == 1.0, "it delays nothing"
     assert efficiency.expected("topk", 25.0, "adam", 0.01) == efficiency.expected("topk", 25.0, "adam")
     largest, beyond = (efficiency.expected("topk", cf, "sgd", 0.013) for cf in (100.0, 400.0))
     assert largest is not None

@@ -40,8 +40,8 @@ bound: what it loses in a training of a planned number of steps is seldom made u
 TYPICAL_CONFIRMED = 0.13
 """ρ of the simulated trainings with SGD, in the median. The noisier a gradient, the less its loss by compression counts
 there: the table's losses, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
-LEAST_TIMES, MOST_TIMES = 0.1, 2.0
-"""Range of that factor: a window's ρ is noisy, too."""
+LEAST_TIMES, MOST_TIMES = 0.1, 1.5
+"""Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it."""
 RANDOM, SIMULATED_RANKS = frozenset({"dither", "qsgd"}), 4
 """Codecs that round at random err less the more ranks there are; the simulations had this many."""
 _LOG_2 = 0.6931471805599453
@@ -88,7 +88,7 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
         return CERTAIN
     table = _table(kind)
     rows = _rows(table, _base(codec))
-    return _at(rows, cf, noise_times(confirmed) if table == "sgd" else 1.0) if rows else None
+    return _at(rows, cf, noise_times(codec, confirmed) if table == "sgd" else 1.0) if rows else None
 
 
 def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None) -> Efficiency | None:
@@ -129,15 +129,17 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     return _between(lost.likely, lost.low, lost.likely)
 
 
-def noise_times(confirmed: float | None) -> float:
+def noise_times(codec: str, confirmed: float | None) -> float:
     """Return how many times as much a plan loses under SGD as it did in the simulations.
 
     Args:
+        codec: As in ``expected``.
         confirmed: ρ, as in ``expected``.
     """
     if confirmed is None:
         return 1.0
-    return min(MOST_TIMES, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
+    most = 1.0 if _base(codec) in RANDOM else MOST_TIMES
+    return min(most, max(LEAST_TIMES, confirmed / TYPICAL_CONFIRMED))
 
 
 def confirmed_by(sums: GainSums) -> float | None:
