@@ -125,6 +125,7 @@ def test_a_noisy_gradient_bears_stronger_plans() -> None:
     assert strong == noisy.world.best_static(400.0, 0.02)[0]
     first = next(window for window, each in enumerate(noisy.reports) if each.phase == "hold")
     assert noisy.decisions[first + 1].rule == "explore", "one window that shows it is enough"
+    assert "as 98 % of the mean gradient is noise" in noisy.decisions[first + 1].reason
     assert Plan(None, 25.0) not in noisy.sent[: noisy.reports[first].first_step], "doubtful plans wait for it"
     noisy.change(confirmed=0.2)
     noisy.windows(12)

@@ -9,6 +9,7 @@ from gravac.policies.auto.settings import NOISE, AutoState, Seen
 from gravac.policies.base import DENSE, Plan, Verdict
 from gravac.policies.windows import Measurement, gain_of, levels_under, next_decision, unusable
 from gravac.protocol import KnownRule, Phase
+from gravac.signals import efficiency
 from gravac.wording import format_number, format_percent
 
 START_STEPS, MORE_STEPS = 1, 2
@@ -269,8 +270,8 @@ class Evaluation(Learning):
         beginning = f"{why}. " if why else ""
         reason = (
             f"{beginning}{name} {_seconds(row.step_seconds)}, {_seconds(row.exposed_seconds)} of it waiting "
-            f"for the network; {self._label(option)}{sends} is expected to keep {kept} of the progress per step: "
-            f"trying it, predicted {format_number(times)} times the useful throughput"
+            f"for the network; {self._label(option)}{sends} is expected to keep {kept} of the progress per step"
+            f"{self._noise(option)}: trying it, predicted {format_number(times)} times the useful throughput"
             f"{' of dense' if base == DENSE and row.plan != self.plan else ''}."
         )
         self.change(waited=0, fitting=0, off=0, reference=None)
@@ -280,6 +281,13 @@ class Evaluation(Learning):
         """Try a plan before step times are known, as the network is slow."""
         self.change(waited=0, trials=1)
         return self._conclude("explore", at_once(view, option), option, "explore", TRIAL_STEPS, view)
+
+    def _noise(self, plan: Plan) -> str:
+        """Return why a plan is expected to lose less than it did in simulations; empty where it is not."""
+        confirmed = self.state.confirmed
+        if confirmed is None or efficiency.noise_times(self.space.codec(plan), confirmed) >= 1.0:
+            return ""
+        return f", as {format_percent(1.0 - confirmed)} of the mean gradient is noise"
 
     def _too_much(self, plan: Plan, likely: float) -> str:
         """Return why a plan is left, or not held, whose efficiency this is."""
