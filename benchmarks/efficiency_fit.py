@@ -26,7 +26,6 @@ LARGEST_ERROR = 0.1
 """An error counts as at most this in the fit, so that one odd task does not decide it."""
 NEARLY_LOSSLESS = "dither:levels=7@10"
 """A plan that may be held while the noise of the gradient is measured."""
-OPTIMIZERS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +74,18 @@ def points(runs: Sequence[Run]) -> list[Point]:
             reached = base.curve.reaches(min(run.curve.losses))
             eta = 0.02 if reached is None else reached / run.curve.at[-1]
         confirmed = min(1.0, max(0.0, run.sums["raw_dot_next"] / run.sums["raw_sq"]))
-        kind = OPTIMIZERS[run.optimizer]
         found.append(
             Point(
                 task=run.task,
                 plan=run.plan,
                 ranks=run.ranks,
-                kind=kind,
+                kind=run.kind,
                 efficiency=min(1.0, eta),
                 increase=run.curve.final / base.curve.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 confirmed=confirmed,
                 late=max(0.0, run.backlog) * confirmed,
-                lost=progress_loss(run.progress, kind),
+                lost=progress_loss(run.progress, run.kind),
                 slope=_slope(run),
                 steps=run.steps,
             )

@@ -51,6 +51,11 @@ class Run:
     sent_bytes: float | None = None
 
     @property
+    def kind(self) -> str:
+        """Kind of the optimizer, as in ``gravac.signals.efficiency``."""
+        return "sgd" if self.optimizer == "sgd" else "adam"
+
+    @property
     def layered_codec(self) -> str | None:
         """The codec of a run in which each layer has a strength of its own; None for all other plans."""
         kind, _, rest = self.plan.partition(":")

@@ -16,7 +16,6 @@ from gravac.tournament.rows import ALONE, DENSE
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "benchmarks" / "tournament"
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
-KINDS = {"sgd": "sgd", "adamw": "adam", "lamb": "adam"}
 LEAST = 0.01
 HEAD = '''"""Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
@@ -67,7 +66,7 @@ def table(runs: Sequence[Run]) -> str:
         base = dense.get(_place(run))
         if run.plan in (DENSE, ALONE) or base is None:
             continue
-        kind = KINDS[run.optimizer]
+        kind = run.kind
         if (key := _plan(run)) is not None:
             found[kind, *key][run.task].append(_efficiency(base, run))
             shown[kind, *key][run.task].append(_shown(run, kind))
