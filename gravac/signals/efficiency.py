@@ -38,8 +38,8 @@ LEAST_KEPT, ROUNDING = 0.85, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
 bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
 TYPICAL_CONFIRMED = 0.13
-"""ρ of the simulated trainings with SGD, in the median. The noisier a gradient, the less its loss by compression counts
-there: the table's losses, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
+"""Median ρ of the simulated trainings with SGD. The noisier the gradient, the less compression costs there: the losses
+of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
 LEAST_TIMES, MOST_TIMES = 0.1, 1.5
 """Range of that factor, as far as simulations go. Random rounding, which delays nothing, never loses more for it."""
 RANDOM, SIMULATED_RANKS = frozenset({"dither", "qsgd"}), 4
