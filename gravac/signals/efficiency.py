@@ -34,12 +34,9 @@ TELLING = frozenset({"sgd"})
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01
-LEAST_KEPT, UNBOUNDED_KEPT, ROUNDING = 0.85, 0.92, 1e-9
-"""A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it: what it loses in
-a training of a planned number of steps is seldom made up for in time. Without a bound the plan that sends least among
-those would win, which is the one whose estimate is most likely too high, so more is asked of it."""
-MOST_LOST = 1.0 - LEAST_KEPT
-"""Largest bound that counts as one."""
+LEAST_KEPT, ROUNDING = 0.85, 1e-9
+"""A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
+bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
 TYPICAL_CONFIRMED = 0.13
 """Median ρ of the simulated trainings with SGD. The noisier the gradient, the less compression costs there: the losses
 of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
@@ -64,13 +61,10 @@ class Efficiency:
     low: float
     high: float
 
-    def reliable(self, bound: float) -> bool:
-        """Return whether a plan keeps enough even at the lowest credible estimate.
-
-        Args:
-            bound: Largest loss of η that the user accepts, 0 to 1; above ``MOST_LOST``: any.
-        """
-        return self.low >= (LEAST_KEPT if bound <= MOST_LOST else UNBOUNDED_KEPT) - ROUNDING
+    @property
+    def reliable(self) -> bool:
+        """Whether the plan keeps enough even at the lowest credible estimate."""
+        return self.low >= LEAST_KEPT - ROUNDING
 
 
 CERTAIN = Efficiency(1.0, 1.0, 1.0)

@@ -27,7 +27,7 @@ class Option:
         efficiency: Expected η.
         speedup: Useful throughput relative to dense: step of dense / step · η.
         keeps: Whether η keeps the bound and is reliable.
-        reliable: Whether η is high enough in every task that was simulated, see ``Efficiency.reliable``.
+        reliable: Whether η is at least ``efficiency.LEAST_KEPT`` in every task that was simulated.
     """
 
     codec: str
@@ -100,7 +100,7 @@ def advise(
             step = steps(codec, cf)
         except UnknownSizes:
             continue
-        likely, reliable = expected.likely, expected.reliable(bound)
+        likely, reliable = expected.likely, expected.reliable
         keeps = likely >= 1.0 - bound and reliable
         speedup = base.seconds / step.seconds * likely
         found.append(Option(codec, cf, step, likely, speedup, keeps, reliable))

@@ -14,6 +14,8 @@ from gravac.signals.efficiency import Efficiency
 
 RECENT = 8
 """Windows for which a measured efficiency counts before the one that was expected."""
+MOST_LOST = 1.0 - efficiency.LEAST_KEPT
+"""Largest bound up to which a window can show that a plan keeps it: windows are off by several points of η."""
 UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan."""
@@ -27,9 +29,9 @@ class Outlook:
 
     Useful throughput is compared as η / seconds of a step, as all steps have the same number of samples. A plan keeps
     the bound if its *likely* η does: the lowest credible one would leave nothing to choose from at 2 %. But the lowest
-    one must be ``Efficiency.reliable``, unless a window showed better. Where windows show η, plans of which the highest
-    credible one keeps the bound are tried after those. Where only a dense reference shows η, these are the plans that
-    are expected to lose little more, until one was left: then what is expected follows what was measured.
+    one must be at least ``efficiency.LEAST_KEPT``, unless a window showed better. Where windows show η, plans of which
+    the highest credible one keeps the bound are tried after those. Where only a dense reference shows η, these are the
+    plans that are expected to lose little more, until one was left: then what is expected follows what was measured.
 
     Attributes:
         space: The plans.
@@ -80,7 +82,7 @@ class Outlook:
             return True
         if plan in self.left or (row is not None and row.efficiency is not None) or self._weaker_failed(plan):
             return False
-        if self.bound > efficiency.MOST_LOST and not self._reliable(plan):
+        if self.bound > MOST_LOST and not self._reliable(plan):
             return False
         table = self._simulated(plan)
         if table is None:
@@ -94,7 +96,7 @@ class Outlook:
     def _reliable(self, plan: Plan) -> bool:
         """Return whether a plan keeps enough even in the task that bears it worst, or the user listed it."""
         table = self._simulated(plan)
-        return self.space.limited or table is None or table.reliable(self.bound)
+        return self.space.limited or table is None or table.reliable
 
     def _weaker_failed(self, plan: Plan) -> bool:
         """Return whether the same codec at a lower CF was measured outside the bound."""
@@ -198,7 +200,7 @@ class Outlook:
 
 def accepted_loss(bound: float, space: Space) -> float:
     """Return the largest loss of η of a plan that may be held; of plans that the user listed the bound alone counts."""
-    return bound if space.limited else min(bound, efficiency.MOST_LOST)
+    return bound if space.limited else min(bound, MOST_LOST)
 
 
 def before_any_window(space: Space, bound: float, state: AutoState) -> Outlook:
