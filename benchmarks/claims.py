@@ -56,11 +56,11 @@ READING = """
   where rounding to 15 or 7 levels keeps 96 to 98 %. On images under AdamW 15 levels keep 94 to 97 % and 8 bits 98 to
   99 %: `auto` tries the former for ten steps and holds the latter. Under SGD, rounding at random to 7 levels costs
   nothing that can be seen.
-- `bound=1` gains little. It takes plans that kept 85 % of the progress of a step in every simulated task. Of 216 jobs on
-  links slower than loopback they are sooner at the target than the default in 106, the default in 50. In 34 jobs only
-  the default reaches it, in 8 only `bound=1`; where both do, `bound=1` takes 0.95 times the time in the median. On images
-  under AdamW, 7 levels lose 5 to 15 %, and 26 of 36 jobs miss the target. Where 92 % were asked of a plan instead of
-  85, 13 of 84 jobs missed it instead of 15, and the others took 1.04 times as long in the median (seed 1).
+- `bound=1` gains little. It takes plans that kept 85 % of the progress of a step in every simulated task. Of 216 jobs
+  on links slower than loopback they are sooner at the target than the default in 106, the default in 50. In 34 jobs
+  only the default reaches it, in 8 only `bound=1`; where both do, `bound=1` takes 0.95 times the time in the median.
+  On images under AdamW, 7 levels lose 5 to 15 %, and 26 of 36 jobs miss the target. Where 92 % were asked of a plan
+  instead of 85, 13 of 84 jobs missed it instead of 15, and the others took 1.04 times as long in the median (seed 1).
 - The jobs have three seeds. The best of many plans in hindsight is partly luck.
 - Strengths by layer do not pay: L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM, Top-k layer by layer
   83 % at 13x and 93 % at 14x, and Top-k over a whole bucket, which chooses across layers, 87 % and 97 % at 15x.
