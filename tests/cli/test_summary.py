@@ -3,6 +3,7 @@
 import io
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -50,6 +51,35 @@ def test_commands_can_be_copied(
     checked = CliRunner().invoke(main, words)
     assert checked.exit_code == 0, checked.output
     assert "the same 7 decisions from 6 windows" in checked.output
+
+
+@pytest.mark.parametrize(
+    ("measured", "predicted", "expected"),
+    [
+        (0.6, 0.48, "dense 600 ms, in hold 120 ms (5.00x as fast)"),
+        (None, 0.48, "dense 480 ms predicted, in hold 120 ms (4.00x as fast)"),
+        (None, None, "dense –, in hold 120 ms (– as fast)"),
+    ],
+)
+def test_a_dense_step_that_was_not_measured_is_predicted(
+    tmp_path: Path, measured: float | None, predicted: float | None, expected: str
+) -> None:
+    trace = tmp_path / "journal.jsonl"
+    make(trace, windows=6)
+    plan = Plan(
+        task="lm", ranks=2, steps=300, link="none", policy="auto", window=50, seed=0, job="job", data_dir=tmp_path
+    )  # fmt: skip
+    figures = replace(
+        collect(trace),
+        baseline_step_seconds=measured,
+        predicted_dense_step_seconds=predicted,
+        hold_step_seconds=0.12,
+    )
+    result = Result(plan, Outcome(trace=trace), figures)
+    output = io.StringIO()
+    show(result, Console(file=output, width=200), "gravac")
+    assert expected in output.getvalue()
+    assert result.as_json()["predicted_dense_step_seconds"] == predicted
 
 
 def test_gravac_is_called_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """Simulated jobs: real decisions in a real trace, and step times of a network that changes."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.signals import figures
@@ -15,6 +17,8 @@ from gravac_agent.errors import SetupError
 from gravac_agent.simulate.clock import ModelClock, Phase, measure_compute
 from gravac_agent.simulate.job import Setting, SimulatedJob
 from gravac_agent.tasks import elements_of, make
+from gravac_controller.cli import main
+from gravac_controller.cli.demo.figures import collect
 
 RECIPE = replace(make("digits:width=8,optimizer=adamw"), bucket_mb=0.02)
 ELEMENTS = elements_of(RECIPE.build_model(1))
@@ -81,6 +85,9 @@ def test_the_dense_step_is_predicted_where_the_job_starts_compressed(tmp_path: P
         predicted = figures.predicted_dense_step_seconds(windows[-1], spec.plans)
         assert predicted == pytest.approx(dense["seconds"], rel=0.1)
         assert figures.predicted_dense_step_seconds(windows[-1], ()) is None
+        assert collect(Path(ours["trace"])).predicted_dense_step_seconds == pytest.approx(predicted, rel=0.1)
+        explained = CliRunner().invoke(main, ["explain", ours["trace"]], env={"COLUMNS": "200"}).output
+        assert re.search(r"per step \(dense [0-9.]+ m?s predicted\)", explained)
 
 
 def test_the_same_seed_gives_the_same_job(tmp_path: Path) -> None:

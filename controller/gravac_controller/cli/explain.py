@@ -13,7 +13,7 @@ from rich.table import Table
 from gravac.traces import TraceError
 from gravac.wording import format_plan, printable
 from gravac_controller.cli.source import Source, SourceError, choose, one_source, source_options, token_of
-from gravac_controller.cli.wording import clock, factor, number, plan, seconds, spread
+from gravac_controller.cli.wording import clock, dense_step, factor, number, plan, seconds, spread
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
@@ -122,6 +122,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "first_step": steps[0].first_step if steps else None,
         "last_step": steps[-1].last_step if steps else None,
         "baseline_step_seconds": found.job.baseline_step_seconds,
+        "predicted_dense_step_seconds": found.job.predicted_dense_step_seconds,
         **{name: found.mean(name) for name in names},
     }
 
@@ -195,8 +196,9 @@ def _since(found: Explanation) -> str:
         f"Since then: {_many(len(found.windows), 'window')}, steps {first.first_step} to {last.last_step}, "
         f"{seconds(found.mean('step_seconds'))} per step"
     )
-    if found.job.baseline_step_seconds is not None:
-        text += f" (dense {seconds(found.job.baseline_step_seconds)})"
+    measured, predicted = found.job.baseline_step_seconds, found.job.predicted_dense_step_seconds
+    if measured is not None or predicted is not None:
+        text += f" ({dense_step(measured, predicted)})"
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gravac.wording import format_plan, printable
-from gravac_controller.cli.wording import clock, number, plan, seconds, size, spread
+from gravac_controller.cli.wording import clock, dense_step, number, plan, seconds, size, spread
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
 from gravac_controller.views.models import DecisionView, JobView, WindowView
@@ -104,8 +104,9 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
 
 def _figures(job: JobView, latest: WindowView) -> Columns:
     totals, report = job.totals, latest.report
+    dense = dense_step(job.baseline_step_seconds, job.predicted_dense_step_seconds)
     pairs = {
-        "step": f"{seconds(latest.step_seconds)} (dense {seconds(job.baseline_step_seconds)})",
+        "step": f"{seconds(latest.step_seconds)} ({dense})",
         "samples/s": number(latest.samples_per_second),
         "η": _efficiency(latest),
         "useful/s": number(latest.useful_samples_per_second),

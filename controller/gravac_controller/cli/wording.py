@@ -25,6 +25,13 @@ def seconds(value: float | None) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def dense_step(measured: float | None, predicted: float | None) -> str:
+    """The duration of a dense step: dense 1.10 s, or dense 480 ms predicted; dense – when unknown."""
+    if measured is None and predicted is not None:
+        return f"dense {seconds(predicted)} predicted"
+    return f"dense {seconds(measured)}"
+
+
 def clock(unix_seconds: float) -> str:
     """The local time of day."""
     return datetime.fromtimestamp(unix_seconds).strftime("%H:%M:%S")

@@ -1,11 +1,13 @@
 """The figures of a finished training, read from its journal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from gravac.protocol import Decision, JobSpec, LevelSums, WindowReport
+from gravac.protocol import Decision, JobSpec, WindowReport
+from gravac.signals.figures import predicted_dense_step_seconds
 from gravac.traces import TraceError, read_trace
 
 
@@ -14,7 +16,8 @@ class Figures:
     """A job's history in numbers.
 
     Bytes: over all ranks. Seconds: median over windows of the median settled step of rank 0; None where there is no
-    such step. ``baseline``: dense steps of the warm-up.
+    such step. ``baseline``: dense steps of the warm-up. ``predicted_dense``: a dense step as the windows that
+    compressed predict it.
     """
 
     job: JobSpec
@@ -25,6 +28,7 @@ class Figures:
     hold_dense_bytes: int
     hold_payload_bytes: int
     baseline_step_seconds: float | None
+    predicted_dense_step_seconds: float | None
     hold_step_seconds: float | None
 
     @property
@@ -64,11 +68,14 @@ def collect(path: Path) -> Figures:
         payload_bytes=sum(report.payload_bytes for report in windows),
         hold_dense_bytes=sum(level.dense_bytes for level in held),
         hold_payload_bytes=sum(level.payload_bytes for level in held),
-        baseline_step_seconds=_typical(dense),
-        hold_step_seconds=_typical(held),
+        baseline_step_seconds=_typical([level.step_seconds_median for level in dense]),
+        predicted_dense_step_seconds=_typical(
+            [predicted_dense_step_seconds(report, job.plans) for report in windows]
+        ),
+        hold_step_seconds=_typical([level.step_seconds_median for level in held]),
     )
 
 
-def _typical(levels: list[LevelSums]) -> float | None:
-    medians = [level.step_seconds_median for level in levels if level.step_seconds_median is not None]
-    return median(medians) if medians else None
+def _typical(found: Sequence[float | None]) -> float | None:
+    known = [each for each in found if each is not None]
+    return median(known) if known else None

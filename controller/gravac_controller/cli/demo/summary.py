@@ -13,7 +13,7 @@ from gravac.wording import display_path, format_plan, printable
 from gravac_controller.cli.demo.figures import Figures
 from gravac_controller.cli.demo.training import Plan
 from gravac_controller.cli.demo.watch import Outcome
-from gravac_controller.cli.wording import link, number, seconds, size, times
+from gravac_controller.cli.wording import dense_step, link, number, seconds, size, times
 
 SETTLING_STEPS = 5
 """Steps after the first one in hold that are excluded from the comparison of step times."""
@@ -62,6 +62,7 @@ class Result:
             "hold_dense_bytes": figures.hold_dense_bytes,
             "hold_payload_bytes": figures.hold_payload_bytes,
             "baseline_step_seconds": figures.baseline_step_seconds,
+            "predicted_dense_step_seconds": figures.predicted_dense_step_seconds,
             "hold_step_seconds": figures.hold_step_seconds,
             "cf_changes": figures.changes,
             "decisions": [_decision(decision.model_dump()) for decision in figures.decisions],
@@ -81,7 +82,9 @@ def show(result: Result, console: Console, command: str) -> None:
     """Print the table of windows, the results, and the next commands. ``command``: how to run gravac here."""
     console.print(_windows(result.figures))
     figures, outcome = result.figures, result.outcome
-    baseline, held = figures.baseline_step_seconds, figures.hold_step_seconds
+    measured, predicted = figures.baseline_step_seconds, figures.predicted_dense_step_seconds
+    held = figures.hold_step_seconds
+    faster = times(predicted if measured is None else measured, held)
     trace = display_path(outcome.trace or "")
     rows = [
         ("Network", link(figures.job.link)),
@@ -90,7 +93,7 @@ def show(result: Result, console: Console, command: str) -> None:
         ("In hold", _saving(figures.hold_payload_bytes, figures.hold_dense_bytes)),
         (
             "Step time",
-            f"dense {seconds(baseline)}, in hold {seconds(held)} ({times(baseline, held)} as fast)",
+            f"{dense_step(measured, predicted)}, in hold {seconds(held)} ({faster} as fast)",
         ),
     ]
     to_copy = [
