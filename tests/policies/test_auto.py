@@ -157,32 +157,41 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
     assert held(listed).cf == 100.0, "the user's own choice"
 
 
+def top_k_was_sent(measured: float | None, bound: float) -> Outlook:
+    """Return the outlook under SGD after a trial of Top-k 10x. ``measured``: its η; None: the window showed none."""
+    policy = AutoPolicy()
+    sgd = OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0)
+    own = space.of_job((), job_spec(policy.spec(), compressor="topk+bf16", optimizer=sgd))
+    row = Seen(
+        codec=None,
+        cf=10.0,
+        step_seconds=1.0,
+        exposed_seconds=0.1,
+        efficiency=measured,
+        window=1,
+        fresh=True,
+    )
+    state = AutoState(decision=policy.start().decision, seen=(row,))
+    return outlook(own, bound, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
+
+
 def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
     """One trial of Top-k shows that it leaves the bound; then its stronger settings leave it, too."""
-    policy, sgd = (
-        AutoPolicy(),
-        OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0),
-    )
-    own = space.of_job((), job_spec(policy.spec(), compressor="topk+bf16", optimizer=sgd))
-    weak, strong = Plan(None, 10.0), Plan(None, 25.0)
-    assert {weak, strong} <= set(own.plans)
+    strong = Plan(None, 25.0)
+    assert strong in top_k_was_sent(None, 0.15).doubtful()
+    assert strong in top_k_was_sent(0.95, 0.15).doubtful(), "the weaker one keeps the bound"
+    assert strong not in top_k_was_sent(0.7, 0.15).doubtful()
 
-    def view(measured: float | None) -> Outlook:
-        row = Seen(
-            codec=None,
-            cf=10.0,
-            step_seconds=1.0,
-            exposed_seconds=0.1,
-            efficiency=measured,
-            window=1,
-            fresh=True,
-        )
-        state = AutoState(decision=policy.start().decision, seen=(row,))
-        return outlook(own, 0.15, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
 
-    assert strong in view(None).doubtful()
-    assert strong in view(0.95).doubtful(), "the weaker one keeps the bound"
-    assert strong not in view(0.7).doubtful()
+@pytest.mark.parametrize(
+    ("measured", "verdict"), [(None, "too_strong"), (0.8, "too_strong"), (0.95, "passed")]
+)
+def test_a_plan_that_was_tried_is_good_enough_only_if_it_keeps_the_bound(
+    measured: float | None, verdict: str
+) -> None:
+    """Where no window showed η, 0.88 is expected of it."""
+    rows = top_k_was_sent(measured, 0.1).candidates(DENSE, False, 1.0, {})
+    assert [row.verdict for row in rows if row.cf == 10.0 and row.codec is None] == [verdict]
 
 
 def test_one_bad_window_changes_nothing() -> None:

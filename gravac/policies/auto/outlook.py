@@ -193,9 +193,10 @@ class Outlook:
     def _verdict(self, plan: Plan, chosen: Plan, trying: bool) -> str:
         if plan == chosen:
             return "trying" if trying else "chosen"
-        if not self.may_keep(plan):
+        measured = plan in self.seen
+        if not (self.keeps(plan) if measured else self.may_keep(plan)):
             return "too_strong"
-        return "passed" if plan in self.seen else "untried"
+        return "passed" if measured else "untried"
 
 
 def accepted_loss(bound: float, space: Space) -> float:
