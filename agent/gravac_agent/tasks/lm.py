@@ -20,7 +20,8 @@ DEMO_LENGTH, DEMO_HELDOUT_LENGTH, DEMO_HELDOUT = 64, 256, 384
 """Bytes in their sequences, bytes in their held-out sequences, and how many of those."""
 WIDTHS = {"0.3m": 208, "1m": 448, "3m": 872, "10m": 1504, "30m": 2656}
 """Width of the LSTM by size; 1m is the demo's, 3m (3,511,616 parameters) that of ``bench train``."""
-RATES = {"sgd": 2.0, "adamw": 1e-2, "lamb": 4e-2}
+RATES = {"sgd": 2.0, "adamw": 4e-2, "lamb": 4e-2}
+"""Peak learning rates. AdamW's is that of width 208; wider models have less, in proportion."""
 
 
 class ByteLSTM(nn.Module):
@@ -69,10 +70,11 @@ def recipe(
         TaskError: A size, text or optimizer is unknown, or the text is missing.
     """
     width = choose("size", size, WIDTHS) if width is None else width
+    rates = RATES | {"adamw": RATES["adamw"] * min(1.0, WIDTHS["0.3m"] / width)}
     return Recipe(
         name="lm",
         build_model=seeded(partial(ByteLSTM, width)),
-        optimizer=optimizers.choose(optimizer, RATES, rate),
+        optimizer=optimizers.choose(optimizer, rates, rate),
         optimizer_kind=optimizer,
         schedule=Schedule(ramp_steps=10, floor=0.05),
         clip_norm=1.0,

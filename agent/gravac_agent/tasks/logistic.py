@@ -12,7 +12,7 @@ from gravac_agent.tasks import image_sets, optimizers
 from gravac_agent.tasks.recipe import Recipe, Schedule, seeded
 
 WEIGHT_DECAY = 1e-4
-RATES = {"sgd": 0.3, "adamw": 1e-2, "lamb": 3e-2}
+RATES = {"sgd": 4.8, "adamw": 4e-2, "lamb": 3e-2}
 
 
 def recipe(

@@ -12,7 +12,7 @@ SHAPES = {"0.5m": (16, 256), "3m": (32, 768), "10m": (48, 1920), "30m": (64, 409
 """Channels of the first convolution and width of the linear layer, by size."""
 PLACES = 7
 """Height and width of what the linear layer gets; 28 pixels halved twice."""
-RATES = {"sgd": 0.1, "adamw": 1e-3, "lamb": 1e-2}
+RATES = {"sgd": 0.1, "adamw": 2e-3, "lamb": 1e-2}
 
 
 class VGG(nn.Module):
