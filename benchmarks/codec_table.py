@@ -12,6 +12,7 @@ from gravac.compressors import Key, build
 N = 1_000_000
 REPEATS = 15
 CODECS = (
+    "nearest:levels=39",
     "nearest:levels=15",
     "dither:levels=15",
     "qsgd:bits=4,block=64",

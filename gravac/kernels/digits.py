@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gravac.kernels import backend
 
-DIGITS = {2: 32, 3: 20, 5: 13, 7: 11, 16: 8}
+DIGITS = {2: 32, 3: 20, 5: 13, 7: 11, 16: 8, 39: 6}
 """Digits that fit a word of 32 bits, by base."""
 
 
@@ -21,7 +21,7 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
 
     Args:
         codes: uint8 below ``base``, shape ``(n,)``.
-        base: 2, 3, 5, 7 or 16.
+        base: 2, 3, 5, 7, 16 or 39.
 
     Returns:
         int32 of shape ``(word_count(n, base),)``.

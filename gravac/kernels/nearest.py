@@ -13,7 +13,7 @@ from gravac.kernels.rounding import blocked
 
 FINE = 4095
 """Magnitudes are whole numbers up to this, of the block's largest, while a spacing is searched: sums are then exact."""
-MOST_BLOCK = 65_536
+MOST_BLOCK = 16_384
 """Most elements of a block, so that those sums fit 32 bits."""
 SHIFT = 20
 """Bits after the point of the factors that turn fine magnitudes into levels."""
@@ -44,6 +44,7 @@ class Grid(NamedTuple):
 
 
 GRIDS = {
+    39: Grid(19, 39, (1.0, 0.98, 0.96)),
     15: Grid(7, 16, (1.0, 0.9, 0.8)),
     7: Grid(3, 7, (0.9, 0.75, 0.6)),
     5: Grid(2, 5, (0.8, 0.65, 0.5)),
@@ -62,8 +63,8 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
 
     Args:
         x: Shape ``(n,)``.
-        block: Elements that share a spacing, at most 65,536.
-        levels: 15, 7, 5, 3 or 2.
+        block: Elements that share a spacing, at most 16,384.
+        levels: 39, 15, 7, 5, 3 or 2.
 
     Returns:
         Spacings, bfloat16 of shape ``(ceil(n / block),)``, not finite where an element is not; and the codes as
@@ -110,8 +111,8 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
 
     Args:
         x: Shape ``(n,)``.
-        block: Elements that share a spacing, at most 65,536.
-        levels: 15, 7, 5 or 3.
+        block: Elements that share a spacing, at most 16,384.
+        levels: 39, 15, 7, 5 or 3.
         spread: The spacing, as a multiple of that of ``quantize_nearest``; but never wider than clips no element.
         seed: 63-bit seed. The draws are ``noise(n, seed)``.
 
@@ -123,7 +124,7 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     """
     grid = _grid(levels)
     if not grid.reaches:
-        raise ValueError(f"levels={levels}: rounding at random needs a level at zero: 15, 7, 5 or 3 levels")
+        raise ValueError(f"levels={levels}: rounding at random needs a level at zero: 39, 15, 7, 5 or 3 levels")
     block = _block(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):

@@ -18,7 +18,8 @@ def sent(text: str, x: torch.Tensor, cf: float = 1.0) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("text", "nbytes"),
     [
-        # 1,024 elements: 16 blocks with 2 bytes each, and words of 4 bytes with 8, 11, 13, 20 or 32 digits each.
+        # 1,024 elements: 16 blocks with 2 bytes each, and words of 4 bytes with 6, 8, 11, 13, 20 or 32 digits each.
+        ("nearest:levels=39", 32 + 4 * 171),
         ("nearest:levels=15", 32 + 4 * 128),
         ("nearest:levels=7", 32 + 4 * 94),
         ("nearest:levels=5", 32 + 4 * 79),
@@ -46,8 +47,8 @@ def test_the_lecture_vector() -> None:
 
 
 def test_the_cf_asked_for_decides_how_many_levels() -> None:
-    found = {cf: Nearest().level_count(cf) for cf in (1.0, 8.0, 10.0, 12.0, 20.0, 25.0, 1000.0)}
-    assert found == {1.0: 15, 8.0: 15, 10.0: 7, 12.0: 5, 20.0: 3, 25.0: 2, 1000.0: 2}
+    found = {cf: Nearest().level_count(cf) for cf in (1.0, 6.0, 8.0, 10.0, 12.0, 20.0, 25.0, 1000.0)}
+    assert found == {1.0: 39, 6.0: 39, 8.0: 15, 10.0: 7, 12.0: 5, 20.0: 3, 25.0: 2, 1000.0: 2}
     assert Nearest(levels=7).level_count(1000.0) == 7
     # Rounding at random needs a level at zero.
     assert {cf: Dither().level_count(cf) for cf in (8.0, 20.0, 25.0)} == {8.0: 15, 20.0: 3, 25.0: 3}
@@ -156,11 +157,11 @@ def test_sparseloco_is_a_stack() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nearest:levels=4", "nearest: levels=4 must be one of 15, 7, 5, 3, 2"),
-        ("nearest:block=0", "nearest: block=0 must be between 1 and 65536 elements"),
-        ("dither:levels=2", "dither: levels=2 must be one of 15, 7, 5, 3"),
+        ("nearest:levels=4", "nearest: levels=4 must be one of 39, 15, 7, 5, 3, 2"),
+        ("nearest:block=0", "nearest: block=0 must be between 1 and 16384 elements"),
+        ("dither:levels=2", "dither: levels=2 must be one of 39, 15, 7, 5, 3"),
         ("dither:spread=0", "dither: spread=0 must be above 0 and finite"),
-        ("blocksign:block=70000", "blocksign: block=70000 must be between 1 and 65536"),
+        ("blocksign:block=70000", "blocksign: block=70000 must be between 1 and 16384"),
         ("twobit:block=0", "twobit: block=0 must be at least 1"),
         ("chunktopk:chunk=0", "chunktopk: chunk=0 must be at least 1"),
     ],

@@ -16,6 +16,7 @@ PRESETS = {
     "frontier": (
         "bf16@2",
         "int8@4",
+        "nearest:levels=39@5",
         "nearest:levels=15@7",
         "nearest:levels=7@10",
         "nearest:levels=3@17",

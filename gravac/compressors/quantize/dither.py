@@ -18,9 +18,9 @@ class Dither(Nearest):
     ``nearest``, so few elements are clipped. QSGD clips none, so with few levels it errs more. The bytes are those of
     ``nearest``.
 
-    ``levels``: 15, 7, 5 or 3; by default the CF asked for decides. ``spread``: the spacing as a multiple of that of
+    ``levels``: 39, 15, 7, 5 or 3; by default the CF asked for decides. ``spread``: the spacing as a multiple of that of
     ``nearest``; it is never wider than clips no element. ``block``: elements that share a spacing, B. ``E‖C(x) - x‖² <=
-    (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 2, 13, 29 and 94 % of normal elements'
+    (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of normal elements'
     energy.
     """
 

@@ -15,6 +15,7 @@ SIZES: Mapping[str, float] = {
     "bf16": 2.0,
     "fp16": 2.0,
     "int8": 3.9,
+    "nearest:levels=39": 5.7,
     "nearest:levels=15": 7.5,
     "nearest:levels=7": 10.1,
     "nearest:levels=5": 11.8,
