@@ -37,6 +37,13 @@ def regrets(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
         yield f"| {link} | {ranks} | {_regret(group, policy, bound)} |"
     every = [cell for cell in cells if policy in cell.jobs]
     yield f"| all | | {_regret(every, policy, bound)} |"
+    luck = [each for cell in every for each in cell.luck(bound)]
+    if luck:
+        missed = sum(math.isinf(each) for each in luck)
+        yield (
+            f"\nA plan that is chosen as the best one on other seeds takes {_percent(_quantile(luck, 0.9))} in the "
+            f"slowest tenth, and misses the target in {missed} of {len(luck)} runs: so far hindsight is luck."
+        )
     lonely = [(cell.against_alone(policy), cell) for cell in every if cell.alone is not None]
     slower = [pair for pair in lonely if pair[0] is not None and pair[0] > 0.0]
     yield f"\nAlone is sooner at the target in {len(slower)} of {len(lonely)} cells."
@@ -137,6 +144,11 @@ def choices(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
             f"| {cell.task} | {cell.link} | {cell.ranks} | {_held(cell, policy)} | {_faster(ours.time)} | "
             f"{best.name} | {_faster(best.time)} | {_advice(min(best.time, ours.time))} |"
         )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that a share of the values does not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
 def _grouped(cells: Sequence[Cell], policy: str) -> Iterator[tuple[tuple[str, int], list[Cell]]]:

@@ -5,7 +5,7 @@ reaches the target counts as infinitely slow, so a median says "not reached" onl
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -42,18 +42,38 @@ class Contender:
 
     Attributes:
         name: of the plan or policy.
+        seeds: of its runs.
         times: seconds to the target / those of dense with the same seed, for each seed; infinite: not reached.
-        efficiency: η, the median over seeds; None: no level is reached, or not asked for.
+        efficiencies: η for each seed, None where no level is reached; empty: not asked for.
     """
 
     name: str
+    seeds: tuple[int, ...]
     times: tuple[float, ...]
-    efficiency: float | None = None
+    efficiencies: tuple[float | None, ...] = ()
 
     @property
     def time(self) -> float:
         """Median of ``times``."""
         return median(self.times)
+
+    @property
+    def efficiency(self) -> float | None:
+        """Median of the known ``efficiencies``; None unless most are known."""
+        known = [each for each in self.efficiencies if each is not None]
+        return median(known) if 2 * len(known) > len(self.efficiencies) else None
+
+    def without(self, seed: int) -> "Contender | None":
+        """Return the same without one seed; None if no other is left."""
+        left = [place for place, each in enumerate(self.seeds) if each != seed]
+        if not left:
+            return None
+        return Contender(
+            self.name,
+            tuple(self.seeds[place] for place in left),
+            tuple(self.times[place] for place in left),
+            tuple(self.efficiencies[place] for place in left) if self.efficiencies else (),
+        )
 
     @property
     def reached(self) -> int:
@@ -108,10 +128,23 @@ class Cell:
 
     def best(self, bound: float) -> Contender:
         """Return the fastest static plan that keeps a bound; dense where none is faster than dense."""
-        return min(
-            (each for each in self.plans.values() if each.keeps(bound)),
-            key=lambda each: (each.time, each.name != DENSE),
-        )
+        return fastest(self.plans.values(), bound)
+
+    def luck(self, bound: float) -> tuple[float, ...]:
+        """Return how much longer the best plan takes when it is chosen on other seeds, relative, for each seed.
+
+        That much of a regret is luck: of plans that differ by less than seeds do, hindsight takes the one that the
+        noise of these seeds favors. Empty with fewer than two seeds.
+        """
+        found, least = [], self.best(bound).time
+        for seed in self.plans[DENSE].seeds:
+            others = [each for plan in self.plans.values() if (each := plan.without(seed)) is not None]
+            if not any(each.name == DENSE for each in others):
+                return ()
+            chosen = self.plans[fastest(others, bound).name]
+            if seed in chosen.seeds:
+                found.append(chosen.times[chosen.seeds.index(seed)] / least - 1.0)
+        return tuple(found)
 
     def regret(self, policy: str, bound: float) -> float:
         """Return how much longer a policy takes than the best plan, relative; below 0: it takes less."""
@@ -130,6 +163,13 @@ class Cell:
         """Return the time of a plan / the time of a policy; None where neither reaches the target."""
         longer = _longer(over.time, self.jobs[policy].time)
         return None if longer is None else longer + 1.0
+
+
+def fastest(plans: Iterable[Contender], bound: float) -> Contender:
+    """Return the fastest plan that keeps a bound; dense, which must be among them, where none is faster."""
+    return min(
+        (each for each in plans if each.keeps(bound)), key=lambda each: (each.time, each.name != DENSE)
+    )
 
 
 def family(plan: str) -> str:
@@ -166,14 +206,13 @@ def cell(
     whole = {seed: _reached(levels[seed], run.curve, step_seconds(run)) for seed, run in dense.items()}
 
     def contender(name: str, members: Sequence[Run]) -> Contender:
-        etas = [efficiency(dense[run.seed].curve, run.curve) for run in members]
-        known = [eta for eta in etas if eta is not None]
         return Contender(
             name,
+            tuple(run.seed for run in members),
             tuple(
                 _reached(levels[run.seed], run.curve, step_seconds(run)) / whole[run.seed] for run in members
             ),
-            median(known) if 2 * len(known) > len(etas) else None,
+            tuple(efficiency(dense[run.seed].curve, run.curve) for run in members),
         )
 
     plans: dict[str, list[Run]] = {}
@@ -196,6 +235,7 @@ def cell(
         jobs={
             name: Contender(
                 name,
+                tuple(job.seed for job in members),
                 tuple(_reached(levels[job.seed], job.by_seconds) / whole[job.seed] for job in members),
             )
             for name, members in policies.items()

@@ -102,6 +102,21 @@ def test_each_seed_is_compared_with_its_own_dense_and_the_median_counts() -> Non
     assert found.regret("auto", 0.02) == pytest.approx(0.2), "medians: 0.6 against 0.5"
 
 
+def test_luck_is_what_a_plan_costs_that_was_chosen_on_other_seeds() -> None:
+    """Seed 3 favors Top-k, which never reaches the target with the others: hindsight of two seeds does not carry over."""
+    seconds = {"dense": 1.0, "nearest:levels=7@10": 0.5, "topk+bf16@10": 0.2}
+    runs = []
+    for seed in (1, 2, 3):
+        runs += [run("dense", DENSE, seed), run("nearest:levels=7@10", DENSE, seed)]
+        runs.append(run("topk+bf16@10", DENSE if seed == 3 else (9.0,) * 5, seed))
+    found = compared(job("auto", 0.5), runs=tuple(runs), seconds=seconds)
+    assert (found.best(0.02).name, found.luck(0.02)) == ("nearest:levels=7@10", (0.0, 0.0, 0.0))
+    once = tuple(one for one in runs if one.seed != 1)
+    found = compared(job("auto", 0.5, seed=2), runs=once, seconds=seconds)
+    assert found.luck(1.0) == pytest.approx((math.inf, 0.0)), "Top-k is chosen for seed 2, as it was best on seed 3"
+    assert compared(job("auto", 0.5)).luck(0.02) == (), "one seed"
+
+
 def test_a_job_without_dense_of_its_seed_is_left_out() -> None:
     assert compared(job("auto", 0.5), job("auto", 9.0, seed=2)).jobs["auto"].times == (0.5,)
     assert cell("lm", 4, "1gbit", RUNS, [job("auto", 9.0, seed=2)], lambda _: 1.0, TARGET) is None
