@@ -106,7 +106,10 @@ def main() -> None:
     known = {Trial(*(row[name] for name in Trial.__slots__)) for row in pool.read_lines(given.out)}
     left = [trial for trial in wanted if trial not in known]
     for number, row in enumerate(pool.append_rows(train, left, given.out, given.workers), 1):
-        print(f"{number} of {len(left)}: {row['task']}, rate {row['rate']:g}: {row['loss']:.4f}", file=sys.stderr)
+        print(
+            f"{number} of {len(left)}: {row['task']}, rate {row['rate']:g}: {row['loss']:.4f}",
+            file=sys.stderr,
+        )
     print("\n".join(table(pool.read_lines(given.out))))
 
 

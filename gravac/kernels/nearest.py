@@ -124,7 +124,9 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     """
     grid = _grid(levels)
     if not grid.reaches:
-        raise ValueError(f"levels={levels}: rounding at random needs a level at zero: 39, 15, 7, 5 or 3 levels")
+        raise ValueError(
+            f"levels={levels}: rounding at random needs a level at zero: 39, 15, 7, 5 or 3 levels"
+        )
     block = _block(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):

@@ -150,7 +150,9 @@ def test_the_largest_blocks_do_not_overflow() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="levels=4 must be one of 39, 15, 7, 5, 3, 2"):
         quantize_nearest(torch.ones(4), 2, 4)
-    with pytest.raises(ValueError, match="levels=2: rounding at random needs a level at zero: 39, 15, 7, 5 or 3"):
+    with pytest.raises(
+        ValueError, match="levels=2: rounding at random needs a level at zero: 39, 15, 7, 5 or 3"
+    ):
         dither(torch.ones(4), 2, 2, 1.5, 1)
     with pytest.raises(ValueError, match="block=16385 must be between 1 and 16384"):
         quantize_nearest(torch.ones(4), 16_385, 3)

@@ -106,6 +106,15 @@ def test_a_plan_just_outside_the_bound_is_tried_and_held_as_long_as_windows_show
     assert kept.plan != JUST_OUTSIDE, "later windows count, too"
 
 
+def test_trials_go_on_while_no_measured_plan_keeps_the_bound() -> None:
+    """Five plans lose too much here. Dense steps take many times as long as those of 16 bits, which lose nothing."""
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=16.0))
+    assert held(job, 7) == Plan("bf16", 2.0)
+    assert job.rules.count("explore") == 5, "the first trial is decided at the start"
+    first = next(place for place, plan in enumerate(job.sent) if plan != DENSE)
+    assert DENSE not in job.sent[first:]
+
+
 def test_without_a_dense_reference_such_a_plan_is_left_after_its_trial() -> None:
     job = Job(World(ranks=2, megabits=30.0, kind="adam"))
     assert held(job, 12) == SEVEN

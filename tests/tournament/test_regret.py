@@ -113,7 +113,9 @@ def test_luck_is_what_a_plan_costs_that_was_chosen_on_other_seeds() -> None:
     assert (found.best(0.02).name, found.luck(0.02)) == ("nearest:levels=7@10", (0.0, 0.0, 0.0))
     once = tuple(one for one in runs if one.seed != 1)
     found = compared(job("auto", 0.5, seed=2), runs=once, seconds=seconds)
-    assert found.luck(1.0) == pytest.approx((math.inf, 0.0)), "Top-k is chosen for seed 2, as it was best on seed 3"
+    assert found.luck(1.0) == pytest.approx((math.inf, 0.0)), (
+        "Top-k is chosen for seed 2, as it was best on seed 3"
+    )
     assert compared(job("auto", 0.5)).luck(0.02) == (), "one seed"
 
 

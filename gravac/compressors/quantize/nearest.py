@@ -36,7 +36,14 @@ class Nearest(Quantizer):
         "fixes SignSGD, definition 3.1"
     )
     traits = replace(ROUNDED, unbiased=False)
-    examples: tuple[str, ...] = ("levels=39", "levels=15", "levels=7,block=7", "levels=5", "levels=3", "levels=2")
+    examples: tuple[str, ...] = (
+        "levels=39",
+        "levels=15",
+        "levels=7,block=7",
+        "levels=5",
+        "levels=3",
+        "levels=2",
+    )
 
     ladder: ClassVar[tuple[int, ...]] = tuple(GRIDS)
     """Numbers of levels to choose from, the most first."""

@@ -20,7 +20,7 @@ TRIAL_STEPS = 10
 PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
-"""Plans tried in one search."""
+"""Plans tried in one search; more while none that was measured keeps the bound."""
 HIDDEN = 0.10
 """A plan is also tried if it would win by this much should all of its exchange be hidden."""
 DOUBT = 1.5
@@ -187,7 +187,7 @@ class Evaluation(Learning):
         if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
             self.change(trials=self.state.trials + 1)
             return self._try(view, DENSE, row)
-        if option is not None and self.state.trials < MOST_TRIALS:
+        if option is not None and (tried is None or self.state.trials < MOST_TRIALS):
             wins = tried is None or self._wins(view, option, tried)
             if not wins and self.state.trials == 0 and tried == DENSE and not moved:
                 option = max(view.untried() or [option], key=view.most)
