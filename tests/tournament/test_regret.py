@@ -103,7 +103,7 @@ def test_each_seed_is_compared_with_its_own_dense_and_the_median_counts() -> Non
 
 
 def test_luck_is_what_a_plan_costs_that_was_chosen_on_other_seeds() -> None:
-    """Seed 3 favors Top-k, which never reaches the target with the others: hindsight of two seeds does not carry over."""
+    """Seed 3 favors Top-k, which never reaches the target with the others: hindsight does not carry over."""
     seconds = {"dense": 1.0, "nearest:levels=7@10": 0.5, "topk+bf16@10": 0.2}
     runs = []
     for seed in (1, 2, 3):

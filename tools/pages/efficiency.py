@@ -75,12 +75,11 @@ def table(runs: Sequence[Run]) -> str:
             found[kind, *key][run.task].append(_efficiency(base, run))
             shown[kind, *key][run.task].append(_shown(run, kind))
     error = {kind: _loss_of_null(found.get((kind, *NULL), {})) for kind in ("sgd", "adam")}
-    lines = [
-        f'    Row("{kind}", "{codec}", {cf}, {_three(_by_task(values, error[kind]), _by_task(shown[kind, codec, cf]))}),\n'
-        for (kind, codec, cf), values in sorted(
-            found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])
-        )
-    ]
+    lines = []
+    for key, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
+        kind, codec, cf = key
+        three = _three(_by_task(values, error[kind]), _by_task(shown[key]))
+        lines.append(f'    Row("{kind}", "{codec}", {cf}, {three}),\n')
     head = HEAD.format(
         runs=len(runs),
         tasks=len({run.task for run in runs}),

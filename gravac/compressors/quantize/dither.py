@@ -20,8 +20,8 @@ class Dither(Nearest):
 
     ``levels``: 39, 15, 7, 5 or 3; by default the CF asked for decides. ``spread``: the spacing as a multiple of that of
     ``nearest``; it is never wider than clips no element. ``block``: elements that share a spacing, B. ``E‖C(x) - x‖² <=
-    (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of normal elements'
-    energy.
+    (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of normal
+    elements' energy.
     """
 
     name = "dither"

@@ -26,8 +26,8 @@ class Nearest(Quantizer):
     spacing of a block is about the best one by least squares, sent as bfloat16.
 
     ``levels``: 39, 15, 7, 5, 3 or 2 (signs); by default the CF asked for decides. With blocks of 64 the wire CF is
-    5.7, 7.5, 10.1, 11.8, 17.3 or 25.6. ``block``: elements that share a spacing. Biased, contractive: ``‖C(x) - x‖² <= (1 -
-    0.99/B) ‖x‖²`` with B the block; far less in practice: 0.2, 1, 4, 8, 19 and 36 % of normal elements' energy.
+    5.7, 7.5, 10.1, 11.8, 17.3 or 25.6. ``block``: elements that share a spacing. Biased, contractive: ``‖C(x) - x‖² <=
+    (1 - 0.99/B) ‖x‖²`` with B the block; far less in practice: 0.2, 1, 4, 8, 19 and 36 % of normal elements' energy.
     """
 
     name = "nearest"
