@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
+from gravac.signals.risk import INCREASE_HIGH, INCREASE_LOW
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -238,8 +239,8 @@ def main() -> None:
         each.slope * (1.0 / found - 1.0)
         for each, found in zip(runs, left_out(runs, lambda point: point.task, every), strict=True)
     ]
-    low = [each.increase <= 0.01 for each, rise in zip(runs, rises, strict=True) if rise <= 0.005]
-    high = [each.increase >= 0.03 for each, rise in zip(runs, rises, strict=True) if rise >= 0.05]
+    low = [each.increase <= 0.01 for each, rise in zip(runs, rises, strict=True) if rise <= INCREASE_LOW]
+    high = [each.increase >= 0.03 for each, rise in zip(runs, rises, strict=True) if rise >= INCREASE_HIGH]
     right = len(runs) - low.count(False) - high.count(False)
     print(f"\nrisk: low right in {sum(low)} of {len(low)}, high in {sum(high)} of {len(high)}")
     print(f"not wrong in {right} of {len(runs)}")

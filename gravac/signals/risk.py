@@ -18,7 +18,7 @@ from gravac.wording import format_number, format_percent
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and the residual is empty. unknown: the window shows nothing to judge by."""
 
-INCREASE_LOW, INCREASE_HIGH = 0.005, 0.05
+INCREASE_LOW, INCREASE_HIGH = 0.003, 0.08
 """Expected relative increase of the loss up to which the risk counts as low, and from which it counts as high."""
 EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.97, 0.90
 """Without a slope: statistical efficiency η from which the risk counts as low, and below which it counts as high."""
