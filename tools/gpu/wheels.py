@@ -56,9 +56,10 @@ def pip(*arguments: str, isolated: bool = False) -> str:
         name: value for name, value in os.environ.items() if not (isolated and name.startswith("PIP_"))
     }
     options = ["--isolated"] if isolated else []
-    command = [sys.executable, "-m", "pip", *options, "--quiet", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
+    command = [sys.executable, "-m", "pip", *options, "--disable-pip-version-check", *arguments]
+    done = subprocess.run([*command, "--quiet"], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:  # quiet, pip does not say which requirements conflict
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         raise SystemExit(f"pip {arguments[0]} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
 
