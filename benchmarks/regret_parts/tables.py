@@ -41,8 +41,8 @@ def regrets(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
     if luck:
         missed = sum(math.isinf(each) for each in luck)
         yield (
-            f"\nA plan that is chosen as the best one on other seeds takes {_percent(_quantile(luck, 0.9))} in the "
-            f"slowest tenth, and misses the target in {missed} of {len(luck)} runs: so far hindsight is luck."
+            f"\nChosen on other seeds, the best plan takes {_percent(_quantile(luck, 0.9))} in the slowest tenth of "
+            f"runs and misses the target in {missed} of {len(luck)}: that much of hindsight is luck."
         )
     lonely = [(cell.against_alone(policy), cell) for cell in every if cell.alone is not None]
     slower = [pair for pair in lonely if pair[0] is not None and pair[0] > 0.0]
