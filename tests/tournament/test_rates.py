@@ -4,7 +4,14 @@ from benchmarks.rates import rate_of, table
 
 
 def row(rate: float, loss: float, seed: int = 1) -> dict[str, object]:
-    return {"task": "logistic:images=digits", "rate": rate, "ranks": 4, "seed": seed, "steps": 300, "loss": loss}
+    return {
+        "task": "logistic:images=digits",
+        "rate": rate,
+        "ranks": 4,
+        "seed": seed,
+        "steps": 300,
+        "loss": loss,
+    }
 
 
 def test_a_rate_that_is_not_the_best_one_is_seen() -> None:
