@@ -76,9 +76,9 @@ def table(runs: Sequence[Run]) -> str:
             shown[kind, *key][run.task].append(_shown(run, kind))
     error = {kind: _loss_of_null(found.get((kind, *NULL), {})) for kind in ("sgd", "adam")}
     lines = []
-    for key, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
-        kind, codec, cf = key
-        three = _three(_by_task(values, error[kind]), _by_task(shown[key]))
+    for place, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
+        kind, codec, cf = place
+        three = _three(_by_task(values, error[kind]), _by_task(shown[place]))
         lines.append(f'    Row("{kind}", "{codec}", {cf}, {three}),\n')
     head = HEAD.format(
         runs=len(runs),
