@@ -104,11 +104,11 @@ def test_each_limit_of_the_expected_increase(slope: float, increase: float, leve
 
 def test_the_same_efficiency_costs_more_where_the_loss_falls_steeply() -> None:
     window = report(backlog_of(0.95), 0.7, 0.66)
-    flat, steep = judge(window, 0.3, loss_slope=0.05), judge(window, 0.3, loss_slope=1.0)
+    flat, steep = judge(window, 0.3, loss_slope=0.05), judge(window, 0.3, loss_slope=2.0)
     assert (flat.level, steep.level) == ("low", "high")
     kept = "the plan keeps 95 % of a step's progress."
     assert flat.because[0] == f"At equal steps the loss is expected to be 0.3 % higher: {kept}"
-    assert steep.because[0] == f"At equal steps the loss is expected to be 5.3 % higher: {kept}"
+    assert steep.because[0] == f"At equal steps the loss is expected to be 11 % higher: {kept}"
 
 
 def test_top_k_under_adam_is_not_called_low_while_the_loss_falls() -> None:
