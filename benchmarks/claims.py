@@ -18,12 +18,15 @@ from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
 from regret_parts.scaling import scaling
 
-from gravac.tournament import Run, efficiency, read_rows
+from gravac.tournament import Run, baselines, place, read_rows
 from gravac.tournament.regret import Cell
 from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
-ROWS, JOBS = (FOLDER / "rows.jsonl", FOLDER / "more.jsonl"), FOLDER / "jobs.jsonl"
+ROWS, JOBS = (
+    tuple(FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl")),
+    FOLDER / "jobs.jsonl",
+)
 """The table of efficiencies, by which policies decide, is made of the first file alone."""
 README = "[benchmarks](../benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"
@@ -171,16 +174,16 @@ def efficiencies(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the table of η, final loss above dense's, and retained value of each plan, by the optimizer's kind."""
     yield "| plan | optimizer | wire CF | runs | η, median | lowest | loss above dense, median | worst |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    dense = {_place(run): run for run in runs if run.plan == DENSE}
+    dense = baselines(runs)
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        if run.plan != DENSE and _place(run) in dense:
+        if run.plan != DENSE and place(run) in dense:
             groups.setdefault(("SGD" if run.optimizer == "sgd" else "Adam", run.plan), []).append(run)
     rows = []
     for (kind, plan), members in groups.items():
-        bases = [dense[_place(run)] for run in members]
-        etas = [efficiency(base.curve, run.curve) or 0.0 for run, base in zip(members, bases, strict=True)]
-        above = [run.curve.final / base.curve.final - 1.0 for run, base in zip(members, bases, strict=True)]
+        bases = [dense[place(run)] for run in members]
+        etas = [base.efficiency(run.curve) or 0.0 for run, base in zip(members, bases, strict=True)]
+        above = [run.curve.final / base.final - 1.0 for run, base in zip(members, bases, strict=True)]
         wire = median(run.wire_cf or 0.0 for run in members)
         sent = f"{wire:.1f}" if plan != ALONE else "nothing"
         rows.append(
@@ -230,10 +233,6 @@ def _speedups(compared: Sequence[Cell], rival: tuple[str, ...]) -> str:
 
 def _of(rival: tuple[str, ...]) -> str:
     return "Top-k sends 16-bit values" if rival[0] == "topk" else "per layer, as published, in steps"
-
-
-def _place(run: Run) -> tuple[str, int, int, int]:
-    return run.task, run.ranks, run.seed, run.steps
 
 
 def _listed(numbers: set[int]) -> str:

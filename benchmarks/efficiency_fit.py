@@ -15,11 +15,11 @@ from statistics import median
 
 from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
 from gravac.signals.risk import INCREASE_HIGH, INCREASE_LOW
-from gravac.tournament import Run, efficiency, read_rows
+from gravac.tournament import Run, baselines, place, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
-ROWS = [FOLDER / "rows.jsonl", FOLDER / "more.jsonl"]
+ROWS = [FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl")]
 LATE = [0.2 * step for step in range(41)]
 LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""
@@ -64,16 +64,17 @@ class Point:
 
 def points(runs: Sequence[Run]) -> list[Point]:
     """Return the runs that compressed, with what is needed of each."""
-    dense = {(run.task, run.ranks, run.seed, run.steps): run for run in runs if run.plan == DENSE}
+    dense = baselines(runs)
     found = []
     for run in runs:
-        base = dense.get((run.task, run.ranks, run.seed, run.steps))
-        if run.plan in (DENSE, ALONE) or base is None or run.progress is None or run.backlog is None:
+        base = dense.get(place(run))
+        if run.plan in (DENSE, ALONE) or run.repeats_dense or base is None:
             continue
-        eta = efficiency(base.curve, run.curve)
+        if run.progress is None or run.backlog is None:
+            continue
+        eta = base.efficiency(run.curve)
         if eta is None:
-            reached = base.curve.reaches(min(run.curve.losses))
-            eta = 0.02 if reached is None else reached / run.curve.at[-1]
+            eta = base.worth(run.curve)
         confirmed = min(1.0, max(0.0, run.sums["raw_dot_next"] / run.sums["raw_sq"]))
         found.append(
             Point(
@@ -82,7 +83,7 @@ def points(runs: Sequence[Run]) -> list[Point]:
                 ranks=run.ranks,
                 kind=run.kind,
                 efficiency=min(1.0, eta),
-                increase=run.curve.final / base.curve.final - 1.0,
+                increase=run.curve.final / base.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 confirmed=confirmed,
                 late=max(0.0, run.backlog) * confirmed,

@@ -3,17 +3,21 @@
 Needs no torch.
 """
 
+from gravac.tournament.baseline import Baseline, baselines, place
 from gravac.tournament.curves import LossCurve, efficiency, retained_value, target_level
 from gravac.tournament.rows import RowError, Run, read_rows
 from gravac.tournament.standings import Spread, Standing, standings
 
 __all__ = [
+    "Baseline",
     "LossCurve",
     "RowError",
     "Run",
     "Spread",
     "Standing",
+    "baselines",
     "efficiency",
+    "place",
     "read_rows",
     "retained_value",
     "standings",

@@ -1,7 +1,7 @@
 """Regret: the time to target of an adaptive policy against that of the best static plan in hindsight. Pure.
 
-Times are relative to dense of the same task, ranks, link and seed; of several seeds the median counts. A run that never
-reaches the target counts as infinitely slow, so a median says "not reached" only where most runs do not.
+Times are relative to dense of the same task, ranks, link and seed (``Baseline``); of several seeds the median counts. A
+run that never reaches the target counts as infinitely slow, so a median says "not reached" only where most do not.
 """
 
 import math
@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gravac.tournament.curves import LossCurve, efficiency, retained_value, seconds_to, target_level
+from gravac.tournament.baseline import Baseline, baselines
+from gravac.tournament.curves import LossCurve, retained_value, seconds_to
 from gravac.tournament.rows import ALONE, DENSE, Run
 from gravac.tournament.standings import StepSeconds
 
@@ -192,7 +193,7 @@ def cell(
         task: what was learned.
         ranks: of all runs and jobs.
         link: its name.
-        runs: static plans, alone and dense, all of as many steps.
+        runs: static plans, alone, dense and its repetitions, all of as many steps.
         jobs: under adaptive policies, of as many steps. Those of a seed without dense are left out.
         step_seconds: duration of a step of a run on the link.
         target: share of the steps of dense after which its loss is the target.
@@ -200,24 +201,27 @@ def cell(
     Returns:
         None if no job is left to compare.
     """
-    dense = {run.seed: run for run in runs if run.plan == DENSE}
+    dense = {base.run.seed: base for base in baselines(runs).values()}
     lonely = {run.seed: run for run in runs if run.plan == ALONE}
-    levels = {seed: target_level(run.curve, target) for seed, run in dense.items()}
-    whole = {seed: _reached(levels[seed], run.curve, step_seconds(run)) for seed, run in dense.items()}
+    levels = {seed: base.target(target) for seed, base in dense.items()}
+    whole = {seed: base.steps_to(levels[seed]) * step_seconds(base.run) for seed, base in dense.items()}
+
+    def time(run: Run) -> float:
+        if run.plan == DENSE:
+            return 1.0
+        return _reached(levels[run.seed], run.curve, step_seconds(run)) / whole[run.seed]
 
     def contender(name: str, members: Sequence[Run]) -> Contender:
         return Contender(
             name,
             tuple(run.seed for run in members),
-            tuple(
-                _reached(levels[run.seed], run.curve, step_seconds(run)) / whole[run.seed] for run in members
-            ),
-            tuple(efficiency(dense[run.seed].curve, run.curve) for run in members),
+            tuple(time(run) for run in members),
+            tuple(dense[run.seed].efficiency(run.curve) for run in members),
         )
 
     plans: dict[str, list[Run]] = {}
     for run in runs:
-        if run.seed in dense:
+        if run.seed in dense and not run.repeats_dense:
             plans.setdefault(run.plan, []).append(run)
     policies: dict[str, list[Job]] = {}
     for job in jobs:
@@ -248,12 +252,12 @@ def cell(
     )
 
 
-def _learned(job: Job, dense: Run, alone: Run | None) -> Learned:
-    final, base = job.by_step.final, dense.curve.final
+def _learned(job: Job, dense: Baseline, alone: Run | None) -> Learned:
+    final, base = job.by_step.final, dense.final
     return Learned(
         above_dense=final / base - 1.0,
         retained=None if alone is None else retained_value(alone.curve.final, base, final),
-        worth=_reached_or_end(dense.curve, min(job.by_step.losses)) / dense.curve.at[-1],
+        worth=dense.worth(job.by_step),
     )
 
 
@@ -261,12 +265,6 @@ def _reached(level: float, curve: LossCurve, step_seconds: float = 1.0) -> float
     """Return the seconds to a level; infinite: never."""
     found = seconds_to(level, curve, step_seconds)
     return math.inf if found is None else found
-
-
-def _reached_or_end(curve: LossCurve, level: float) -> float:
-    """Return the steps to a level; all steps where it is never reached."""
-    found = curve.reaches(level)
-    return curve.at[-1] if found is None else found
 
 
 def _longer(one: float, other: float) -> float | None:

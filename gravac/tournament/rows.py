@@ -10,6 +10,8 @@ from gravac.tournament.curves import LossCurve, curve_of
 
 DENSE, ALONE = "dense", "alone"
 """Plans that every task needs: all others are compared with them."""
+REPEAT = "dense:repeat="
+"""What the plan of a repetition of dense begins with: the same seed, with rounding errors."""
 ACCORDION, LGRECO = "accordion", "lgreco"
 """What the plan of a run begins with in which each layer has a strength of its own: of two, or of many."""
 VALUE_BYTES = 4
@@ -54,6 +56,11 @@ class Run:
     def kind(self) -> str:
         """Kind of the optimizer, as in ``gravac.signals.efficiency``."""
         return "sgd" if self.optimizer == "sgd" else "adam"
+
+    @property
+    def repeats_dense(self) -> bool:
+        """Whether it is a repetition of dense, and no plan of its own."""
+        return self.plan.startswith(REPEAT)
 
     @property
     def layered_codec(self) -> str | None:

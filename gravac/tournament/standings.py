@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gravac.tournament.curves import TARGET, efficiency, retained_value, seconds_to, target_level
+from gravac.tournament.baseline import Baseline, baselines, place
+from gravac.tournament.curves import TARGET, retained_value, seconds_to
 from gravac.tournament.rows import ALONE, DENSE, Run
 
 StepSeconds = Callable[[Run], float]
@@ -85,34 +86,34 @@ def standings(
     Returns:
         Task by task in the order of the runs; in a task dense first, then by wire CF, alone last.
     """
-    every = {(run.task, run.ranks, run.steps, run.plan, run.seed): run for run in runs}
+    dense, alone = baselines(runs), {place(run): run for run in runs if run.plan == ALONE}
     groups: dict[tuple[str, int, int], dict[str, list[Run]]] = {}
     for run in runs:
         groups.setdefault((run.task, run.ranks, run.steps), {}).setdefault(run.plan, []).append(run)
     found = []
-    for (task, ranks, steps), plans in groups.items():
+    for plans in groups.values():
         known = [
             _standing(
                 members,
-                [every.get((task, ranks, steps, DENSE, run.seed)) for run in members],
-                [every.get((task, ranks, steps, ALONE, run.seed)) for run in members],
+                [dense.get(place(run)) for run in members],
+                [alone.get(place(run)) for run in members],
                 step_seconds,
                 target,
             )
             for members in plans.values()
         ]
-        found += sorted(known, key=_place)
+        found += sorted(known, key=_rank)
     return found
 
 
-def _place(standing: Standing) -> tuple[int, float]:
+def _rank(standing: Standing) -> tuple[int, float]:
     group = {DENSE: 0, ALONE: 2}.get(standing.plan, 1)
     return group, standing.wire_cf or 0.0
 
 
 def _standing(
     runs: Sequence[Run],
-    dense: Sequence[Run | None],
+    dense: Sequence[Baseline | None],
     alone: Sequence[Run | None],
     step_seconds: StepSeconds | None,
     target: float,
@@ -127,10 +128,10 @@ def _standing(
     reached, speedups = [], []
     if step_seconds is not None:
         for run, base in pairs:
-            level = target_level(base.curve, target)
-            ours = seconds_to(level, run.curve, step_seconds(run))
-            theirs = seconds_to(level, base.curve, step_seconds(base))
-            if ours is not None and theirs is not None:
+            level = base.target(target)
+            theirs = base.steps_to(level) * step_seconds(base.run)
+            ours = theirs if run.plan == DENSE else seconds_to(level, run.curve, step_seconds(run))
+            if ours is not None:
                 reached.append(ours)
                 speedups.append(theirs / ours)
     return Standing(
@@ -142,10 +143,10 @@ def _standing(
         runs=tuple(runs),
         wire_cf=first.wire_cf,
         loss=Spread.of(run.curve.final for run in runs),
-        above_dense=Spread.of(run.curve.final / base.curve.final - 1.0 for run, base in pairs),
-        efficiency=Spread.of(efficiency(base.curve, run.curve) for run, base in pairs),
+        above_dense=Spread.of(run.curve.final / base.final - 1.0 for run, base in pairs),
+        efficiency=Spread.of(base.efficiency(run.curve) for run, base in pairs),
         retained=Spread.of(
-            retained_value(lone.curve.final, base.curve.final, run.curve.final) for run, base, lone in triples
+            retained_value(lone.curve.final, base.final, run.curve.final) for run, base, lone in triples
         ),
         backlog=Spread.of(run.backlog for run in runs),
         progress=Spread.of(run.progress for run in runs),

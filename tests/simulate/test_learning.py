@@ -98,10 +98,25 @@ def test_the_same_seed_gives_the_same_row_and_alone_another_curve() -> None:
     assert sum(interval["reference_sq"] for interval in first["signals"]) > 0, "in whole blocks"
 
 
+def test_repetitions_of_dense_differ_by_rounding_errors_alone() -> None:
+    """Each is another one, the same each time, and near dense before the errors grow."""
+    dense, one, again, other = (
+        learn("logistic", plan, 2, 3, 20, points=20)
+        for plan in ("dense", "dense:repeat=1", "dense:repeat=1", "dense:repeat=2")
+    )
+    curves = [[point[1] for point in row["curve"]] for row in (dense, one, other)]
+    assert one["curve"] == again["curve"]
+    assert len({tuple(curve) for curve in curves}) == 3
+    assert all(curve[0] == pytest.approx(curves[0][0], rel=1e-3) for curve in curves)
+    assert (one["plan"], one["payload_bytes"]) == ("dense:repeat=1", dense["payload_bytes"])
+
+
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
         ("topk", "names no strength: write topk@10"),
+        ("dense:repeat=0", "repeat=0 must be a number from 1 to 1000"),
+        ("dense:repeat=x", "repeat=x must be a number from 1 to 1000"),
         ("topk@ten", "'ten' is no number"),
         ("topk@1", "must be above 1"),
         ("topkk@10", "topkk.*did you mean.*topk"),

@@ -10,7 +10,7 @@ from statistics import median
 
 from gravac.compressors import COMPRESSORS
 from gravac.signals.efficiency import of_progress
-from gravac.tournament import Run, efficiency, read_rows
+from gravac.tournament import Baseline, Run, baselines, place, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +63,12 @@ ALIASES: dict[str, str] = {"topk+bf16": "topk", "fp16": "bf16"}
 
 def table(runs: Sequence[Run]) -> str:
     """Return the source of the table."""
-    dense = {_place(run): run for run in runs if run.plan == DENSE}
+    dense = baselines(runs)
     found: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     shown: dict[tuple[str, str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        base = dense.get(_place(run))
-        if run.plan in (DENSE, ALONE) or base is None:
+        base = dense.get(place(run))
+        if run.plan in (DENSE, ALONE) or run.repeats_dense or base is None:
             continue
         kind = run.kind
         if (key := _plan(run)) is not None:
@@ -76,9 +76,9 @@ def table(runs: Sequence[Run]) -> str:
             shown[kind, *key][run.task].append(_shown(run, kind))
     error = {kind: _loss_of_null(found.get((kind, *NULL), {})) for kind in ("sgd", "adam")}
     lines = []
-    for place, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
-        kind, codec, cf = place
-        three = _three(_by_task(values, error[kind]), _by_task(shown[place]))
+    for plan, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
+        kind, codec, cf = plan
+        three = _three(_by_task(values, error[kind]), _by_task(shown[plan]))
         lines.append(f'    Row("{kind}", "{codec}", {cf}, {three}),\n')
     head = HEAD.format(
         runs=len(runs),
@@ -110,16 +110,11 @@ def _three(measured: Sequence[float], shown: Sequence[float]) -> str:
     return f"{min(likely, *measured):.3f}, {likely:.3f}, {max(likely, *measured):.3f}"
 
 
-def _place(run: Run) -> tuple[str, int, int, int]:
-    return run.task, run.ranks, run.seed, run.steps
-
-
-def _efficiency(dense: Run, run: Run) -> float:
+def _efficiency(dense: Baseline, run: Run) -> float:
     """Return η between 0.01 and 1; of a run that reaches no level of dense, by the last loss that it has."""
-    found = efficiency(dense.curve, run.curve)
+    found = dense.efficiency(run.curve)
     if found is None:
-        reached = dense.curve.reaches(min(run.curve.losses))
-        found = LEAST if reached is None else reached / run.curve.at[-1]
+        found = dense.worth(run.curve)
     return min(1.0, max(LEAST, found))
 
 

@@ -39,7 +39,8 @@ class Learner:
         steps: Length of the run, for the schedule.
         ranks: Their encoders and memories.
         layout: Names of the parameters of each bucket; None: as DDP groups them, each of the recipe's size.
-        observe: Given the raw gradients of each step, by rank and bucket, before they are exchanged.
+        observe: Given the raw gradients of each step, by rank and bucket, before they are exchanged; it may
+            change them.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class Learner:
             loss.backward()
             losses += loss.item() / self.world_size
             gradients.append(self._flat())
+        if self._observe is not None:
+            self._observe(gradients)
         raw = [
             torch.stack([self._sample(bucket, one[at]) for one in gradients]).mean(0)
             for at, bucket in enumerate(self.buckets)
         ]
-        if self._observe is not None:
-            self._observe(gradients)
         exchanged = self.ranks.exchange(self.buckets, gradients, plan, self.step, surveyed)
         if not exchanged.sums.nonfinite:
             for bucket, mean, flat in zip(self.buckets, raw, gradients[0], strict=True):

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from gravac import aggregators, memories
-from gravac.tournament.rows import ACCORDION, LGRECO
+from gravac.tournament.rows import ACCORDION, LGRECO, REPEAT
 from gravac_agent.exchange.plan import Directive, Plan
 
 FORMS = "dense, alone, or CODEC@CF, with an error memory as CODEC@CF/MEMORY"
+MOST_REPEATS = 1000
 
 
 class PlanError(ValueError):
@@ -22,12 +23,15 @@ class StaticPlan:
         compressor: Codec or aggregator; empty for ``dense`` and ``alone``.
         cf: Compression factor asked for; 1 for ``dense``.
         memory: Error memory.
+        repeat: Number of a repetition of ``dense`` with rounding errors, which shows by how much two trainings differ
+            that differ in nothing else; 0: no repetition.
     """
 
     text: str
     compressor: str
     cf: float
     memory: str
+    repeat: int = 0
 
     @property
     def alone(self) -> bool:
@@ -40,13 +44,18 @@ class StaticPlan:
 
 
 def parse(text: str) -> StaticPlan:
-    """Parse a plan such as ``dense``, ``topk+bf16@100`` or ``nearest:levels=7@10/residual``.
+    """Parse a plan such as ``dense``, ``dense:repeat=1``, ``topk+bf16@100`` or ``nearest:levels=7@10/residual``.
 
     Raises:
         PlanError: A part is not valid; names it.
     """
     if text in ("dense", "alone"):
         return StaticPlan(text, "", 1.0, "residual")
+    if text.startswith(REPEAT):
+        number = text.removeprefix(REPEAT)
+        if not number.isdecimal() or not 1 <= int(number) <= MOST_REPEATS:
+            raise PlanError(f"plan {text!r}: repeat={number} must be a number from 1 to {MOST_REPEATS}")
+        return StaticPlan(f"{REPEAT}{int(number)}", "", 1.0, "residual", int(number))
     if (kind := text.partition(":")[0]) in (ACCORDION, LGRECO):
         raise PlanError(
             f"plan {text!r}: {kind} is no plan of one strength; run it with gravac bench tournament"

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gravac.tournament.rows import ACCORDION, LGRECO
 from gravac.version import __version__
 from gravac_agent.exchange.plan import Plan
@@ -12,12 +15,14 @@ from gravac_agent.exchange.tick import NAMES
 from gravac_agent.simulate.accordion import Accordion, AccordionPlan, parse_accordion
 from gravac_agent.simulate.learning import Learner, alone
 from gravac_agent.simulate.lgreco import Lgreco, LgrecoPlan, parse_lgreco
-from gravac_agent.simulate.plans import StaticPlan, parse
+from gravac_agent.simulate.plans import MOST_REPEATS, StaticPlan, parse
 from gravac_agent.simulate.ranks import SimulatedRanks, buckets_in, layers_of
 from gravac_agent.tasks import Recipe, Score, elements_of, evaluate, make
 
 MEASURED_ALONE = 2
 """Ranks that are trained for the plan ``alone``. The mean of their losses counts."""
+ROUNDING = 2.0**-9
+"""Relative rounding errors of the gradients in a repetition of dense: those of bfloat16."""
 IDLE_COMPRESSOR = "topk"
 """What the encoders of a dense run are built with; it sends nothing."""
 
@@ -84,7 +89,9 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
 def _together(
     recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int, steps: int, every: int
 ) -> dict[str, Any]:
-    learner = Learner(recipe, ranks, seed, steps, _ranks_for(recipe, chosen, ranks, seed))
+    simulated = _ranks_for(recipe, chosen, ranks, seed)
+    observe = _rounded(seed, chosen.repeat) if chosen.repeat else None
+    learner = Learner(recipe, ranks, seed, steps, simulated, observe=observe)
     plan = chosen.plan()
     return _learned(learner, lambda: plan, every)
 
@@ -103,6 +110,18 @@ def _by_layer(
     learner = Learner(recipe, ranks, seed, steps, simulated, names, rule.observe)
     row = _learned(learner, lambda: rule.plans(recipe.schedule(learner.step, steps)), every)
     return row | rule.figures()
+
+
+def _rounded(seed: int, repeat: int) -> Callable[[Sequence[Sequence[Tensor]]], None]:
+    """Return what adds rounding errors to the gradients of each step, others in each repetition."""
+    generator = torch.Generator().manual_seed(seed * (MOST_REPEATS + 1) + repeat)
+
+    def observe(gradients: Sequence[Sequence[Tensor]]) -> None:
+        for one in gradients:
+            for flat in one:
+                flat.mul_(1.0 + ROUNDING * torch.randn(flat.shape, generator=generator))
+
+    return observe
 
 
 def _ranks_for(recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int) -> SimulatedRanks:
