@@ -14,7 +14,7 @@ from gravac.signals.efficiency_table import ALIASES, ROWS, Row, TableKind
 PER_LATE = 3.4
 """Steps lost for each step of backlog τ, times the share ρ of the mean gradient that the next one confirms: noise may
 come late at no cost. Fitted to simulations (docs/efficiency.md)."""
-PER_LOST = 0.5
+PER_LOST = 0.4
 """Steps lost for each factor e by which the parameters fall short of the dense reference. Fitted likewise."""
 PROGRESS_NOISE = 0.2
 """|ln P| up to which P is noise under SGD. Late gradients are counted already; P further from 1, above or below, shows

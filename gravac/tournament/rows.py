@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from gravac.tournament.curves import LossCurve, curve_of
@@ -38,6 +39,8 @@ class Run:
         sums: of each signal over the run; empty: not measured.
         sent_bytes: that a rank put on its link in a step, where payloads that cannot be summed are gathered; None: not
             counted.
+        progress: share of the dense way that the parameters went, the mean over blocks of steps, so that those with
+            the highest learning rates do not decide it; None: not measured.
     """
 
     task: str
@@ -51,6 +54,7 @@ class Run:
     curve: LossCurve
     sums: Mapping[str, float]
     sent_bytes: float | None = None
+    progress: float | None = None
 
     @property
     def kind(self) -> str:
@@ -84,11 +88,6 @@ class Run:
     def gain(self) -> float | None:
         """Σ‖sent‖² / Σ‖gradient + residual‖²."""
         return self._ratio("sent_sq", "compensated_sq")
-
-    @property
-    def progress(self) -> float | None:
-        """Σ⟨moved, reference⟩ / Σ‖reference‖²: share of the dense way that the parameters went, where it is known."""
-        return self._ratio("moved_dot_reference", "reference_sq")
 
     def _ratio(self, above: str, below: str) -> float | None:
         total = self.sums.get(below, 0.0)
@@ -132,11 +131,22 @@ def _run(line: str, where: str) -> Run:
             curve=curve_of(row["curve"]),
             sums=_sums(row.get("signals", ())),
             sent_bytes=float(row["sent_bytes"]) if "sent_bytes" in row else None,
+            progress=_progress(row.get("signals", ())),
         )
     except KeyError as error:
         raise RowError(f"{where}: has no {error}, so it is no row of `gravac bench tournament`") from None
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise RowError(f"{where}: is no row of `gravac bench tournament`: {error}") from None
+
+
+def _progress(signals: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean of ⟨moved, reference⟩ / ‖reference‖² over the intervals in which a block of steps ended."""
+    ratios = [
+        float(interval["moved_dot_reference"]) / float(interval["reference_sq"])
+        for interval in signals
+        if float(interval.get("reference_sq", 0.0)) > 0
+    ]
+    return mean(ratios) if ratios else None
 
 
 def _sums(signals: Sequence[Mapping[str, Any]]) -> dict[str, float]:

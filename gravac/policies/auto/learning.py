@@ -25,7 +25,9 @@ NEW_NOISE = 0.3
 """Weight of a window in the noise of the gradient, which one window shows roughly."""
 TRIAL_PROGRESS = 5
 """Steps next to a dense reference that a trial needs to show what a plan loses."""
-REST_WINDOWS, MOST_REST_WINDOWS = 4, 64
+TRIAL_NOISE = 0.03
+"""By how much a trial may be below the range of the simulations without contradicting it."""
+REST_WINDOWS, MOST_REST_WINDOWS = 2, 64
 """First and longest rest of a plan that lost too much efficiency."""
 RISE = 1.2
 """The gradient compresses better once a tenth of its elements holds this many times as much energy."""
@@ -131,7 +133,7 @@ class Learning:
             likely = min(likely, table.likely)
         if table is not None and kind not in efficiency.TELLING:
             if not holding:
-                return self._tried(level.sums, min(likely, table.likely), table.high)
+                return self._tried(level.sums, min(likely, table.likely), table)
             if level.sums.progress_steps < efficiency.LEAST_STEPS and likely >= table.likely:
                 return known
         if not holding:  # the residual has only begun to grow
@@ -148,20 +150,24 @@ class Learning:
             likely = known + 0.5 * (likely - known)
         return likely
 
-    def _tried(self, sums: GainSums, otherwise: float, most: float) -> float:
+    def _tried(self, sums: GainSums, otherwise: float, table: efficiency.Efficiency) -> float:
         """Return η of a plan by a trial next to a dense reference, where it may be a little below the bound.
 
-        Holding the plan shows more: its residual has only begun to grow, so only the progress ratio counts.
+        Holding the plan shows more: its residual has only begun to grow, so only the progress ratio counts. A few steps
+        that are a little below the range of the simulations, as in a young training, do not contradict it.
 
         Args:
             sums: Of the trial.
             otherwise: Returned where the trial had no dense reference.
-            most: The highest that is credible.
+            table: As simulated.
         """
         if sums.progress_steps < TRIAL_PROGRESS or not sums.reference_sq > 0.0:
             return otherwise
         progress, accepted = sums.moved_dot_reference / sums.reference_sq, self.accepted
-        found = min(most, efficiency.of_progress(0.0, progress, 0.0, self.space.kind))
+        found = efficiency.of_progress(0.0, progress, 0.0, self.space.kind)
+        if table.low - TRIAL_NOISE <= found < table.low:
+            found = table.low
+        found = min(table.high, found)
         return found if found < 1.0 - (1.0 + SLACK) * accepted else max(found, 1.0 - accepted)
 
     @property
