@@ -16,6 +16,7 @@ import objectives
 from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
+from regret_parts.noise import noise
 from regret_parts.scaling import scaling
 
 from gravac.tournament import Run, baselines, place, read_rows
@@ -110,6 +111,8 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
     yield from objectives.table(points)
     yield "\n## Policies against static plans\n"
     yield f"The target is the held-out loss that dense has after {TARGET:.0%} of its steps.\n"
+    yield from noise(runs, TARGET)
+    yield ""
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
     for section in (
         *(tables.regrets(compared, name, bound_of(name)) for name in names),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from gravac.aggregators import parse
 from gravac.collectives import AUTO, Gather, Network
 from gravac.tournament import Run
+from gravac.tournament.rows import DENSE
 from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_layers
 from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
 
@@ -98,7 +99,7 @@ def step_seconds(run: Run, network: Network, compute: float, collective: str = A
     cf = float(rest.partition("/")[0]) if at else 1.0
     if cf > 1.0:
         parse(codec)
-    elif run.plan != "dense":
+    elif run.plan != DENSE and not run.repeats_dense:
         raise ValueError(f"plan {run.plan!r} has no strength")
     kind = GatherJob if collective == GATHER else NominalJob
     return kind(run.elements, run.ranks, compute).step(codec, cf, network, run.payload_bytes).seconds

@@ -15,6 +15,8 @@ from gravac.tournament.rows import ALONE, DENSE
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT / "benchmarks" / "tournament"
+FILES, RANKS = ("rows.jsonl", "repeats.jsonl"), 4
+"""The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
 LEAST = 0.01
 NULL = "bf16", 2.0
@@ -137,8 +139,13 @@ def _listed(numbers: Iterable[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+def runs_of_the_table() -> list[Run]:
+    """Return the committed runs that the table is made of."""
+    return [run for run in read_rows(ROWS / name for name in FILES) if run.ranks == RANKS]
+
+
 def main() -> None:
-    TABLE.write_text(table(read_rows(sorted(ROWS.glob("rows*.jsonl")))), encoding="utf-8")
+    TABLE.write_text(table(runs_of_the_table()), encoding="utf-8")
 
 
 if __name__ == "__main__":

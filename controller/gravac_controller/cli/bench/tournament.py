@@ -40,7 +40,7 @@ LEAST_CF = 1.01
     default=("nearest:levels=7@10", "nearest:levels=3@17", "topk+bf16@10", "topk+bf16@100"),
     show_default=True,
     metavar="PLAN",
-    help="Plan: CODEC@CF or CODEC@CF/MEMORY, or a preset: "
+    help="Plan: CODEC@CF or CODEC@CF/MEMORY, dense:repeat=N (dense with rounding errors), or a preset: "
     + ", ".join(PRESETS)
     + ". Repeatable. Dense and alone are always run.",
 )
