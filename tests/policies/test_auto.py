@@ -115,6 +115,20 @@ def test_trials_go_on_while_no_measured_plan_keeps_the_bound() -> None:
     assert DENSE not in job.sent[first:]
 
 
+def test_a_trial_a_little_below_the_simulated_range_does_not_contradict_it() -> None:
+    """A trial of 8 bits shows 96 %, and no simulation less than 99 %: it is held, until two windows say 96 %, too."""
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=7.5))
+    assert held(job, 6) == Plan("int8", 3.9)
+    assert job.rules.count("explore") == 4, "after 5 levels, at the start, 7, 15 and 39, and 8 bits"
+    job.windows(6)
+    assert job.plan == Plan("bf16", 2.0)
+    job.windows(24)
+    assert {each.codec for each in job.decisions if each.phase == "hold"} == {"int8", "bf16"}, (
+        "a plan that was left is tried again before it is held"
+    )
+    assert job.rules.count("explore") > 8
+
+
 def test_without_a_dense_reference_such_a_plan_is_left_after_its_trial() -> None:
     job = Job(World(ranks=2, megabits=30.0, kind="adam"))
     assert held(job, 12) == SEVEN

@@ -212,7 +212,10 @@ class Learning:
         self.change(resting=(*(each for each in self.state.resting if each.plan != plan), rest))
 
     def wake(self) -> None:
-        """End rests that are over, or whose reason is: plans are again expected to lose what simulations say."""
+        """End rests that are over, or whose reason is: plans are again expected to lose what simulations say.
+
+        They are not held for that: as if they had not been measured, a trial comes first.
+        """
         window, share = self.report.window, self.curve_share
         risen = {
             each.plan
@@ -228,7 +231,7 @@ class Learning:
             if each.plan not in risen
         )
         seen = tuple(
-            each.model_copy(update={"efficiency": None}) if each.plan in over else each
+            each.model_copy(update={"efficiency": None, "fresh": False}) if each.plan in over else each
             for each in self.state.seen
         )
         self.change(resting=resting, seen=seen, severity=min(1.0, self.state.severity))
