@@ -20,9 +20,14 @@ def numbers(mean_sq: float, single_sq: float) -> list[float]:
     return [math.sqrt(mean_sq) * RANKS, *(0.0,) * (SIZE - 2), single_sq * RANKS]
 
 
-def sums(single_sq: float, residual_share: float = 0.0) -> StepSums:
+def sums(single_sq: float, residual_share: float = 0.0, residual_sq: float = 1e6) -> StepSums:
+    """Of a step. Unless it says otherwise, the codec keeps back so much that nothing follows for the norm."""
     whole = single_sq * RANKS
-    return StepSums(gradient_sq=whole, compensated_sq=whole / (1.0 - residual_share))
+    return StepSums(
+        gradient_sq=whole,
+        compensated_sq=whole / (1.0 - residual_share),
+        residual_sq=residual_sq * RANKS,
+    )
 
 
 def weights(*gradients: Tensor) -> list[nn.Parameter]:
@@ -87,6 +92,41 @@ def test_the_smaller_norm_counts() -> None:
             torch.testing.assert_close(one, before / counts)
 
 
+@pytest.mark.parametrize(
+    ("residuals", "counts"),
+    [
+        ((0.0, 0.0), 13.0),  # nothing is kept back: what came out is the mean, whatever the estimate
+        ((0.0, 25.0), 12.0),
+        ((25.0, 119.0), 5.0),  # √(169 - 25 - 119)
+        ((100.0, 100.0), 2.0),  # the residual says nothing
+    ],
+)
+def test_the_estimate_counts_as_far_as_the_residual_allows(
+    residuals: tuple[float, float], counts: float
+) -> None:
+    """It says 2 where the norm is 13. The second step's mean has what the first one kept, and lacks what it keeps."""
+    clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+    for residual_sq in residuals:
+        clipper.end_step(sums(4.0, residual_sq=residual_sq), numbers(4.0, 4.0), raw=False)
+    clipper.clip(parameters, 1.0)
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / counts)
+
+
+@pytest.mark.parametrize("why", ["momentum in the memory", "nonfinite step between", "older checkpoint"])
+def test_the_residual_is_known_or_says_nothing(why: str) -> None:
+    clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
+    clipper.end_step(sums(4.0, residual_sq=25.0), numbers(4.0, 4.0), raw=False)
+    if why == "nonfinite step between":
+        clipper.end_step(StepSums(nonfinite=1.0, residual_sq=math.nan), NONE, raw=False)
+    if why == "older checkpoint":
+        clipper.restore(clipper.state()[:3])
+    amplification = 1.5 if why == "momentum in the memory" else 1.0
+    clipper.end_step(sums(4.0, residual_sq=119.0), numbers(4.0, 4.0), False, amplification)
+    clipper.clip(parameters, 1.0)
+    counts = {"momentum in the memory": 3.0, "nonfinite step between": 5.0, "older checkpoint": 2.0}[why]
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / counts)
+
+
 def test_a_mean_is_taken_to_be_no_longer_than_the_gradients_it_is_made_of() -> None:
     """An estimate may err upwards; then a gradient would be cut further than any dense one could be."""
     clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
@@ -104,11 +144,13 @@ def test_the_sample_gives_a_ratio_and_the_sums_the_size() -> None:
     torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / 2.0)
 
 
-def test_the_optimizers_gradients_are_in_units_of_the_loss_scale() -> None:
+@pytest.mark.parametrize(("residual_sq", "counts"), [(1e6, 2.0), (144.0, 5.0)])
+def test_the_optimizers_gradients_are_in_units_of_the_loss_scale(residual_sq: float, counts: float) -> None:
     clipper, parameters = Clipper(RANKS), weights(*GRADIENTS)
-    clipper.end_step(sums(16.0 * 1024**2), numbers(4.0, 16.0), raw=False)
+    step = sums(16.0 * 1024**2, residual_sq=residual_sq * 1024**2)
+    clipper.end_step(step, numbers(4.0, 16.0), raw=False)
     clipper.clip(parameters, 1.0, scale=1024.0)
-    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / 2.0)
+    torch.testing.assert_close(grads(parameters)[0], GRADIENTS[0] / counts)
 
 
 @pytest.mark.parametrize("max_norm", [0.0, 1.0, 100.0])

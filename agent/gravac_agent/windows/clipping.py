@@ -4,6 +4,10 @@ The mean that comes out of a lossy exchange can have a much larger norm than the
 clipped, from noise that the error memory takes back in later steps. Clipped by that norm, the parameters move a
 fraction of the way that dense gradients would move them. So the smaller of the two norms counts: dense gradients are
 clipped as by torch, and no gradient is cut further than torch would cut it.
+
+The norm of the mean of the raw gradients is an estimate with much noise. What an exchange adds to that mean or takes
+from it is what the residual gives and keeps, so where the residual is small, so is the difference of the two norms, and
+the estimate counts only as far as that allows: gradients rounded to 8 bits are clipped as dense ones.
 """
 
 import math
@@ -49,6 +53,8 @@ class Clipper:
         self._mean_sq = self._single_sq = 0.0  # smoothed, of the sampled elements
         self._usual: float | None = None  # smoothed factor that gradients are multiplied by
         self._dense_norm: float | None = None  # of the exchanged step; None: that of the gradients themselves
+        self._residual_sq = 0.0  # of the mean residual at most, after the newest step; infinite: not known
+        self._off_sq = math.inf  # ‖exchanged mean − mean of the raw gradients‖²
         self._fresh = 0.0  # share of this step's gradient in what was compressed, by energy
 
     def end_step(
@@ -63,6 +69,7 @@ class Clipper:
             amplification: What a gradient amounts to in what was sent, see ``Memory.amplification``.
         """
         self._dense_norm, self._fresh = None, 0.0
+        self._follow_residual(sums, amplification)
         found = mean_energies(numbers, self._ranks)
         if sums.nonfinite or found is None:
             return
@@ -101,7 +108,8 @@ class Clipper:
         dense_norm, self._dense_norm = self._dense_norm, None
         counts, value = norm, float(norm)
         if dense_norm is not None and float(norm_type) == 2.0 and dense_norm / scale < value < math.inf:
-            counts = torch.full_like(norm, dense_norm / scale)
+            least = math.sqrt(max(0.0, value * value - self._off_sq / (scale * scale)))
+            counts = torch.full_like(norm, max(dense_norm / scale, least))
         nn.utils.clip_grads_with_norm_(parameters, max_norm, counts, foreach)
         if not math.isfinite(value):
             return Clipped(norm)
@@ -113,13 +121,26 @@ class Clipper:
         return self._usual is not None
 
     def state(self) -> list[float]:
-        """Return the averages, for a checkpoint; NaN: none yet."""
-        return [self._mean_sq, self._single_sq, math.nan if self._usual is None else self._usual]
+        """Return the averages and the residual's size, for a checkpoint; NaN: none yet."""
+        usual = math.nan if self._usual is None else self._usual
+        return [self._mean_sq, self._single_sq, usual, self._residual_sq]
 
     def restore(self, state: Sequence[float]) -> None:
         """Take over a checkpoint's averages."""
-        self._mean_sq, self._single_sq, usual = state
+        self._mean_sq, self._single_sq, usual = state[:3]
         self._usual = None if math.isnan(usual) else usual
+        self._residual_sq = state[3] if len(state) > 3 else math.inf  # older checkpoints lack it
+
+    def _follow_residual(self, sums: StepSums, amplification: float) -> None:
+        """Take in how much the residual gave to an exchange and kept of it.
+
+        Over ranks ‖mean‖² is at most the mean of ‖·‖². The errors of two steps count as independent.
+        """
+        if sums.nonfinite:
+            return
+        before, self._residual_sq = self._residual_sq, max(0.0, sums.residual_sq) / self._ranks
+        known = amplification == 1.0
+        self._off_sq = before + self._residual_sq if known else math.inf
 
     def _residual_factor(self, factor: float) -> float:
         """Return what is to be done to the residual after gradients were multiplied by ``factor``.
