@@ -60,8 +60,9 @@ def _regret(group: Sequence[Cell], policy: str, bound: float) -> str:
         worst, of = _percent(value), f"{cell.task}: {_held(cell, policy)}, best {cell.best(bound).name}"
     jobs = [cell.jobs[policy] for cell in group]
     missed = sum(len(job.times) - job.reached for job in jobs)
-    dense = [cell.jobs[policy].time - 1.0 for cell in group if cell.best(bound).name == "dense"]
-    slower = f"{_percent(median(dense))}, worst {_percent(max(dense))}" if dense else "–"
+    dense = [cell for cell in group if cell.best(bound).name == "dense"]
+    longer = [found for cell in dense if (found := cell.against_dense(policy)) is not None]
+    slower = f"{_percent(median(longer))}, worst {_percent(max(longer))}" if longer else "–"
     return (
         f"{len(group)} | {_percent(median(value for value, _ in values))} | {worst} | {of} | "
         f"{missed} of {sum(len(job.times) for job in jobs)} | {len(dense)} | {slower}"

@@ -112,6 +112,7 @@ class Cell:
         ranks: simulated ranks.
         link: its name.
         plans: static plans by name, dense among them, alone not.
+        dense_run: the dense run without rounding errors, which a job that is dense throughout repeats bit for bit.
         alone: without communication; None: no such run.
         jobs: adaptive policies by name.
         held: plans that the jobs of each policy ended with, by seed.
@@ -122,6 +123,7 @@ class Cell:
     ranks: int
     link: str
     plans: Mapping[str, Contender]
+    dense_run: Contender
     alone: Contender | None
     jobs: Mapping[str, Contender]
     held: Mapping[str, tuple[str, ...]]
@@ -150,6 +152,16 @@ class Cell:
     def regret(self, policy: str, bound: float) -> float:
         """Return how much longer a policy takes than the best plan, relative; below 0: it takes less."""
         return self.jobs[policy].time / self.best(bound).time - 1.0
+
+    def against_dense(self, policy: str) -> float | None:
+        """Return how much longer a policy takes than the dense run of its seed, relative, the median over seeds.
+
+        None where neither reaches the target.
+        """
+        job, theirs = self.jobs[policy], dict(zip(self.dense_run.seeds, self.dense_run.times, strict=True))
+        pairs = [(time, theirs[seed]) for seed, time in zip(job.seeds, job.times, strict=True)]
+        known = [found for one, other in pairs if (found := _longer(one, other)) is not None]
+        return median(known) if known else None
 
     def against_alone(self, policy: str) -> float | None:
         """Return how much longer a policy takes than alone, relative; None where neither reaches the target."""
@@ -234,6 +246,14 @@ def cell(
         task=task,
         ranks=ranks,
         link=link,
+        dense_run=Contender(
+            DENSE,
+            tuple(dense),
+            tuple(
+                _reached(levels[seed], base.run.curve, step_seconds(base.run)) / whole[seed]
+                for seed, base in dense.items()
+            ),
+        ),
         alone=static.pop(ALONE, None),
         plans=static,
         jobs={

@@ -61,6 +61,8 @@ def test_a_repetition_is_of_its_own_seed_and_no_plan_in_hindsight() -> None:
     assert (lucky.jobs["auto"].reached, found.jobs["auto"].reached) == (0, 1)
     assert found.plans["dense"].times == (1.0, 1.0)
     assert found.regret("auto", 1.0) == pytest.approx(0.0)
+    assert found.dense_run.times == (pytest.approx(36.667 / 40, abs=1e-3), 1.0)
+    assert found.against_dense("auto") == pytest.approx(40 / 36.667 - 1.0, abs=1e-3), "of its own seed"
     (learned,) = found.learned["auto"]
     assert learned.above_dense == pytest.approx(1.6 / 1.4 - 1.0)
 
