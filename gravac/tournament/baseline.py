@@ -7,7 +7,7 @@ A plan compared with one of them would be judged by its luck, so the median over
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, median_high
 
 from gravac.tournament.curves import LossCurve, efficiency, target_level
 from gravac.tournament.rows import DENSE, Run
@@ -39,8 +39,8 @@ class Baseline:
         return median(curve.final for curve in self.curves)
 
     def target(self, share: float) -> float:
-        """Return the lowest loss after a share of the steps."""
-        return median(target_level(curve, share) for curve in self.curves)
+        """Return a loss that most of the runs have reached after a share of the steps."""
+        return median_high(target_level(curve, share) for curve in self.curves)
 
     def steps_to(self, level: float) -> float:
         """Return the steps to a level; infinite where most of the runs do not reach it."""

@@ -48,6 +48,15 @@ def test_the_median_of_dense_runs_is_the_baseline_not_the_lucky_one() -> None:
     assert three.worth(plan.curve) == pytest.approx(46.7 / 50, abs=0.01), "of 39.3, 46.7 and 50"
 
 
+def test_most_of_an_even_number_of_dense_runs_reach_the_target() -> None:
+    """Two of these four never reach the mean of the middle two, 1.75, so no plan could be measured by it."""
+    ends = ((1.0, 0.9), (1.5, 1.4), (2.0, 1.9), (2.5, 2.4))
+    runs = [run(f"dense:repeat={number}", (5.0, 4.0, 3.0, *end)) for number, end in enumerate(ends[1:], 1)]
+    (base,) = baselines([run("dense", (5.0, 4.0, 3.0, *ends[0])), *runs]).values()
+    assert base.target(0.8) == 2.0
+    assert base.steps_to(base.target(0.8)) == pytest.approx((36.667 + 40.0) / 2, abs=1e-3)
+
+
 def test_a_repetition_is_of_its_own_seed_and_no_plan_in_hindsight() -> None:
     """Of seed 2 there is no repetition. A job that reaches what most dense runs reach has reached the target."""
     runs = [*repeated(run("topk@10", PLAN)), run("dense", DENSE := (5.0, 4.0, 3.0, 1.8, 1.0), seed=2)]
