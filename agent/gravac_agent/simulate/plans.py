@@ -8,6 +8,7 @@ from gravac_agent.exchange.plan import Directive, Plan
 
 FORMS = "dense, alone, or CODEC@CF, with an error memory as CODEC@CF/MEMORY"
 MOST_REPEATS = 1000
+"""Highest number of a repetition of dense."""
 
 
 class PlanError(ValueError):

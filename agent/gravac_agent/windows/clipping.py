@@ -23,6 +23,9 @@ from gravac_agent.exchange.tick import StepSums
 
 SMOOTHING = 0.1
 """Weight of the newest step in the averages."""
+MOST_OFF = 0.5
+"""Share of the exchanged mean's energy up to which the residual limits the estimate. Beyond it little would be left but
+the errors of both."""
 SPIKE = 0.5
 """A gradient is a spike where it is cut to less than this share of what is usual."""
 
@@ -108,7 +111,8 @@ class Clipper:
         dense_norm, self._dense_norm = self._dense_norm, None
         counts, value = norm, float(norm)
         if dense_norm is not None and float(norm_type) == 2.0 and dense_norm / scale < value < math.inf:
-            least = math.sqrt(max(0.0, value * value - self._off_sq / (scale * scale)))
+            off_sq = self._off_sq / (scale * scale)
+            least = math.sqrt(value * value - off_sq) if off_sq <= MOST_OFF * value * value else 0.0
             counts = torch.full_like(norm, max(dense_norm / scale, least))
         nn.utils.clip_grads_with_norm_(parameters, max_norm, counts, foreach)
         if not math.isfinite(value):
