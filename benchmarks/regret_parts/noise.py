@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gravac.tournament import Baseline, Run, baselines
-
-NEAR = 0.01
-"""What counts as dense's final loss, relative."""
+from regret_parts.tables import NEAR
 
 
 def against_others(base: Baseline, target: float) -> Iterator[tuple[float, float, float | None]]:

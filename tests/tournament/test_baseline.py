@@ -6,27 +6,12 @@ import pytest
 
 from gravac.tournament import LossCurve, Run, baselines, place, standings
 from gravac.tournament.regret import Job, cell
+from tests.support.tournament import AT, run
 
-AT = (10.0, 20.0, 30.0, 40.0, 50.0)
 LUCKY = (5.0, 4.0, 3.0, 1.5, 1.0)
 """The one dense run without rounding errors, which happens to be ahead of its repetitions."""
 REPEATS = ((5.0, 4.0, 3.0, 2.0, 1.4), (5.0, 4.0, 3.0, 2.2, 1.6))
 PLAN = (5.0, 4.0, 3.0, 2.0, 1.6)
-
-
-def run(plan: str, losses: tuple[float, ...], seed: int = 1) -> Run:
-    return Run(
-        task="lm",
-        plan=plan,
-        ranks=4,
-        seed=seed,
-        steps=50,
-        optimizer="sgd",
-        elements=1000,
-        payload_bytes=4000.0 if plan.startswith("dense") else 400.0,
-        curve=LossCurve(AT, losses),
-        sums={},
-    )
 
 
 def repeated(*others: Run) -> list[Run]:

@@ -7,27 +7,12 @@ import pytest
 
 from gravac.tournament import LossCurve, Run
 from gravac.tournament.regret import Cell, Job, cell, family
+from tests.support.tournament import AT, run
 
-AT = (10.0, 20.0, 30.0, 40.0, 50.0)
 DENSE = (5.0, 4.0, 3.0, 2.0, 1.0)
 TARGET = 0.8
 """Of 50 steps: the loss of dense after 40, which is 2."""
 SECONDS = {"dense": 1.0, "alone": 0.1, "nearest:levels=7@10": 0.5, "topk+bf16@100": 0.2, "topk+bf16@10": 0.6}
-
-
-def run(plan: str, losses: tuple[float, ...], seed: int = 1) -> Run:
-    return Run(
-        task="lm",
-        plan=plan,
-        ranks=4,
-        seed=seed,
-        steps=50,
-        optimizer="sgd",
-        elements=1000,
-        payload_bytes=0.0,
-        curve=LossCurve(AT, losses),
-        sums={},
-    )
 
 
 def job(policy: str, seconds: float, losses: tuple[float, ...] = DENSE, seed: int = 1) -> Job:
