@@ -5,7 +5,7 @@ depend on both, so the arithmetic is + - * / and square roots only, which give t
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from gravac.protocol import GainSums
@@ -34,11 +34,9 @@ TELLING = frozenset({"sgd"})
 CREDIBLE = 0.1
 """The window's own estimate counts beyond the range of the simulations once it is this far below it."""
 LOWEST = 0.01
-LEAST_KEPT, ROUNDING = 0.85, 1e-9
+LEAST_KEPT, ROUNDING = 0.9, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
 bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
-LEAST_UNSEEN = 0.9
-"""The same for codecs that err more with few ranks than they did in the simulations, which no window shows."""
 TYPICAL_CONFIRMED = 0.13
 """Median ρ of the simulated trainings with SGD. The noisier the gradient, the less compression costs there: the losses
 of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
@@ -57,18 +55,16 @@ class Efficiency:
         likely: best estimate.
         low: lowest that is credible.
         high: highest that is credible.
-        unseen: windows do not show how far below the simulations it is.
     """
 
     likely: float
     low: float
     high: float
-    unseen: bool = False
 
     @property
     def reliable(self) -> bool:
         """Whether the plan keeps enough even at the lowest credible estimate."""
-        return self.low >= (LEAST_UNSEEN if self.unseen else LEAST_KEPT) - ROUNDING
+        return self.low >= LEAST_KEPT - ROUNDING
 
 
 CERTAIN = Efficiency(1.0, 1.0, 1.0)
@@ -130,7 +126,7 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     if not errs_more(codec, ranks):
         return found
     lost = _lose(found, SIMULATED_RANKS / max(1, ranks))
-    return replace(_between(lost.likely, lost.low, lost.likely), unseen=True)
+    return _between(lost.likely, lost.low, lost.likely)
 
 
 def noise_times(codec: str, confirmed: float | None) -> float:

@@ -180,7 +180,7 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
     assert held(listed).cf == 100.0, "the user's own choice"
 
 
-def top_k_was_sent(measured: float | None, bound: float) -> Outlook:
+def top_k_was_sent(measured: float | None, bound: float, confirmed: float | None = None) -> Outlook:
     """Return the outlook under SGD after a trial of Top-k 10x. ``measured``: its η; None: the window showed none."""
     policy = AutoPolicy()
     sgd = OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0)
@@ -194,16 +194,16 @@ def top_k_was_sent(measured: float | None, bound: float) -> Outlook:
         window=1,
         fresh=True,
     )
-    state = AutoState(decision=policy.start().decision, seen=(row,))
+    state = AutoState(decision=policy.start().decision, seen=(row,), confirmed=confirmed)
     return outlook(own, bound, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
 
 
 def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
     """One trial of Top-k shows that it leaves the bound; then its stronger settings leave it, too."""
     strong = Plan(None, 25.0)
-    assert strong in top_k_was_sent(None, 0.15).doubtful()
-    assert strong in top_k_was_sent(0.95, 0.15).doubtful(), "the weaker one keeps the bound"
-    assert strong not in top_k_was_sent(0.7, 0.15).doubtful()
+    assert strong in top_k_was_sent(None, 0.1, confirmed=0.09).doubtful()
+    assert strong in top_k_was_sent(0.95, 0.1, confirmed=0.09).doubtful(), "the weaker one keeps the bound"
+    assert strong not in top_k_was_sent(0.7, 0.1, confirmed=0.09).doubtful()
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class Outlook:
             return True
         if plan in self.left or (row is not None and row.efficiency is not None) or self._weaker_failed(plan):
             return False
-        if self.bound > MOST_LOST and not self._reliable(plan):
+        if self.bound > MOST_LOST + efficiency.ROUNDING and not self._reliable(plan):
             return False
         table = self._simulated(plan)
         if table is None:

@@ -15,8 +15,8 @@ from gravac.wording import format_number, format_percent
 START_STEPS, MORE_STEPS = 1, 2
 """Steps of the first dense window, which suffices where the network was measured, and of those after it. With the
 agents' default the fourth step is the first settled one, and about three follow until a decision is in force."""
-TRIAL_STEPS = 10
-"""Steps of a window that tries a plan."""
+TRIAL_STEPS, DENSE_STEPS = 10, 6
+"""Steps of a window that tries a plan, and of one that measures dense steps after another plan."""
 PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
@@ -184,9 +184,6 @@ class Evaluation(Learning):
         if tried is not None and DENSE in view.tried() and not self._wins(view, tried, DENSE):
             tried = DENSE  # nothing is lost by it
         hold = self._safe(view) if tried is None else tried
-        if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(self.plan):
-            self.change(trials=self.state.trials + 1)
-            return self._try(view, DENSE, row)
         if option is not None and (tried is None or self.state.trials < MOST_TRIALS):
             wins = tried is None or self._wins(view, option, tried)
             if not wins and self.state.trials == 0 and tried == DENSE and not moved:
@@ -196,6 +193,8 @@ class Evaluation(Learning):
                 self.change(trials=self.state.trials + 1)
                 rule: KnownRule = "reexplore" if moved else "scale_down" if left else "explore"
                 return self._try(view, option, row, moved or left, rule)
+        if DENSE not in view.seen and view.seconds(DENSE) < DOUBT * view.seconds(hold):
+            return self._try(view, DENSE, row)
         ended, reason = self._settled(view, hold, option, moved, left)
         if hold != self.plan or not moved:
             self.change(reference=None)
@@ -265,7 +264,7 @@ class Evaluation(Learning):
                 f"network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
             )
             self.change(waited=0, fitting=0, off=0, reference=None)
-            return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
+            return self._conclude(rule, reason, option, "explore", DENSE_STEPS, view)
         sends = "" if option == DENSE else f" sends {format_number(fewer)} times less than dense and"
         beginning = f"{why}. " if why else ""
         reason = (

@@ -21,7 +21,7 @@ class AutoSettings(PolicySettings):
         default=BOUND,
         description=(
             "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
-            "loss. 1: no bound; the highest useful throughput wins among plans that kept 85 % of the progress of a "
+            "loss. 1: no bound; the highest useful throughput wins among plans that kept 90 % of the progress of a "
             "step in every simulated task. Plans you list may keep less."
         ),
     )
