@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from gravac.tournament.regret import Cell
+from gravac.tournament.regret import Cell, Contender
+from gravac.tournament.rows import DENSE
 from regret_parts.jobs import JobRow
 from regret_parts.links import LINKS
 
@@ -143,7 +144,7 @@ def choices(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
         best, ours = cell.best(bound), cell.jobs[policy]
         yield (
             f"| {cell.task} | {cell.link} | {cell.ranks} | {_held(cell, policy)} | {_faster(ours.time)} | "
-            f"{best.name} | {_faster(best.time)} | {_advice(min(best.time, ours.time))} |"
+            f"{best.name} | {_faster(best.time)} | {_advice(cell, policy, best)} |"
         )
 
 
@@ -164,8 +165,10 @@ def _held(cell: Cell, policy: str) -> str:
     return " or ".join(dict.fromkeys(cell.held[policy]))
 
 
-def _advice(time: float) -> str:
-    return "compress" if time < 1.0 - NEAR else "do not"
+def _advice(cell: Cell, policy: str, best: Contender) -> str:
+    """Return whether the best plan or the policy is faster than dense. A job that was dense says nothing of it."""
+    held = [cell.jobs[policy].time] if set(cell.held[policy]) != {DENSE} else []
+    return "compress" if min([best.time, *held]) < 1.0 - NEAR else "do not"
 
 
 def _faster(time: float) -> str:

@@ -2,22 +2,19 @@
 
 import dataclasses
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
 from gravac.fold import JobFold
-from gravac.policies import AutoPolicy, Plan, parse
-from gravac.policies.auto import space, timemodel
-from gravac.policies.auto.outlook import Outlook, outlook
+from gravac.policies import Plan
+from gravac.policies.auto import space
 from gravac.policies.auto.rule import TRIAL_STEPS
-from gravac.policies.auto.settings import AutoState, Seen
-from gravac.policies.auto.timemodel import TimeModel
+from gravac.policies.auto.settings import AutoState
 from gravac.policies.base import DENSE
-from gravac.protocol import JobSpec, OptimizerSpec, PlanCost
+from gravac.protocol import JobSpec
 from gravac.signals import efficiency
 from tests.support.efficiencies import fixed_efficiencies
-from tools.harness.cluster import job_spec
 from tools.harness.plan_world import LAG_STEPS, Job, World
 
 
@@ -68,6 +65,17 @@ def test_a_fast_network_stays_dense_and_wastes_no_step() -> None:
     assert held(job) == DENSE
     assert set(job.sent) == {DENSE}
     assert "no_headroom" in job.rules
+
+
+@pytest.mark.parametrize(("compute", "measured"), [(0.05, False), (0.3, True)])
+def test_dense_steps_are_measured_last_and_only_where_they_may_win(compute: float, measured: bool) -> None:
+    job = Job(World(ranks=4, megabits=1000.0, compute=compute))
+    held(job)
+    order = [plan for plan, _ in groupby(job.sent)]
+    first = order.index(DENSE, 1) if DENSE in order[1:] else len(order)
+    assert len(set(order[:first]) - {DENSE}) == 2, "16 bits at once, then the best"
+    assert (first < len(order)) == measured
+    assert job.sent.count(DENSE) <= LAG_STEPS + TRIAL_STEPS
 
 
 def test_coding_that_costs_more_than_was_assumed_is_noticed() -> None:
@@ -178,43 +186,6 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
         assert all(found is not None and found.low >= efficiency.LEAST_KEPT for found in every), "in any task"
     listed = Job(World(ranks=4, megabits=30.0), "auto:bound=1,plans=topk+bf16@100")
     assert held(listed).cf == 100.0, "the user's own choice"
-
-
-def top_k_was_sent(measured: float | None, bound: float, confirmed: float | None = None) -> Outlook:
-    """Return the outlook under SGD after a trial of Top-k 10x. ``measured``: its η; None: the window showed none."""
-    policy = AutoPolicy()
-    sgd = OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.0)
-    own = space.of_job((), job_spec(policy.spec(), compressor="topk+bf16", optimizer=sgd))
-    row = Seen(
-        codec=None,
-        cf=10.0,
-        step_seconds=1.0,
-        exposed_seconds=0.1,
-        efficiency=measured,
-        window=1,
-        fresh=True,
-    )
-    state = AutoState(decision=policy.start().decision, seen=(row,), confirmed=confirmed)
-    return outlook(own, bound, TimeModel(own, (), 1.0, 0.0, 0.0, determined=False), state, 2)
-
-
-def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
-    """One trial of Top-k shows that it leaves the bound; then its stronger settings leave it, too."""
-    strong = Plan(None, 25.0)
-    assert strong in top_k_was_sent(None, 0.1, confirmed=0.09).doubtful()
-    assert strong in top_k_was_sent(0.95, 0.1, confirmed=0.09).doubtful(), "the weaker one keeps the bound"
-    assert strong not in top_k_was_sent(0.7, 0.1, confirmed=0.09).doubtful()
-
-
-@pytest.mark.parametrize(
-    ("measured", "verdict"), [(None, "too_strong"), (0.8, "too_strong"), (0.95, "passed")]
-)
-def test_a_plan_that_was_tried_is_good_enough_only_if_it_keeps_the_bound(
-    measured: float | None, verdict: str
-) -> None:
-    """Where no window showed η, 0.88 is expected of it."""
-    rows = top_k_was_sent(measured, 0.1).candidates(DENSE, False, 1.0, {})
-    assert [row.verdict for row in rows if row.cf == 10.0 and row.codec is None] == [verdict]
 
 
 def test_one_bad_window_changes_nothing() -> None:
@@ -328,79 +299,3 @@ def test_a_replay_decides_the_same_and_the_state_survives_json() -> None:
         assert AutoState.model_validate_json(state).model_dump_json() == state
     assert again.policy_state == job.fold.policy_state
     assert len(job.last.candidates) <= 64
-
-
-def test_plans_of_a_job() -> None:
-    """The user's compressor limits the space; listed plans replace it; a codec's size is stated once."""
-    assert space.plans((), "topk+bf16")[:3] == (DENSE, Plan("bf16", 2.0), Plan("int8", 3.9))
-    assert Plan(None, 100.0) in space.plans((), "topk+bf16"), "the job's own compressor has no name"
-    assert space.plans((), "dgc") == (DENSE, *(Plan(None, cf) for cf in space.OWN_STRENGTHS))
-    assert space.plans((), "nearest:levels=7") == (DENSE, Plan(None, 10.1))
-    assert space.plans((), "dense") == (DENSE,)
-    policy = parse("auto:plans=nearest:levels=7/topk+bf16@100/qsgd:bits=4;block=64@8")
-    assert policy.plans("topk+bf16") == (
-        DENSE,
-        Plan("nearest:levels=7", 10.1),
-        Plan(None, 100.0),
-        Plan("qsgd:bits=4,block=64", 8.0),
-    )
-    assert policy.codecs() == ("nearest:levels=7", "qsgd:bits=4,block=64")
-    fitted = policy.fitted(job_spec(policy.spec(), compressor="dgc"))
-    assert fitted.codecs() == ("nearest:levels=7", "topk+bf16", "qsgd:bits=4,block=64")
-    assert fitted == policy
-
-
-@pytest.mark.parametrize(
-    ("plans", "message"),
-    [
-        ("topk", "needs its compression factor: write topk@10"),
-        ("topk@1", "CF above 1"),
-        ("bf16/bf16", "listed twice"),
-    ],
-)
-def test_plans_that_cannot_be_read(plans: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse(f"auto:plans={plans}")
-
-
-def test_a_job_alone_or_without_a_memory_is_not_compressed() -> None:
-    policy = AutoPolicy()
-    assert policy.fitted(job_spec(policy.spec(), world_size=1)).ladder() == (1.0,)
-    job = Job(SLOW, memory="none")
-    job.windows(8)
-    assert {plan.codec for plan in job.sent} <= {None, "bf16"}
-
-
-def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:
-    policy = AutoPolicy()
-    sizes = {1.0: 4000.0, 2.0: 500.0, 4.0: 500.0, 10.0: 400.0, 25.0: 400.0}
-    stated = tuple(
-        PlanCost(codec=None, cf=cf, payload_bytes=int(size), link_bytes=size, messages=2.0)
-        for cf, size in sizes.items()
-    )
-    fitted = policy.fitted(job_spec(policy.spec(), compressor="nearest", plans=stated))
-    assert fitted.ladder() == (1.0, 2.0, 10.0)
-
-
-def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None:
-    spec = Job(SLOW).fold.spec
-    costs = tuple(each.model_copy(update={"codec": None}) for each in spec.plans if each.codec is None)
-    chosen = AutoPolicy().fitted(spec.model_copy(update={"compressor": "dgc", "plans": costs}))
-    first = chosen.start().decision
-    assert (first.phase, first.codec, first.cf_candidate) == ("explore", None, 1000.0)
-    assert "is expected to keep 98 % of the progress per step: trying it at once" in first.reason
-
-
-def test_the_time_model_finds_waiting_and_overlap_from_two_plans() -> None:
-    """Waiting for slower ranks is not charged to bytes, and what hides behind backward is found."""
-    for world in (World(waiting=0.1, noise=0.0), World(hidden=0.1, noise=0.0, megabits=30.0)):
-        job = Job(dataclasses.replace(world, probe=None, ranks=2))
-        job.windows(10)
-        state = AutoState.model_validate_json(job.fold.policy_state)
-        fresh = [each for each in state.seen if each.fresh]
-        policy = job.fold.policy
-        assert isinstance(policy, AutoPolicy)
-        model = timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
-        assert model.determined
-        for plan in (Plan("bf16", 2.0), Plan("nearest:levels=15", 7.5)):
-            assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.05)

@@ -15,8 +15,8 @@ from gravac.wording import format_number, format_percent
 START_STEPS, MORE_STEPS = 1, 2
 """Steps of the first dense window, which suffices where the network was measured, and of those after it. With the
 agents' default the fourth step is the first settled one, and about three follow until a decision is in force."""
-TRIAL_STEPS, DENSE_STEPS = 10, 6
-"""Steps of a window that tries a plan, and of one that measures dense steps after another plan."""
+TRIAL_STEPS = 10
+"""Steps of a window that tries a plan."""
 PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
@@ -264,7 +264,7 @@ class Evaluation(Learning):
                 f"network, and dense ones are predicted to take {_seconds(view.seconds(DENSE))}: measuring them."
             )
             self.change(waited=0, fitting=0, off=0, reference=None)
-            return self._conclude(rule, reason, option, "explore", DENSE_STEPS, view)
+            return self._conclude(rule, reason, option, "explore", TRIAL_STEPS, view)
         sends = "" if option == DENSE else f" sends {format_number(fewer)} times less than dense and"
         beginning = f"{why}. " if why else ""
         reason = (
