@@ -19,9 +19,6 @@ FILES, RANKS = ("rows.jsonl", "repeats.jsonl"), 4
 """The rows of the table: runs of static plans and repetitions of dense, with as many simulated ranks."""
 TABLE = ROOT / "gravac" / "signals" / "efficiency_table.py"
 LEAST = 0.01
-NULL = "bf16", 2.0
-"""A plan that changes gradients by a millionth of their energy. What curves say that it loses is an error of the
-measurement: a level is read off the noisy curve of dense, which another curve of equal trend reaches a little later."""
 HEAD = '''"""Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
 Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: {runs} runs of
@@ -42,7 +39,6 @@ class Row(NamedTuple):
         cf: of a quantizer, its wire CF; of a selector, elements in / elements kept.
         low: of the task that bears it worst, the median over seeds.
         likely: median over tasks of what curves say, averaged with that of what the signals of the runs say.
-            From the former the loss of bf16 is taken off, which is an error of the measurement.
         high: of the task that bears it best.
     """
 
@@ -76,11 +72,10 @@ def table(runs: Sequence[Run]) -> str:
         if (key := _plan(run)) is not None:
             found[kind, *key][run.task].append(_efficiency(base, run))
             shown[kind, *key][run.task].append(_shown(run, kind))
-    error = {kind: _loss_of_null(found.get((kind, *NULL), {})) for kind in ("sgd", "adam")}
     lines = []
     for plan, values in sorted(found.items(), key=lambda item: (item[0][0] != "sgd", *item[0][1:])):
         kind, codec, cf = plan
-        three = _three(_by_task(values, error[kind]), _by_task(shown[plan]))
+        three = _three(_by_task(values), _by_task(shown[plan]))
         lines.append(f'    Row("{kind}", "{codec}", {cf}, {three}),\n')
     head = HEAD.format(
         runs=len(runs),
@@ -96,14 +91,9 @@ def _shown(run: Run, kind: str) -> float:
     return of_progress(run.backlog or 0.0, run.progress or 1.0, sums["raw_dot_next"] / sums["raw_sq"], kind)
 
 
-def _loss_of_null(runs: Mapping[str, Sequence[float]]) -> float:
-    """Return what curves say that ``NULL`` loses, the median over tasks; 0 where it was not run."""
-    return 1.0 - median(_by_task(runs)) if runs else 0.0
-
-
-def _by_task(runs: Mapping[str, Sequence[float]], error: float = 0.0) -> list[float]:
-    """Return the median over the seeds of each task, without the error of the measurement."""
-    return [min(1.0, median(values) + error) for values in runs.values()]
+def _by_task(runs: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the median over the seeds of each task."""
+    return [median(values) for values in runs.values()]
 
 
 def _three(measured: Sequence[float], shown: Sequence[float]) -> str:
