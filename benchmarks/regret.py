@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from regret_parts import tables
 from regret_parts.jobs import JobCell, JobRow, read_jobs, run_jobs
-from regret_parts.links import COLLECTIVES, LINKS, compute_seconds, step_seconds
+from regret_parts.links import COLLECTIVES, COMPUTE_SECONDS, LINKS, compute_seconds, step_seconds
 
 from gravac import policies
 from gravac.tournament import Run, read_rows
@@ -32,7 +32,7 @@ TARGET = 0.8
 def wanted(given: argparse.Namespace, runs: Sequence[Run]) -> list[JobCell]:
     """Return the jobs whose dense run the rows have, seed by seed."""
     steps = {(run.task, run.ranks, run.seed): run.steps for run in runs if run.plan == DENSE}
-    tasks = given.tasks or list(dict.fromkeys(run.task for run in runs))
+    tasks = given.tasks or list(dict.fromkeys(run.task for run in runs if run.task in COMPUTE_SECONDS))
     found = []
     for seed in given.seeds:
         for ranks in given.ranks:
@@ -137,7 +137,7 @@ def main() -> None:
         "--out", type=Path, required=True, help="file of jobs; those that it has are not repeated"
     )
     jobs.add_argument("--policies", nargs="+", default=POLICIES)
-    jobs.add_argument("--tasks", nargs="+", help="default: those of the rows")
+    jobs.add_argument("--tasks", nargs="+", help="default: those of the rows whose computation was measured")
     jobs.add_argument("--ranks", nargs="+", type=int, default=(2, 4, 8))
     jobs.add_argument("--seeds", nargs="+", type=int, default=(1,))
     jobs.add_argument("--links", nargs="+", choices=LINKS, default=tuple(LINKS))
