@@ -17,10 +17,11 @@ from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
 from regret_parts.noise import noise
+from regret_parts.reading import reading
 from regret_parts.scaling import scaling
 
 from gravac.tournament import Run, baselines, place, read_rows
-from gravac.tournament.regret import Cell
+from gravac.tournament.regret import Cell, Contender
 from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
@@ -47,42 +48,6 @@ directions, not figures.
 """
 
 
-READING = """
-## What to make of it
-
-- With the default bound `auto` learns nearly what dense learns on text and logistic regression, several times faster on
-  slow links and as fast where dense is best. All jobs retain at least 76 % of what communication is worth, 277 of 288
-  at least 90 %.
-- **What dense itself does.** Dense runs of ResNet and VGG that differ by rounding errors end up to 8 % apart. Of 288
-  dense runs 240 end at most 1 % above the others of their seed, and 18 miss the target that the others set; of 288 jobs
-  of `auto` 235 and 21. Without ResNet and VGG 186 of 192 dense runs and 183 of 192 jobs are within 1 %. So plans are
-  compared with the median over four dense runs. Until 2026-11-24 it was a single one, and its luck looked like a loss.
-- Each task has the learning rate at which dense training learns best. Until 2026-11-24 four tasks had not, and there
-  Top-k at 25x to 100x seemed to cost nothing, or less than that. At the best rate it costs what it costs elsewhere.
-- What it leaves on the table: logistic regression under AdamW keeps 98 % with Top-k 10x, though its parameters go a
-  third to two thirds of the way in the first 50 steps. `auto` takes that for a loss, and holds 39 levels or 8 bits.
-  Logistic regression under SGD bears Top-k 100x, as its gradient is nearly all noise. `auto` sees that in the first
-  window of 50 steps and sends Top-k from then on: in a job of 300 steps, which takes a second, it is late by then. This
-  is the worst regret.
-- **AdamW and Top-k do not go together**: on GPT and LSTM, Top-k 10x keeps 87 % of the efficiency and 25x 70 to 78 %,
-  where rounding to 15 or 7 levels keeps 96 % and more. On images under AdamW windows show that 15 levels lose more than
-  2 %: `auto` tries them for ten steps and holds 39 levels, which keep 98 to 100 %. Under SGD, rounding at random to 7
-  levels costs nothing that can be seen.
-- All runs are older than today's [clipping](memories.md#clipping), with which plans that lose little no longer lose 2
-  to 3 points on the GPT under AdamW ([figures](../benchmarks/tournament/README.md)).
-- Beyond 17 times fewer bytes, values in 2 bits beat values in 16: under AdamW Top-k with `twobit` at 28x keeps as much
-  as `topk+bf16` at 15x, and at 49x more than that at 35x. `auto` does not choose it within its bound.
-- `bound=1` gains nothing in trainings of 300 steps. It takes plans that kept 85 % of the progress of a step in every
-  simulated task, and some of these then miss the target. Of {jobs} jobs on links slower than loopback it is sooner at
-  the target than the default in {sooner}, the default in {later}; in {only_default} only the default reaches it, in
-  {only_unbounded} only `bound=1`. Where both do, `bound=1` takes {ratio:.2f} times the time in the median.
-- The best of many plans in hindsight is partly luck.
-- Strengths by layer do not pay: L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM, Top-k layer by layer
-  83 % at 13x and 93 % at 14x, and Top-k over a whole bucket, which chooses across layers, 87 % and 97 % at 15x.
-- ConEF's int4 memory, 1.25 bytes an element, keeps 86.6 % on the GPT under AdamW at Top-k 10x, error feedback 87.1 %:
-  no difference beyond the noise.
-- Where dense is as fast, the advice is not to compress: on loopback, for nearly all tasks.
-"""
 OBJECTIVES = """
 ## T_comp and useful throughput
 
@@ -111,7 +76,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
     )
     yield "## The papers' headlines\n"
     yield from headlines(compared, jobs)
-    yield READING.format(**unbounded(compared))
+    yield reading(compared, runs, TARGET, DEFAULT, UNBOUNDED)
     yield "\n## Statistical efficiency of static plans\n"
     yield from efficiencies(runs)
     yield OBJECTIVES
@@ -123,7 +88,8 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
     for section in (
         *(tables.regrets(compared, name, bound_of(name)) for name in names),
-        *(tables.rivals(compared, name) for name in names),
+        tables.rivals(compared, f"`{DEFAULT}`", tables.always(DEFAULT)),
+        tables.rivals(compared, f"`{DEFAULT}`, and `{UNBOUNDED}` where a rival breaks the bound,", suited),
         tables.learning(compared, names),
         *(tables.choices(compared, name, bound_of(name)) for name in names),
         *(tables.distribution(jobs, name) for name in names),
@@ -139,26 +105,9 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
     yield from scaling()
 
 
-def unbounded(compared: Sequence[Cell]) -> dict[str, float]:
-    """Return how jobs of ``UNBOUNDED`` compare with those of ``DEFAULT`` in the same cell and seed, on slow links."""
-    found = dict.fromkeys(("jobs", "sooner", "later", "only_default", "only_unbounded"), 0.0)
-    ratios = []
-    for one in compared:
-        if one.link == "loopback" or DEFAULT not in one.jobs or UNBOUNDED not in one.jobs:
-            continue
-        default, other = (
-            dict(zip(job.seeds, job.times, strict=True)) for job in (one.jobs[DEFAULT], one.jobs[UNBOUNDED])
-        )
-        for seed in default.keys() & other.keys():
-            here, there = default[seed], other[seed]
-            found["jobs"] += 1
-            found["only_default"] += math.isinf(there) and not math.isinf(here)
-            found["only_unbounded"] += math.isinf(here) and not math.isinf(there)
-            if not math.isinf(here) and not math.isinf(there):
-                ratios.append(there / here)
-                found["sooner"] += there < here
-                found["later"] += here < there
-    return {name: int(count) for name, count in found.items()} | {"ratio": median(ratios)}
+def suited(rival: Contender) -> str:
+    """Return the policy that may lose as much as a rival does."""
+    return DEFAULT if rival.keeps(bound_of(DEFAULT)) else UNBOUNDED
 
 
 def headlines(compared: Sequence[Cell], jobs: Sequence[JobRow]) -> Iterator[str]:

@@ -113,7 +113,7 @@ def table(given: argparse.Namespace) -> None:
         sys.exit("\n".join(("No job can be compared.", *notes)))
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
     sections = [tables.regrets(compared, name, bound_of(name)) for name in names]
-    sections += [tables.rivals(compared, name) for name in names if bound_of(name) >= EVERY]
+    sections += [tables.rivals(compared, f"`{name}`", tables.always(name)) for name in names]
     sections.append(tables.learning(compared, names))
     sections += [tables.choices(compared, name, bound_of(name)) for name in names]
     print(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from gravac.tournament.regret import Cell, Contender
@@ -70,29 +70,34 @@ def _regret(group: Sequence[Cell], policy: str, bound: float) -> str:
     )
 
 
-def rivals(cells: Sequence[Cell], policy: str) -> Iterator[str]:
-    """Yield the table of speed-ups over each rival at its best setting, and over single settings of Top-k."""
-    yield f"### `{policy}` against rivals at their best setting\n"
+def rivals(cells: Sequence[Cell], title: str, policy: Callable[[Contender], str]) -> Iterator[str]:
+    """Yield the table of speed-ups over each rival at its best setting, and over single settings of Top-k.
+
+    Args:
+        cells: To compare in.
+        title: What is compared.
+        policy: Returns the policy that is compared with a rival.
+    """
+    yield f"### {title} against rivals at their best setting\n"
     yield "| rival | cells | speed-up, median | least | at least as fast | at most 2 % slower | settings |"
     yield "|---|---:|---:|---:|---:|---:|---|"
-    every = [cell for cell in cells if policy in cell.jobs]
-    for name, families in RIVALS.items():
-        found = [(cell, best) for cell in every if (best := cell.rival(families)) is not None]
+    plans = sorted({name for cell in cells for name in cell.plans if name.startswith("topk")})
+    rows = [(name, [cell.rival(families) for cell in cells]) for name, families in RIVALS.items()]
+    rows += [(f"always {plan}", [cell.plans.get(plan) for cell in cells]) for plan in plans]
+    for name, contenders in rows:
         pairs = [
-            (speedup, best.name)
-            for cell, best in found
-            if (speedup := cell.speedup(policy, best)) is not None
+            (speedup, rival.name)
+            for cell, rival in zip(cells, contenders, strict=True)
+            if rival is not None and policy(rival) in cell.jobs
+            if (speedup := cell.speedup(policy(rival), rival)) is not None
         ]
         if pairs:
             yield _rival(name, pairs)
-    for plan in sorted({name for cell in every for name in cell.plans if name.startswith("topk")}):
-        pairs = [
-            (speedup, plan)
-            for cell in every
-            if plan in cell.plans and (speedup := cell.speedup(policy, cell.plans[plan])) is not None
-        ]
-        if pairs:
-            yield _rival(f"always {plan}", pairs)
+
+
+def always(policy: str) -> Callable[[Contender], str]:
+    """Return what compares one policy with every rival."""
+    return lambda _: policy
 
 
 def _rival(name: str, pairs: Sequence[tuple[float, str]]) -> str:
