@@ -33,8 +33,6 @@ READING = """
   where rounding to 15 or 7 levels keeps 96 % and more. On images under AdamW windows show that 15 levels lose more than
   2 %: `auto` tries them for ten steps and holds 39 levels, which keep 98 to 100 %. Under SGD, rounding at random to 7
   levels costs nothing that can be seen.
-- All runs are older than today's [clipping](memories.md#clipping), with which plans that lose little no longer lose 2
-  to 3 points on the GPT under AdamW ([figures](../benchmarks/tournament/README.md)).
 - Beyond 17 times fewer bytes, values in 2 bits beat values in 16: under AdamW Top-k with `twobit` at 28x keeps as much
   as `topk+bf16` at 15x, and at 49x more than that at 35x. `auto` does not choose it within its bound.
 - `bound=1` gains nothing in trainings of 300 steps. It takes plans that kept 90 % of the progress of a step in every
