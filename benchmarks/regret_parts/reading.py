@@ -30,9 +30,9 @@ READING = """
   window of 50 steps and sends Top-k from then on: in a job of 300 steps, which takes a second, it is late by then. This
   is the worst regret.
 - **AdamW and Top-k do not go together**: on GPT and LSTM, Top-k 10x keeps 88 to 90 % of the efficiency and 25x 70 to
-  80 %, where rounding to 15 or 7 levels keeps 97 % and more. On images under AdamW windows show that 15 levels lose more than
-  2 %: `auto` tries them for ten steps and holds 39 levels, which keep 96 to 100 %. Under SGD, rounding at random to 7
-  levels costs nothing that can be seen.
+  80 %, where rounding to 15 or 7 levels keeps 97 % and more. On images under AdamW windows show that 15 levels lose
+  more than 2 %: `auto` tries them for ten steps and holds 39 levels, which keep 96 to 100 %. Under SGD, rounding at
+  random to 7 levels costs nothing that can be seen.
 - Beyond 17 times fewer bytes, values in 2 bits beat values in 16: under AdamW Top-k with `twobit` at 28x keeps as much
   as `topk+bf16` at 15x, and at 49x more than that at 35x. `auto` does not choose it within its bound.
 - `bound=1` gains nothing in trainings of 300 steps. It takes plans that kept 90 % of the progress of a step in every
