@@ -126,7 +126,8 @@ def with_ranks(found: Efficiency, codec: str, ranks: int) -> Efficiency:
     """
     if not errs_more(codec, ranks):
         return found
-    lost = _lose(found, (SIMULATED_RANKS / max(1, ranks)) ** 2)
+    fewer = SIMULATED_RANKS / max(1, ranks)
+    lost = _lose(found, fewer * fewer)
     return _between(lost.likely, lost.low, lost.likely)
 
 

@@ -24,7 +24,8 @@ MOST_TRIALS = 3
 HIDDEN = 0.10
 """A plan is also tried if it would win by this much should all of its exchange be hidden."""
 DOUBT = 1.5
-"""Dense steps that were never measured are tried unless they are predicted to take this many times as long."""
+"""Dense steps that were never measured are tried at the end of a search, unless they are predicted to take this many
+times as long as those of the plan to hold."""
 LEAST_MOVE, NOISES_TO_MOVE = 0.08, 5.0
 """A step time that is off by more than 8 % and five times the noise has moved."""
 TWICE = 2.0
