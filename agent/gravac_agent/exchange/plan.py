@@ -94,7 +94,8 @@ def next_plan(
     Args:
         directive: The directive in force.
         tracker: The smoothed gains.
-        measure_first: Codecs whose first step at a CF only measures, whatever epsilon is.
+        measure_first: Codecs whose first step at a CF only measures, whatever epsilon is. At the start of a job the
+            first two do: DDP groups its buckets again after the first one, and what was learned of them does not last.
     """
     for cf in (directive.cf_candidate, directive.cf_minimum):
         gain = tracker.gain(cf, directive.codec)
@@ -105,14 +106,6 @@ def next_plan(
         if passes:
             return Plan(directive, cf)
     return Plan(directive, 1.0)
-
-
-def first_plan(directive: Directive, tracker: GainTracker) -> Plan:
-    """Return the plan of a job's first two steps: dense, and measured.
-
-    DDP groups its buckets again after the first step, so what a codec learned of them in that step would not last.
-    """
-    return next_plan(directive, tracker, frozenset({directive.codec}))
 
 
 def unknown_codec(codec: str, codecs: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from gravac_agent.exchange.agreement import align_groups, check_equal, fail_toge
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
-from gravac_agent.exchange.plan import Directive, Plan, first_plan
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.fsdp.attach import Slot
@@ -203,7 +203,8 @@ def assemble(
     if sharded is not None:
         encoder.raw_mean.shard = sharded.shard or 0
     coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
-    announcement = Announcement(f"{setup}|{builder}", first_plan(start, tracker), reporter)
+    first = next_plan(start, tracker, encoder.learning_codecs())
+    announcement = Announcement(f"{setup}|{builder}", first, reporter)
     tick_codec = TickCodec(rank, world_size, coordinates.size)
     executor: Executor
     if isinstance(metered, Metered):

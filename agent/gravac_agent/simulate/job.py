@@ -20,7 +20,7 @@ from gravac.traces import read_trace
 from gravac.version import __version__
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.compensation import is_surveyed
-from gravac_agent.exchange.plan import Plan, first_plan, next_plan
+from gravac_agent.exchange.plan import Plan, next_plan
 from gravac_agent.reporting.reporter import LocalReporter
 from gravac_agent.setup.build import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
@@ -197,7 +197,7 @@ class _Loop:
         self._job, self._learner, self._reporter, self._tracker = job, job.learner, reporter, tracker
         self._encoder = job.learner.ranks.encoders[0]
         self._measure_first = self._encoder.learning_codecs()
-        self._plan = self._following = first_plan(reporter.directive, tracker)
+        self._plan = self._following = next_plan(reporter.directive, tracker, self._measure_first)
         self._at_level = 0
         self.window = WindowTotals(0, 0)
         self.curve: list[list[float]] = []

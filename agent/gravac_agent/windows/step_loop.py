@@ -16,7 +16,7 @@ from gravac_agent.exchange.compensation import is_surveyed
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.failing_buckets import bucket_label
-from gravac_agent.exchange.plan import Directive, Plan, first_plan, next_plan
+from gravac_agent.exchange.plan import Directive, Plan, next_plan
 from gravac_agent.exchange.tick import Announcement
 from gravac_agent.reporting.reporter import Reporter
 from gravac_agent.windows.clipping import Clipper
@@ -298,7 +298,8 @@ class StepLoop:
             )
 
     def forget_gains(self, why: str) -> None:
-        """Drop all measured gains, because the meaning of what is sent changed. So the next step is dense.
+        """Drop all measured gains, because the meaning of what is sent changed. Where gains decide, the next step is
+        dense.
 
         Args:
             why: Sentence for log and journal.
@@ -306,7 +307,9 @@ class StepLoop:
         self.tracker.averages.clear()
         self._checked.clear()
         self._measure_first = self._encoder.learning_codecs()
-        self.plan = self.announcement.following = first_plan(self.following.directive, self.tracker)
+        self.plan = self.announcement.following = next_plan(
+            self.following.directive, self.tracker, self._measure_first
+        )
         self._steps_at_level = self._dropped = 0
         self._note("note", why)
 
