@@ -30,7 +30,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process group of one, settings without a controller, and the handler of Ctrl-C put back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GRAVAC_CONTROLLER", "none")
-    monkeypatch.setenv("GRAVAC_POLICY", "static:cf=2")
+    monkeypatch.setenv("GRAVAC_POLICY", "static:cf=2,epsilon=0.01")  # the first step is dense, so all moves
     handler = signal.getsignal(signal.SIGINT)
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     yield

@@ -53,10 +53,8 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
     assert dense["speedup"] == dense["efficiency"] == dense["retained"] == 1.0
     assert dense["step_seconds"] > 0.02 > 0.005 > topk["step_seconds"] > alone["step_seconds"] == 0.001
     assert alone["retained"] == 0.0
-    assert topk["plans"][0]["codec"] == "dense"
-    assert topk["plans"][1]["cf"] == 10.0
-    assert len(auto["plans"]) > 1
-    assert "trying it" in auto["plans"][1]["reason"]
+    assert [(plan["codec"], plan["cf"]) for plan in topk["plans"]] == [("topk", 10.0)]
+    assert "trying it" in auto["plans"][0]["reason"]
     assert "trying it" in done.stderr
     assert "step 30 of 30" in done.stderr
     trace = Path(auto["trace"])

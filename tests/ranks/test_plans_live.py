@@ -24,7 +24,7 @@ PLAYS = [
 
 def schedule(steps: int) -> list[tuple[str, float]]:
     """What each step sends: a decision is in force two steps after the window that it follows."""
-    found: list[tuple[str, float]] = [("topk", 1.0)] * 2  # the first two steps are dense
+    found: list[tuple[str, float]] = []
     ends = 0
     for codec, cf, window in PLAYS:
         ends += window or WINDOW

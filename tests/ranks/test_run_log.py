@@ -23,7 +23,7 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
         begin,
     )
     assert re.fullmatch(
-        rf"gravac: job job0 ended after 45 steps: held topk\+bf16 · 10x for \d\d %% of steps, \d+(\.\d)?x fewer bytes, "
+        rf"gravac: job job0 ended after 45 steps: held topk\+bf16 · 10x for 100 %% of steps, \d+(\.\d)?x fewer bytes, "
         rf"replay with: gravac replay {journal} --check".replace("%%", "%"),
         end,
     )

@@ -208,7 +208,7 @@ class StepLoop:
         before, self.plan = self.plan, self.following
         if level_of(before) != level_of(self.plan):
             self._steps_at_level = 0
-            self._warn_if_unstable(self.plan)
+        self._warn_if_unstable(self.plan)
         following = next_plan(directive, self.tracker, self._measure_first)
         self.announcement.following = following
         self.tracker.forget_except(self.plan.gains | following.gains)

@@ -242,7 +242,7 @@ def show(result: dict[str, Any], console: Console) -> None:
         style="dim",
     )
     for row in result["rows"]:
-        if len(row["plans"]) > 1 and row["name"] == result["policy"]:
+        if row["plans"] and row["name"] == result["policy"]:
             _plans(row, console)
     for row in result["rows"]:
         if row["trace"] is not None and row["name"] == result["policy"]:

@@ -219,16 +219,17 @@ def true_gains(
 
     ``raw_gain``: of the gradient alone.
 
-    Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy.
+    Top-k sends elements whole, so what it kept of p is ‖p‖² minus the new residual's energy. The first steps are dense,
+    as gains decide.
     """
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     names = [name for name, _ in module.module.named_parameters()]
     plain, found = net(), []
     truth: tuple[float, float] | None = None
-    policy = f"static:cf={cf}"
+    policy = f"static:cf={cf},epsilon=0.001"
     if raw_gain:
-        policy = f"gravac:variant=paper,denominator=gradient,epsilon=0,cf_min={cf / 2},cf_max={cf}"
+        policy = f"gravac:variant=paper,denominator=gradient,epsilon=0.001,cf_min={cf / 2},cf_max={cf}"
     options: dict[str, Any] = {"policy": policy, "collective": "gather"}
     with Agent(module, optimizer, data_dir=folder, controller=None, window=steps, **options) as agent:
         assert agent._parts is not None
