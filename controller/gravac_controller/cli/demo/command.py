@@ -64,7 +64,7 @@ def _policy(context: click.Context, option: click.Parameter, text: str) -> str:
     default="auto",
     show_default=True,
     callback=_policy,
-    help="Policy: auto:bound=0.1, gravac, dense, static:cf=100, …",
+    help="Policy: auto:bound=0.05, gravac, dense, static:cf=100, …",
 )
 @click.option(
     "--window", type=click.IntRange(5), default=20, show_default=True, help="Steps between decisions."
