@@ -34,8 +34,6 @@ from tools.harness.cluster import job_spec, level_sums, window_report
 
 LAG_STEPS = 3
 """Steps after the end of a window until its decision is in force, as with a controller on the same machine."""
-FIRST_STEPS = 2
-"""Steps at the start of a job that are always dense."""
 GOODPUT = 0.956
 
 
@@ -247,7 +245,7 @@ class Job:
             self._in_force = arrived
         decision = self._in_force
         plan = Plan(decision.codec, decision.cf_candidate)
-        plan = DENSE if plan.cf == 1.0 or number < FIRST_STEPS else plan
+        plan = DENSE if plan.cf == 1.0 else plan
         factor = 1.0 if self.disturb is None else self.disturb(number)
         seconds = self.world.seconds(plan) * factor * max(0.1, self._random.gauss(1.0, self.world.noise))
         self.sent.append(plan)
