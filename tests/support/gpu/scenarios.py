@@ -106,7 +106,7 @@ class Net(nn.Module):
 
 
 def learning(
-    device: torch.device, compiled: str | None = None, precision: str = "float32", steps: int = 30
+    device: torch.device, compiled: str | None = None, precision: str = "float32", steps: int = 40
 ) -> dict[str, Any]:
     """Train a net with Top-k 10 %.
 
