@@ -54,6 +54,7 @@ def test_a_policy_is_compared_and_its_trace_replays(tmp_path: Path) -> None:
     assert dense["step_seconds"] > 0.02 > 0.005 > topk["step_seconds"] > alone["step_seconds"] == 0.001
     assert alone["retained"] == 0.0
     assert [(plan["codec"], plan["cf"]) for plan in topk["plans"]] == [("topk", 10.0)]
+    assert auto["plans"][0]["codec"] != "dense"
     assert "trying it" in auto["plans"][0]["reason"]
     assert "trying it" in done.stderr
     assert "step 30 of 30" in done.stderr

@@ -181,6 +181,7 @@ def test_without_the_bound_the_highest_useful_throughput_wins_down_to_the_least_
         assert efficiency.LEAST_KEPT <= world.efficiency(held(job)) < 0.98, (
             "more than the default bound allows"
         )
+        assert set(job.sent) == {job.plan}, "from the first step on"
         every = [efficiency.expected(plan.codec or "topk+bf16", plan.cf, kind) for plan in job.sent]
         assert all(found is not None and found.low >= efficiency.LEAST_KEPT for found in every), "in any task"
     listed = Job(World(ranks=4, megabits=30.0), "auto:bound=1,plans=topk+bf16@100")

@@ -77,6 +77,7 @@ def test_a_hard_threshold_is_one_for_the_whole_model_and_all_ranks(run_each: Run
             found = [result["found"][step] for result in results]
             assert max(most for _, most, _ in found) < min(least for least, _, _ in found), (case, step)
         if case["compressor"] == "hardthreshold":
+            # λ as the kernel compares it with elements, which are float32.
             level = np.float32(0.5 / math.sqrt(int(results[0]["elements"] / 20)))
             rows = [row for result in results for row in result["found"].values()]
             assert max(most for _, most, _ in rows) < level <= min(least for least, _, _ in rows)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gravac.protocol import Event
+from gravac.traces import read_trace
 from gravac.traces.replay import check
 from tests.support.ranks.harness import RunRanks
 
@@ -42,11 +44,26 @@ def test_a_bad_step_of_one_model_does_not_touch_the_other_one(run_ranks: RunRank
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_that_the_trainer_drops_leave_no_residual(run_ranks: RunRanks, set_to_none: bool) -> None:
-    one, two = run_ranks("dropped", 2, set_to_none=set_to_none)
-    assert one["same"] == [False] + [True] * 5, "the first such step loses the residual, and the log says so"
+    """The job's first steps are dense, so there is no residual when the agent sees the first such step."""
+    one, two = run_ranks("dropped", 2, set_to_none=set_to_none, policy="static:cf=10,epsilon=0.001")
+    assert one["same"] == [True] * 6
     assert one["grown"] > 0, "other steps leave one"
     assert one["steps"] == 12
     assert one["parameters"] == two["parameters"]
+
+
+def test_a_residual_from_before_the_first_dropped_step_is_lost_once_and_reported(
+    run_ranks: RunRanks, tmp_path: Path
+) -> None:
+    """Until a step is dropped, the memory keeps no second buffer that it could be restored from."""
+    one, two = run_ranks("dropped", 2, set_to_none=True, policy="static:cf=10")
+    assert one["same"] == [False] + [True] * 5
+    assert one["parameters"] == two["parameters"]
+    events = [line.record for line in read_trace(tmp_path / "d" / "journal.jsonl")]
+    said = [
+        each.message for each in events if isinstance(each, Event) and "is lost, this once" in each.message
+    ]
+    assert len(said) == 1
 
 
 def test_agents_started_in_another_order_are_refused(run_ranks: RunRanks) -> None:

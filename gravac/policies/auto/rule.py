@@ -228,7 +228,7 @@ class Evaluation(Learning):
             if len(self.space.plans) == 1:
                 return "no_headroom", f"Dense steps take {step}, and there is no other plan: staying dense."
             if option is None:
-                kept = format_percent(1.0 - self.settings.bound)
+                kept = format_percent(1.0 - self.accepted)
                 why = f"no plan is expected to keep {kept} of the progress of a step"
             else:
                 why = f"the best other plan, {self._label(option)}, is not predicted to win"

@@ -21,8 +21,8 @@ class AutoSettings(PolicySettings):
         default=BOUND,
         description=(
             "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
-            "loss. 1: no bound; the highest useful throughput wins among plans that kept 90 % of the progress of a "
-            "step in every simulated task and keep 94 % in this one. Plans you list may keep less."
+            "loss. Above 0.06 it counts only for plans that you list: others that lose more seldom reach the loss in "
+            "the planned number of steps."
         ),
     )
     plans: Annotated[

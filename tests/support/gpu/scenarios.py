@@ -106,7 +106,7 @@ class Net(nn.Module):
 
 
 def learning(
-    device: torch.device, compiled: str | None = None, precision: str = "float32", steps: int = 40
+    device: torch.device, compiled: str | None = None, precision: str = "float32", steps: int = 30
 ) -> dict[str, Any]:
     """Train a net with Top-k 10 %.
 
@@ -136,7 +136,9 @@ def learning(
     x = x.to(device, torch.bfloat16 if precision == "bfloat16" else torch.float32)
     losses = []
     scaling = {"scaler": scaler} if half else {}
-    agent = Agent(module, optimizer, policy="static:cf=10", controller=None, window=5, **scaling)
+    agent = Agent(
+        module, optimizer, policy="static:cf=10,epsilon=0.001", controller=None, window=5, **scaling
+    )
     with agent:
         for _ in range(steps):
             with torch.autocast(device.type, torch.float16, enabled=half):

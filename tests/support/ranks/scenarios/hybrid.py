@@ -252,7 +252,7 @@ def hybrid_losses(rank: int, world: int, folder: str, steps: int, methods: list[
         model = sharded_by(mesh if native else mesh["shard"], nn.Sequential(nn.Flatten(), *layers))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         compressor, _, cf = method.partition(" ")
-        options: dict[str, Any] = {"compressor": compressor, "policy": f"static:cf={cf}"}
+        options: dict[str, Any] = {"compressor": compressor, "policy": f"static:cf={cf},epsilon=0.001"}
         options |= {"replicate": mesh["replicate"]}
         if native:
             options = {"enabled": False}

@@ -133,10 +133,10 @@ def one_optimizer(rank: int, world: int, folder: str) -> dict[str, Any]:
     return {"kept": kept, "parameters": [fingerprint(actor), fingerprint(critic)]}
 
 
-def dropped(rank: int, world: int, folder: str, set_to_none: bool) -> dict[str, Any]:
+def dropped(rank: int, world: int, folder: str, set_to_none: bool, policy: str) -> dict[str, Any]:
     """A GAN whose discriminator is not frozen: the gradients that the generator's step drops leave no residual."""
     (G, g_optimizer), (D, d_optimizer) = (_square(seed) for seed in (0, 1))
-    options: dict[str, Any] = {"controller": None, "policy": "static:cf=10", "data_dir": folder}
+    options: dict[str, Any] = {"controller": None, "policy": policy, "data_dir": folder}
     with Agent(G, g_optimizer, job="g", **options), Agent(D, d_optimizer, job="d", **options) as agent:
         assert agent._parts is not None
         memory = agent._parts.memory
