@@ -163,6 +163,31 @@ def test_a_noisy_gradient_bears_stronger_plans() -> None:
     assert noisy.world.efficiency(noisy.plan) >= 0.975
 
 
+@pytest.mark.parametrize(("gradient", "climbs_at_once"), [(1.05, True), (1.2, False)])
+def test_a_window_whose_gradients_rose_is_not_taken_for_noise(gradient: float, climbs_at_once: bool) -> None:
+    """A jump of the loss makes a few large steps outweigh the others. The next calm window counts again."""
+    job = Job(World(ranks=4, megabits=30.0, reference=True, confirmed=0.015))
+    while job.last.phase != "hold":
+        job.windows(1)
+    plan = job.plan
+    job.change(gradient=gradient)
+    job.windows(1)
+    assert (job.plan.cf > plan.cf) == climbs_at_once, job.last.reason
+    if not climbs_at_once:
+        job.windows(1)
+        assert job.plan.cf > plan.cf
+    assert "98 % of the mean gradient is noise" in job.last.reason
+
+
+def test_a_window_whose_gradients_rose_may_show_less_noise() -> None:
+    job = Job(World(ranks=4, megabits=30.0, reference=True, confirmed=0.015))
+    strong = held(job, 12)
+    job.change(confirmed=0.2, gradient=1.5)
+    job.windows(12)
+    assert job.plan.cf < strong.cf
+    assert job.world.efficiency(job.plan) >= 0.975
+
+
 def test_two_windows_of_another_noise_change_little() -> None:
     job = Job(World(ranks=4, megabits=30.0, reference=True))
     plan = held(job, 12)

@@ -60,6 +60,7 @@ class World:
         reference: Windows are next to a dense reference, so they show the efficiency of plans under Adam, too, and the
             noise of the gradient.
         confirmed: Part of the mean gradient that is not noise.
+        gradient: Energy of a step's gradients, relative to the usual one.
         seed: Of noise and efficiencies.
     """
 
@@ -80,6 +81,7 @@ class World:
     probe: float | None = 1.0
     reference: bool = False
     confirmed: float = efficiency.TYPICAL_CONFIRMED
+    gradient: float = 1.0
     seed: int = 0
 
     @cached_property
@@ -292,6 +294,8 @@ class Job:
             None if seconds is None else min(seconds, world.exposed(plan) * seconds / world.seconds(plan))
         )
         level = level_sums(epoch, plan.cf, steps, len(settled), seconds, exposed, plan.codec)
+        energy = world.gradient * level.sums.gradient_sq
+        level = level.model_copy(update={"sums": level.sums.model_copy(update={"gradient_sq": energy})})
         if world.reference:
             return level.model_copy(update={"sums": self._next_to_dense(level.sums, world.efficiency(plan))})
         lost = efficiency.PER_BACKLOG if world.kind == "sgd" else efficiency.PER_BACKLOG_OTHERS

@@ -23,6 +23,9 @@ SAYS_NOTHING = 0.01
 """Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known."""
 NEW_NOISE = 0.3
 """Weight of a window in the noise of the gradient, which one window shows roughly."""
+RISEN_GRADIENT = 1.1
+"""Gradients with this many times the energy of the window before come from a loss that jumped. A few large steps in
+different directions outweigh all others there, and look like noise."""
 TRIAL_PROGRESS = 5
 """Steps next to a dense reference that a trial needs to show what a plan loses."""
 TRIAL_NOISE = 0.03
@@ -35,6 +38,8 @@ TENTH = 20
 """Place of CF 10 in a gain curve."""
 LIMIT = 1e9
 """Largest seconds that a state can hold."""
+LARGEST = 1e300
+"""Largest energy of a gradient that a state can hold."""
 
 
 @dataclass(slots=True)
@@ -104,13 +109,22 @@ class Learning:
         return row
 
     def _note_noise(self) -> None:
-        """Record how much of the mean gradient is not noise, under SGD, where expected losses depend on it."""
+        """Record how much of the mean gradient is not noise, under SGD, where expected losses depend on it.
+
+        A window whose gradients rose may show less noise than was known, but not more.
+        """
         if self.space.kind not in efficiency.TELLING:
             return
         for level in levels_under(self.report, self.state.decision):
+            if level.cf != self.plan.cf or not level.sums.steps:
+                continue
+            energy, last = level.sums.gradient_sq / level.sums.steps, self.state.gradient
+            risen = last is not None and energy > RISEN_GRADIENT * last
+            self.change(gradient=min(LARGEST, energy))
             found, before = efficiency.confirmed_by(level.sums), self.state.confirmed
-            if level.cf == self.plan.cf and found is not None:
-                self.change(confirmed=found if before is None else before + NEW_NOISE * (found - before))
+            if found is None or (risen and (before is None or found < before)):
+                continue
+            self.change(confirmed=found if before is None else before + NEW_NOISE * (found - before))
 
     def _efficiency(self, before: Seen | None, weight: float) -> float | None:
         """Return the plan's η by this window. In hold it also corrects what is expected of the other plans."""

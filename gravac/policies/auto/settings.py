@@ -105,8 +105,8 @@ class AutoState(PolicyState):
     are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
     outside the bound. ``fitting``: windows in a row in which another plan is predicted to win. ``severity``: measured
     loss of efficiency / expected one. ``confirmed``: part of the mean gradient that is not noise; null: not known.
-    ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans;
-    null before.
+    ``gradient``: energy of one step's gradients in the last window, under SGD; null: not known. ``waiting`` and
+    ``per_byte``: line of the time model as last fitted to two plans; null before.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
@@ -123,5 +123,6 @@ class AutoState(PolicyState):
     fitting: Count = 0
     severity: Annotated[float, Field(ge=0, le=100)] = 1.0
     confirmed: Annotated[float, Field(ge=0, le=1)] | None = None
+    gradient: Annotated[float, Field(ge=0, le=1e300)] | None = None
     waiting: Number | None = None
     per_byte: Annotated[float, Field(ge=0, le=1e9)] | None = None
