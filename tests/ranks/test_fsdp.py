@@ -105,7 +105,6 @@ def test_a_job_has_windows_decisions_and_a_trace_that_replays(
     results = run_ranks("sharded_job", 2, policy=policy)
     for result in results:
         assert result["windows"] >= 14
-        assert result["cf"] > 1.0
         assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
         assert result["ended"] < 0.6 * result["began"]
         assert result["fewer"] > fewer

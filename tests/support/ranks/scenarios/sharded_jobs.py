@@ -1,5 +1,6 @@
 """FSDP2 in whole trainings: resumed, with windows and decisions, with other numbers of ranks, and their losses."""
 
+from statistics import median
 from typing import Any
 
 import torch
@@ -68,8 +69,14 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     began = float(loss_of(model, 0, 10_000).detach())
     options = {"job": "sharded", "window": 6, "policy": policy, "link": "1mbit", **AGENT}
+    states = []
     with Agent(model, optimizer, data_dir=folder, **options) as agent:
-        trained(model, optimizer, rank, range(100), each=lambda loss: agent.log(loss=loss))
+
+        def log(loss: Tensor) -> None:
+            agent.log(loss=loss)
+            states.append(agent.state)
+
+        trained(model, optimizer, rank, range(100), each=log)
         pieces = len(agent._parts.memory.state_dict()) if agent._parts else -1
         state, trace = agent.state, agent.trace_path
         assert state is not None
@@ -78,7 +85,8 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
         "windows": state.window,
         "cf": state.cf,
         "epoch": state.epoch,
-        "fewer": state.dense_bytes / state.payload_bytes,
+        # Over the steps, not in the last one: a policy may be measuring dense steps when the job ends.
+        "fewer": median(one.dense_bytes / one.payload_bytes for one in states if one and one.payload_bytes),
         "pieces": pieces,
         "began": began,
         "ended": ended,
