@@ -45,7 +45,6 @@ def test_all_nodes_follow_the_same_decisions(run_ranks: RunRanks) -> None:
     results = run_ranks("hybrid_job", 4, policy="auto")
     for result in results:
         assert result["windows"] >= 2
-        assert result["cf"] > 1.0
         assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
         assert result["fewer"] > 2.0
         assert result["equal"]

@@ -1,6 +1,7 @@
 """HSDP in whole jobs: decisions, non-finite gradients, residuals after ``close``, and shards of one rank."""
 
 import math
+from statistics import median
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from gravac_agent import Agent
-from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, shards, trained
+from tests.support.ranks.scenarios.sharded import AGENT, Ratios, Uneven, loss_of, same, shards, trained
 
 NODES = 2
 
@@ -135,7 +136,8 @@ def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     options = {"job": "hybrid", "window": 6, "policy": policy, "link": "200kbit", **AGENT}
     with Agent(model, optimizer, replicate=mesh["replicate"], data_dir=folder, **options) as agent:
-        trained(model, optimizer, rank, range(42), each=lambda loss: agent.log(loss=loss))
+        ratios = Ratios(agent)
+        trained(model, optimizer, rank, range(42), each=ratios)
         state, trace = agent.state, agent.trace_path
         assert state is not None
     flat = torch.cat([one.reshape(-1) for one in shards(model).values()])
@@ -145,7 +147,7 @@ def hybrid_job(rank: int, world: int, folder: str, policy: str) -> dict[str, Any
         "windows": state.window,
         "cf": state.cf,
         "epoch": state.epoch,
-        "fewer": state.dense_bytes / state.payload_bytes,
+        "fewer": median(ratios.each),
         "equal": all(torch.equal(one, flat) for one in mine),
         "trace": None if trace is None else str(trace),
     }

@@ -343,3 +343,19 @@ def sharding_refused(rank: int, world: int, folder: str) -> dict[str, str]:
         "collective": said(plain, collective="gather"),
         "fine": said(plain),
     }
+
+
+class Ratios:
+    """Logs the loss of each step and keeps how many times fewer bytes than dense the step sent.
+
+    The median says what a job sent; its last step does not, as a policy may be measuring dense steps then.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.each = agent, list[float]()
+
+    def __call__(self, loss: Tensor) -> None:
+        self.agent.log(loss=loss)
+        state = self.agent.state
+        if state is not None and state.payload_bytes:
+            self.each.append(state.dense_bytes / state.payload_bytes)

@@ -13,7 +13,16 @@ from torch.nn.parallel import DistributedDataParallel
 from gravac_agent import Agent
 from gravac_agent.tasks import evaluate, image_sets
 from tests.support.ranks.scenarios.hybrid import SHARDS, mesh_of, sharded_by
-from tests.support.ranks.scenarios.sharded import AGENT, Uneven, loss_of, same, sharded, shards, trained
+from tests.support.ranks.scenarios.sharded import (
+    AGENT,
+    Ratios,
+    Uneven,
+    loss_of,
+    same,
+    sharded,
+    shards,
+    trained,
+)
 
 
 def sharded_resumed(rank: int, world: int, folder: str, compressor: str, memory: str) -> dict[str, Any]:
@@ -69,14 +78,9 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     began = float(loss_of(model, 0, 10_000).detach())
     options = {"job": "sharded", "window": 6, "policy": policy, "link": "1mbit", **AGENT}
-    states = []
     with Agent(model, optimizer, data_dir=folder, **options) as agent:
-
-        def log(loss: Tensor) -> None:
-            agent.log(loss=loss)
-            states.append(agent.state)
-
-        trained(model, optimizer, rank, range(100), each=log)
+        ratios = Ratios(agent)
+        trained(model, optimizer, rank, range(100), each=ratios)
         pieces = len(agent._parts.memory.state_dict()) if agent._parts else -1
         state, trace = agent.state, agent.trace_path
         assert state is not None
@@ -85,8 +89,7 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
         "windows": state.window,
         "cf": state.cf,
         "epoch": state.epoch,
-        # Over the steps, not in the last one: a policy may be measuring dense steps when the job ends.
-        "fewer": median(one.dense_bytes / one.payload_bytes for one in states if one and one.payload_bytes),
+        "fewer": median(ratios.each),
         "pieces": pieces,
         "began": began,
         "ended": ended,
