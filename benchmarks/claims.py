@@ -63,7 +63,7 @@ throughput is nearly always the fastest to the target.
 
 def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objectives.Point]) -> Iterator[str]:
     """Yield the lines of the page."""
-    compared, _ = cells(runs, jobs, TARGET, "auto")
+    compared, _ = cells(runs, jobs, TARGET)
     plans = [run for run in runs if not run.repeats_dense]
     yield HEAD.format(
         runs=len(plans),

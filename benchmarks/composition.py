@@ -16,13 +16,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from regret_parts.links import step_seconds
-
 from gravac.tournament import read_rows
 from gravac.tournament.curves import curve_of, seconds_to, target_level
 from gravac.tournament.rows import DENSE, Run
 from gravac.whatif.nominal import link
+from gravac.whatif.run_steps import step_seconds
 from gravac_controller.bench.network import parse_rate
 
 RANKS, SEED = 2, 1

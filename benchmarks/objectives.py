@@ -17,12 +17,13 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parent))
 from efficiency_fit import rank_correlation
 from regret import TARGET
-from regret_parts.links import LINKS, compute_seconds, step_seconds
+from regret_parts.links import LINKS, compute_seconds
 
 from gravac.signals.efficiency import expected
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.curves import seconds_to, target_level
 from gravac.tournament.rows import ALONE, DENSE
+from gravac.whatif.run_steps import step_seconds
 from gravac_controller.report.figure import add_legend, new_figure, save
 
 ROWS = Path(__file__).parent / "tournament" / "rows.jsonl"

@@ -17,12 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from regret_parts import tables
 from regret_parts.jobs import JobCell, JobRow, read_jobs, run_jobs
-from regret_parts.links import COLLECTIVES, COMPUTE_SECONDS, LINKS, compute_seconds, step_seconds
+from regret_parts.links import COMPUTE_SECONDS, LINKS, compute_seconds
 
 from gravac import policies
 from gravac.tournament import Run, read_rows
 from gravac.tournament.regret import EVERY, Cell, cell
 from gravac.tournament.rows import DENSE
+from gravac.whatif.run_steps import step_seconds
 
 POLICIES = ("auto", "auto:bound=1")
 TARGET = 0.8
@@ -46,9 +47,7 @@ def wanted(given: argparse.Namespace, runs: Sequence[Run]) -> list[JobCell]:
     return found
 
 
-def cells(
-    runs: Sequence[Run], rows: Sequence[JobRow], target: float, collective: str
-) -> tuple[list[Cell], list[str]]:
+def cells(runs: Sequence[Run], rows: Sequence[JobRow], target: float) -> tuple[list[Cell], list[str]]:
     """Return what can be compared, and a line on everything that cannot."""
     groups: dict[tuple[str, int, int, str, float], list[JobRow]] = {}
     for row in rows:
@@ -57,16 +56,14 @@ def cells(
     found: list[Cell] = []
     notes: list[str] = []
     for members in groups.values():
-        one = compared(runs, members, target, collective, notes)
+        one = compared(runs, members, target, notes)
         if one is not None:
             found.append(one)
     order = list(LINKS)
     return sorted(found, key=lambda one: (order.index(one.link), one.ranks, one.task)), notes
 
 
-def compared(
-    runs: Sequence[Run], members: Sequence[JobRow], target: float, collective: str, notes: list[str]
-) -> Cell | None:
+def compared(runs: Sequence[Run], members: Sequence[JobRow], target: float, notes: list[str]) -> Cell | None:
     """Return the cell of some jobs that differ in policy and seed only. Adds to ``notes`` what is left out."""
     one = members[0].cell
     network, times, known = LINKS[one.link].network, {}, []
@@ -74,7 +71,7 @@ def compared(
         if (run.task, run.ranks, run.steps) != (one.task, one.ranks, one.steps):
             continue
         try:
-            times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds, collective)
+            times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds)
             known.append(run)
         except ValueError as error:
             notes.append(f"{one.task}, {run.plan}: left out, as its step time is not known ({error})")
@@ -108,7 +105,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def table(given: argparse.Namespace) -> None:
-    compared, notes = cells(read_rows(given.rows), read_jobs(given.jobs), given.target, given.collective)
+    compared, notes = cells(read_rows(given.rows), read_jobs(given.jobs), given.target)
     if not compared:
         sys.exit("\n".join(("No job can be compared.", *notes)))
     names = list(dict.fromkeys(name for one in compared for name in one.jobs))
@@ -116,10 +113,7 @@ def table(given: argparse.Namespace) -> None:
     sections += [tables.rivals(compared, f"`{name}`", tables.always(name)) for name in names]
     sections.append(tables.learning(compared, names))
     sections += [tables.choices(compared, name, bound_of(name)) for name in names]
-    print(
-        f"Target: the held-out loss that dense has after {given.target:.0%} of its steps. Payloads of static plans: "
-        f"{given.collective}.\n"
-    )
+    print(f"Target: the held-out loss that dense has after {given.target:.0%} of its steps.\n")
     for section in sections:
         print("\n".join(section), end="\n\n")
     for note in dict.fromkeys(notes):
@@ -148,12 +142,6 @@ def main() -> None:
     shown.add_argument("--rows", type=Path, nargs="+", required=True, help="rows of tournaments")
     shown.add_argument("--jobs", type=Path, required=True, help="file of jobs")
     shown.add_argument("--target", type=float, default=TARGET, help="share of the steps of dense")
-    shown.add_argument(
-        "--collective",
-        choices=COLLECTIVES,
-        default=COLLECTIVES[0],
-        help="of static plans: the one that agents choose, or gather, with which the rows were learned",
-    )
     shown.set_defaults(action=table)
     given = parser.parse_args()
     given.action(given)

@@ -1,19 +1,9 @@
-"""Links, computation of a step, and the step times of static plans that follow."""
+"""Links, and the computation of a step of each task."""
 
 from dataclasses import dataclass
 
-from gravac.aggregators import parse
-from gravac.collectives import AUTO, Gather, Network
-from gravac.tournament import Run
-from gravac.tournament.rows import DENSE
-from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_layers
-from gravac.whatif.nominal import LATENCY_SECONDS, NominalJob, link
-
-GATHER = Gather.name
-COLLECTIVES = (AUTO, GATHER)
-"""How payloads of static plans that cannot be summed are exchanged. ``auto`` is what agents do: quicker on slow links
-with many ranks, but it may compress sums a second time, whose loss no row has, so it flatters static plans. The rows
-were learned with ``gather``."""
+from gravac.collectives import Network
+from gravac.whatif.nominal import LATENCY_SECONDS, link
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,43 +53,3 @@ def compute_seconds(task: str, ranks: int) -> float:
         raise KeyError(
             f"task={task!r}, ranks={ranks}: add --compute SECONDS, as it was not measured"
         ) from None
-
-
-class GatherJob(NominalJob):
-    """A job whose payloads are gathered, as in a tournament, where they cannot be summed."""
-
-    def volume(
-        self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None
-    ) -> Volume:
-        try:
-            return volume(compressor, self.elements, cf, self.ranks, network, GATHER)
-        except UnknownSizes:
-            return super().volume(compressor, cf, network, payload_bytes)
-
-
-def step_seconds(run: Run, network: Network, compute: float, collective: str = AUTO) -> float:
-    """Return the duration of a step of a static plan.
-
-    Args:
-        run: of a tournament.
-        network: between the ranks.
-        compute: seconds of a step of one rank without any exchange.
-        collective: one of ``COLLECTIVES``.
-
-    Raises:
-        ValueError: the plan names no codec that is known.
-    """
-    if run.wire_cf is None:  # alone
-        return compute
-    if (layered := run.layered_codec) is not None:
-        exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
-        job = NominalJob(run.elements, run.ranks, compute)
-        return job.step(layered, max(1.01, run.wire_cf), network, exchange=exchange).seconds
-    codec, at, rest = run.plan.rpartition("@")
-    cf = float(rest.partition("/")[0]) if at else 1.0
-    if cf > 1.0:
-        parse(codec)
-    elif run.plan != DENSE and not run.repeats_dense:
-        raise ValueError(f"plan {run.plan!r} has no strength")
-    kind = GatherJob if collective == GATHER else NominalJob
-    return kind(run.elements, run.ranks, compute).step(codec, cf, network, run.payload_bytes).seconds

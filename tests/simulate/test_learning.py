@@ -121,11 +121,27 @@ def test_repetitions_of_dense_differ_by_rounding_errors_alone() -> None:
         ("topk@1", "must be above 1"),
         ("topkk@10", "topkk.*did you mean.*topk"),
         ("topk@10/residul", "residul.*did you mean.*residual"),
+        ("int8@4/residual/gathr", "collective='gathr' is unknown .did you mean 'gather'"),
+        ("topk@10/residual/compressed-all-reduce", "needs a quantizer"),
     ],
 )
 def test_a_plan_that_does_not_exist_is_named_with_the_fix(plan: str, says: str) -> None:
     with pytest.raises(PlanError, match=says):
         parse(plan)
+
+
+def test_a_plan_may_name_its_collective() -> None:
+    """A compressed all-reduce rounds the mean again and sends less than a gather; ``auto`` learns as a gather does."""
+    auto, gathered, rounded = (
+        learn(TASK, plan, ranks=4, seed=1, steps=6, points=3)
+        for plan in (
+            "nearest:levels=7@10",
+            "nearest:levels=7@10//gather",
+            "nearest:levels=7@10/residual/compressed-all-reduce",
+        )
+    )
+    assert auto["curve"] == gathered["curve"] != rounded["curve"]
+    assert auto["sent_bytes"] == gathered["sent_bytes"] > 1.3 * rounded["sent_bytes"]
 
 
 def test_a_tournament_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:

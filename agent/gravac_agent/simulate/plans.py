@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 
 from gravac import aggregators, memories
+from gravac.collectives import AUTO
 from gravac.tournament.rows import ACCORDION, LGRECO, REPEAT
 from gravac_agent.exchange.plan import Directive, Plan
 
-FORMS = "dense, alone, or CODEC@CF, with an error memory as CODEC@CF/MEMORY"
+FORMS = (
+    "dense, alone, or CODEC@CF, with an error memory as CODEC@CF/MEMORY, and a collective as "
+    "CODEC@CF/MEMORY/COLLECTIVE"
+)
 MOST_REPEATS = 1000
 """Highest number of a repetition of dense."""
 
@@ -24,6 +28,7 @@ class StaticPlan:
         compressor: Codec or aggregator; empty for ``dense`` and ``alone``.
         cf: Compression factor asked for; 1 for ``dense``.
         memory: Error memory.
+        collective: That payloads are exchanged by; ``auto``: those that cannot be summed are gathered.
         repeat: Number of a repetition of ``dense`` with rounding errors, which shows by how much two trainings differ
             that differ in nothing else; 0: no repetition.
     """
@@ -32,6 +37,7 @@ class StaticPlan:
     compressor: str
     cf: float
     memory: str
+    collective: str = AUTO
     repeat: int = 0
 
     @property
@@ -47,6 +53,8 @@ class StaticPlan:
 def parse(text: str) -> StaticPlan:
     """Parse a plan such as ``dense``, ``dense:repeat=1``, ``topk+bf16@100`` or ``nearest:levels=7@10/residual``.
 
+    A collective is named last: ``nearest:levels=7@10/residual/compressed-all-reduce``.
+
     Raises:
         PlanError: A part is not valid; names it.
     """
@@ -56,12 +64,13 @@ def parse(text: str) -> StaticPlan:
         number = text.removeprefix(REPEAT)
         if not number.isdecimal() or not 1 <= int(number) <= MOST_REPEATS:
             raise PlanError(f"plan {text!r}: repeat={number} must be a number from 1 to {MOST_REPEATS}")
-        return StaticPlan(f"{REPEAT}{int(number)}", "", 1.0, "residual", int(number))
+        return StaticPlan(f"{REPEAT}{int(number)}", "", 1.0, "residual", repeat=int(number))
     if (kind := text.partition(":")[0]) in (ACCORDION, LGRECO):
         raise PlanError(
             f"plan {text!r}: {kind} is no plan of one strength; run it with gravac bench tournament"
         )
-    sent, _, memory = text.partition("/")
+    sent, _, rest = text.partition("/")
+    memory, _, collective = rest.partition("/")
     codec, at, number = sent.rpartition("@")
     try:
         if not at:
@@ -72,8 +81,8 @@ def parse(text: str) -> StaticPlan:
             raise PlanError(f"the strength {number!r} is no number: write one of {FORMS}") from None
         if not 1.0 < cf <= 1e9:
             raise PlanError(f"the strength {cf:g} must be above 1 and at most 1e9; write dense for 1")
-        aggregators.parse(codec)
+        aggregators.parse(codec, collective or AUTO)
         memories.build(memory or "residual")
     except ValueError as error:
         raise PlanError(f"plan {text!r}: {error}") from None
-    return StaticPlan(text, codec, cf, memory or "residual")
+    return StaticPlan(text, codec, cf, memory or "residual", collective or AUTO)

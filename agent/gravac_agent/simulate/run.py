@@ -127,7 +127,12 @@ def _rounded(seed: int, repeat: int) -> Callable[[Sequence[Sequence[Tensor]]], N
 def _ranks_for(recipe: Recipe, chosen: StaticPlan, ranks: int, seed: int) -> SimulatedRanks:
     elements = elements_of(recipe.build_model(seed))
     return SimulatedRanks(
-        ranks, chosen.compressor or IDLE_COMPRESSOR, chosen.memory, elements=elements, seed=seed
+        ranks,
+        chosen.compressor or IDLE_COMPRESSOR,
+        chosen.memory,
+        collective=chosen.collective,
+        elements=elements,
+        seed=seed,
     )
 
 

@@ -20,8 +20,6 @@ from gravac_controller.extras import MissingExtra
 
 TASKS = ("logistic", "lm")
 ROWS = Path("gravac-tournament.jsonl")
-LEAST_CF = 1.01
-"""CF by which the coding of Accordion's payloads is timed at least: at a CF of 1 nothing would be coded."""
 
 
 @click.command(short_help="What codecs and strengths do to learning, with simulated ranks.")
@@ -40,7 +38,7 @@ LEAST_CF = 1.01
     default=("nearest:levels=7@10", "nearest:levels=3@17", "topk+bf16@10", "topk+bf16@100"),
     show_default=True,
     metavar="PLAN",
-    help="Plan: CODEC@CF or CODEC@CF/MEMORY, dense:repeat=N (dense with rounding errors), or a preset: "
+    help="Plan: CODEC@CF, CODEC@CF/MEMORY or CODEC@CF/MEMORY/COLLECTIVE, dense:repeat=N (dense with rounding errors), or a preset: "
     + ", ".join(PRESETS)
     + ". Repeatable. Dense and alone are always run.",
 )
@@ -193,20 +191,11 @@ def _step_seconds(
 
 
 def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float:
-    """Return the predicted duration of a step of a run, for Accordion with its mean bytes. Needs torch."""
-    from gravac.whatif.exchange import volume_of_layers
-    from gravac.whatif.nominal import NominalJob, link
+    """Return the predicted duration of a step of a run. Needs torch."""
+    from gravac.whatif.nominal import link
+    from gravac.whatif.run_steps import step_seconds
 
-    if run.wire_cf is None:  # alone
-        return compute_seconds
-    job, network = NominalJob(run.elements, run.ranks, compute_seconds), link(bits_per_second)
-    layered = run.layered_codec
-    if layered is not None:
-        exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
-        return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
-    codec, _, rest = run.plan.rpartition("@")
-    cf = float(rest.partition("/")[0]) if codec else 1.0
-    return job.step(codec, cf, network, run.payload_bytes).seconds
+    return step_seconds(run, link(bits_per_second), compute_seconds)
 
 
 def show(result: dict[str, Any], console: Console) -> None:
