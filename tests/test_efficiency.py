@@ -153,7 +153,7 @@ def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
     assert found is not None
     assert efficiency.with_ranks(found, "dither:levels=3", 8) == found
     two = efficiency.with_ranks(found, "dither:levels=3", 2)
-    assert 1.0 - two.likely == pytest.approx(8.0**0.5 * (1.0 - found.likely))
+    assert 1.0 - two.likely == pytest.approx(4.0 * (1.0 - found.likely))
     assert two.low < found.low
     assert two.high == two.likely, "no window shows that it is better"
     other = efficiency.expected("nearest:levels=3", 17.3, "sgd")

@@ -38,9 +38,8 @@ ROWS = Path("gravac-tournament.jsonl")
     default=("nearest:levels=7@10", "nearest:levels=3@17", "topk+bf16@10", "topk+bf16@100"),
     show_default=True,
     metavar="PLAN",
-    help="Plan: CODEC@CF, CODEC@CF/MEMORY or CODEC@CF/MEMORY/COLLECTIVE, dense:repeat=N (dense with rounding errors), or a preset: "
-    + ", ".join(PRESETS)
-    + ". Repeatable. Dense and alone are always run.",
+    help="Plan: CODEC@CF, CODEC@CF/MEMORY or CODEC@CF/MEMORY/COLLECTIVE, dense:repeat=N (dense with rounding errors), "
+    "or a preset: " + ", ".join(PRESETS) + ". Repeatable. Dense and alone are always run.",
 )
 @click.option(
     "--ranks",
