@@ -163,17 +163,6 @@ def test_a_noisy_gradient_bears_stronger_plans() -> None:
     assert noisy.world.efficiency(noisy.plan) >= 0.975
 
 
-@pytest.mark.parametrize(("window", "kind", "steps"), [(50, "sgd", 25), (10, "sgd", 10), (50, "adam", 50)])
-def test_the_first_window_that_holds_a_plan_is_short_where_it_shows_the_noise(
-    window: int, kind: str, steps: int
-) -> None:
-    """As long as the noise needs, and never longer than the job's windows."""
-    job = Job(World(ranks=4, megabits=30.0, reference=True, window=window, kind=kind))
-    held(job, 12)
-    lengths = [each.last_step - each.first_step + 1 for each in job.reports if each.phase == "hold"]
-    assert lengths[:2] == [steps, window]
-
-
 @pytest.mark.parametrize(("gradient", "climbs_at_once"), [(1.05, True), (1.2, False)])
 def test_a_window_whose_gradients_rose_is_not_taken_for_noise(gradient: float, climbs_at_once: bool) -> None:
     """A jump of the loss makes a few large steps outweigh the others. The next calm window counts again."""

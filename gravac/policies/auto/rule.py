@@ -17,9 +17,6 @@ START_STEPS, MORE_STEPS = 1, 2
 agents' default the fourth step is the first settled one, and about three follow until a decision is in force."""
 TRIAL_STEPS = 10
 """Steps of a window that tries a plan."""
-NOISE_STEPS = 25
-"""Steps of the first window that holds a plan under SGD, at most: enough to show how noisy the gradient is. Until then
-stronger plans that a noisy gradient bears are not chosen."""
 PATIENCE = 6
 """Windows without enough settled steps after which a start takes windows of normal length, and a trial is given up."""
 MOST_TRIALS = 3
@@ -203,10 +200,7 @@ class Evaluation(Learning):
         if hold != self.plan or not moved:
             self.change(reference=None)
         self.change(fitting=0, off=0, waited=0)
-        steps = None
-        if hold != DENSE and self.noise_follows and self.space.window_steps > NOISE_STEPS:
-            steps = NOISE_STEPS
-        return self._conclude(ended, reason, hold, "hold", steps, view)
+        return self._conclude(ended, reason, hold, "hold", None, view)
 
     def _option(self, view: Outlook) -> Plan | None:
         """Return the plan to try next: the best that is expected to keep the bound, else one that may."""

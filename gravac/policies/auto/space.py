@@ -91,7 +91,6 @@ class Space:
         kind: Of the optimizer.
         elements: Of the gradient; 0: not known.
         ranks: World size.
-        window_steps: Steps of the job's windows.
         compressor: The job's, which plans name None.
         limited: The user listed the plans or chose the compressor, so that codecs of unknown efficiency are tried.
         remembers: The job has an error memory.
@@ -101,7 +100,6 @@ class Space:
     kind: str = "other"
     elements: int = 0
     ranks: int = 2
-    window_steps: int = 50
     compressor: str = DEFAULT_COMPRESSOR
     limited: bool = False
     remembers: bool = True
@@ -161,7 +159,6 @@ def of_job(listed: tuple[str, ...], spec: JobSpec) -> Space:
         kind="other" if spec.optimizer is None else spec.optimizer.kind,
         elements=elements,
         ranks=spec.world_size,
-        window_steps=spec.window_steps,
         compressor=spec.compressor,
         limited=bool(listed) or spec.compressor != DEFAULT_COMPRESSOR,
         remembers=spec.memory.partition(":")[0] != "none",
