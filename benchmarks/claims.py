@@ -26,7 +26,7 @@ from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
 ROWS, JOBS = (
-    tuple(FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl")),
+    tuple(FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl", "collectives.jsonl")),
     FOLDER / "jobs.jsonl",
 )
 """The table of efficiencies, by which policies decide, is made of the first and the third file."""

@@ -63,7 +63,7 @@ def points(runs: Sequence[Run], target: float) -> list[Point]:
     members = [run for run in runs if run.ranks == RANKS and run.seed == 1]
     dense = {run.task: run for run in members if run.plan == DENSE}
     for run in members:
-        if run.plan in (ALONE, DENSE) or run.gain is None or run.layered_codec is not None:
+        if run.plan in (ALONE, DENSE) or run.gain is None or run.layered_codec is not None or run.collective:
             continue
         codec, _, rest = run.plan.rpartition("@")
         eta = expected(codec, float(rest.partition("/")[0]), run.optimizer)

@@ -136,6 +136,25 @@ def learning(cells: Sequence[Cell], policies: Sequence[str]) -> Iterator[str]:
                 f"| `{policy}` | {task} | {len(found)} | {_percent(median(losses))} | {_percent(max(losses))} | "
                 f"{sum(loss <= NEAR for loss in losses)} | {retained} | {worth:.0%} of steps |"
             )
+    for policy in policies:
+        yield f"\n`{policy}`, {_medians([cell for cell in cells if policy in cell.jobs], policy)}"
+
+
+def _medians(cells: Sequence[Cell], policy: str) -> str:
+    """Return in how many cells the median over seeds is as wanted."""
+    losses = [(median(each.above_dense for each in cell.learned[policy]), cell) for cell in cells]
+    kept = [
+        median(values)
+        for cell in cells
+        if (values := [each.retained for each in cell.learned[policy] if each.retained is not None])
+    ]
+    above = list(dict.fromkeys(cell.task for loss, cell in losses if loss > NEAR))
+    others = f" The others are of {', '.join(above)}." if above else ""
+    return (
+        f"medians over the seeds of a task, link and number of ranks: at most {NEAR:.0%} above dense in "
+        f"{len(losses) - sum(loss > NEAR for loss, _ in losses)} of {len(losses)}, at least {KEPT:.0%} retained in "
+        f"{sum(value >= KEPT for value in kept)} of {len(kept)}.{others}"
+    )
 
 
 def choices(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:

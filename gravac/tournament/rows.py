@@ -28,7 +28,8 @@ class Run:
 
     Attributes:
         task: what was learned.
-        plan: ``dense``, ``alone``, ``CODEC@CF``, ``accordion:…`` or ``lgreco:…``.
+        plan: ``dense``, ``alone``, ``CODEC@CF/MEMORY/COLLECTIVE`` (the last two may be missing), ``accordion:…`` or
+            ``lgreco:…``.
         ranks: simulated ranks.
         seed: of weights and data.
         steps: length of the run.
@@ -73,6 +74,11 @@ class Run:
         if kind == ACCORDION:
             return rest.partition("strong=")[2].partition("@")[0]
         return rest.partition("@")[0] if kind == LGRECO else None
+
+    @property
+    def collective(self) -> str:
+        """The collective that the plan names; empty: none."""
+        return "".join(self.plan.split("/")[2:3])
 
     @property
     def wire_cf(self) -> float | None:

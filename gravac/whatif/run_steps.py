@@ -35,13 +35,12 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
         job = NominalJob(run.elements, run.ranks, compute_seconds)
         return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
     codec, at, rest = run.plan.rpartition("@")
-    strength, _, how = rest.partition("/")
-    cf = float(strength) if at else 1.0
+    cf = float(rest.partition("/")[0]) if at else 1.0
     if cf > 1.0:
         parse(codec)
     elif run.plan != DENSE and not run.repeats_dense:
         raise ValueError(f"plan {run.plan!r} has no strength")
-    learned = LearnedJob(run.elements, run.ranks, compute_seconds, how.partition("/")[2] or AUTO)
+    learned = LearnedJob(run.elements, run.ranks, compute_seconds, run.collective or AUTO)
     return learned.step(codec, cf, network, run.payload_bytes).seconds
 
 
