@@ -68,7 +68,7 @@ def _links(
     show_default=True,
     metavar="PLAN",
     help="Compare with a plan or another policy: dense, alone (no communication), CODEC@CF, "
-    "CODEC@CF/MEMORY. Repeatable; dense is always compared.",
+    "CODEC@CF/MEMORY/COLLECTIVE. Repeatable; dense is always compared.",
 )
 @click.option(
     "--compressor",
