@@ -23,7 +23,7 @@ from gravac import policies
 from gravac.tournament import Run, read_rows
 from gravac.tournament.regret import EVERY, Cell, cell
 from gravac.tournament.rows import DENSE
-from gravac.whatif.run_steps import step_seconds
+from gravac.whatif.run_steps import chosen_collective, step_seconds
 
 POLICIES = ("auto", "auto:bound=1")
 TARGET = 0.8
@@ -70,6 +70,8 @@ def compared(runs: Sequence[Run], members: Sequence[JobRow], target: float, note
     for run in runs:
         if (run.task, run.ranks, run.steps) != (one.task, one.ranks, one.steps):
             continue
+        if run.collective and run.collective != chosen_collective(run, network):
+            continue  # with their default setting agents do not exchange so on this link
         try:
             times[run.plan, run.seed] = step_seconds(run, network, one.compute_seconds)
             known.append(run)

@@ -44,6 +44,12 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
     return learned.step(codec, cf, network, run.payload_bytes).seconds
 
 
+def chosen_collective(run: Run, network: Network) -> str:
+    """Return the collective that agents choose by default for the plan of a run, a codec at a strength."""
+    codec, _, rest = run.plan.rpartition("@")
+    return volume(codec, run.elements, float(rest.partition("/")[0]), run.ranks, network).collective
+
+
 @dataclass(frozen=True, slots=True)
 class LearnedJob(NominalJob):
     """A job whose payloads are exchanged as they were when it learned.

@@ -8,7 +8,7 @@ from gravac.tournament import Run
 from gravac.tournament.curves import curve_of
 from gravac.whatif.exchange import volume
 from gravac.whatif.nominal import NominalJob, link
-from gravac.whatif.run_steps import step_seconds
+from gravac.whatif.run_steps import chosen_collective, step_seconds
 
 SLOW, ELEMENTS, COMPUTE = link(30e6), 330_000, 0.02
 
@@ -45,6 +45,15 @@ def test_a_run_that_learned_from_exact_means_is_not_given_the_time_of_a_compress
 def test_other_runs_take_the_quickest_collective(plan: str, codec: str, cf: float) -> None:
     quickest = NominalJob(ELEMENTS, 4, COMPUTE).step(codec, cf, SLOW).seconds
     assert step_seconds(a_run(plan, cf=cf), SLOW, COMPUTE) == pytest.approx(quickest)
+
+
+@pytest.mark.parametrize(
+    ("rate", "ranks", "expected"),
+    [(30e6, 4, "compressed-all-reduce"), (30e6, 2, "gather"), (1e9, 4, "gather"), (20e9, 4, "all-reduce")],
+)
+def test_the_collective_that_agents_choose(rate: float, ranks: int, expected: str) -> None:
+    run = a_run("dither:levels=7@10/residual/compressed-all-reduce", ranks)
+    assert chosen_collective(run, link(rate)) == expected
 
 
 def test_a_run_that_sends_nothing_only_computes() -> None:
