@@ -51,14 +51,14 @@ def noise(runs: Sequence[Run], target: float) -> Iterator[str]:
             f"{max(reached) - 1.0:+.0%} | {len(found) - len(reached)} of {len(found)} | "
             f"{min(etas):.3f} to {max(etas):.3f}, median {median(etas):.3f} |"
         )
-    medians = [median(losses) for losses in _by_repetition(runs, target)]
+    medians = [median(losses) for losses in by_repetition(runs, target)]
     yield (
         f"\nMedians over the seeds of each repetition: at most {NEAR:.0%} above the others in "
         f"{sum(loss <= NEAR for loss in medians)} of {len(medians)}."
     )
 
 
-def _by_repetition(runs: Sequence[Run], target: float) -> Iterator[list[float]]:
+def by_repetition(runs: Sequence[Run], target: float) -> Iterator[list[float]]:
     """Yield the final losses of a repetition above those of the others, one for each seed."""
     groups: dict[tuple[str, int, int], list[float]] = {}
     for base in baselines(runs).values():
