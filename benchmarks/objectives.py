@@ -22,7 +22,7 @@ from regret_parts.links import LINKS, compute_seconds
 from gravac.signals.efficiency import expected
 from gravac.tournament import Run, efficiency, read_rows
 from gravac.tournament.curves import seconds_to, target_level
-from gravac.tournament.rows import ALONE, DENSE
+from gravac.tournament.rows import DENSE
 from gravac.whatif.run_steps import step_seconds
 from gravac_controller.report.figure import add_legend, new_figure, save
 
@@ -63,10 +63,9 @@ def points(runs: Sequence[Run], target: float) -> list[Point]:
     members = [run for run in runs if run.ranks == RANKS and run.seed == 1]
     dense = {run.task: run for run in members if run.plan == DENSE}
     for run in members:
-        if run.plan in (ALONE, DENSE) or run.gain is None or run.layered_codec is not None or run.collective:
+        if run.sends is None or run.gain is None or run.collective:
             continue
-        codec, _, rest = run.plan.rpartition("@")
-        eta = expected(codec, float(rest.partition("/")[0]), run.optimizer)
+        eta = expected(*run.sends, run.optimizer)
         if eta is None:
             continue
         base = dense[run.task]

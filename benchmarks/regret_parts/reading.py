@@ -21,12 +21,11 @@ READING = """
   apart. Of {dense} dense runs {dense_near} end at most 1 % above the others of their seed, and {dense_missed} miss the
   target that the others set; of {all_jobs} jobs of `auto` {near} and {missed}. Without ResNet and VGG {calm_dense_near}
   of {calm_dense} dense runs and {calm_near} of {calm} jobs are within 1 %. Medians over three seeds: {dense_medians} of
-  {dense_groups} for dense, {medians} of {cells} for `auto`: by this measure it cannot be told from dense. Plans are
+  {dense_groups} for dense, {medians} of {cells} for `auto`: by this measure the two are alike. Plans are
   compared with the median over four dense runs.
-- **How quantized payloads meet matters.** With 4 and 8 ranks on 30 and 100 Mbit/s agents exchange them by a compressed
-  all-reduce, which rounds the mean again: rounding to the nearest level then loses about twice as much. Until
-  2026-11-24 static plans had its shorter steps here and the exact mean of a gather, so regret was measured against
-  plans that no one can run.
+- **The collective matters.** With 4 and 8 ranks on 30 and 100 Mbit/s agents exchange quantized payloads by a compressed
+  all-reduce, which rounds the mean again: rounding to the nearest level then loses about twice as much. Static plans
+  take the collective that agents choose on a link where such runs were made, else a gather.
 - Each task has the learning rate at which dense training learns best. Until 2026-11-24 four tasks had not, and there
   Top-k at 25x to 100x seemed to cost nothing, or less than that. At the best rate it costs what it costs elsewhere.
 - What it leaves on the table: logistic regression under AdamW keeps 98 % with Top-k 10x, though its parameters go a

@@ -41,9 +41,11 @@ def regrets(cells: Sequence[Cell], policy: str, bound: float) -> Iterator[str]:
     luck = [each for cell in every for each in cell.luck(bound)]
     if luck:
         missed = sum(math.isinf(each) for each in luck)
+        tail = _quantile(luck, 0.9)
+        slowest = "does not reach the target" if math.isinf(tail) else f"takes {_percent(tail)}"
         yield (
-            f"\nChosen on other seeds, the best plan takes {_percent(_quantile(luck, 0.9))} in the slowest tenth of "
-            f"runs and misses the target in {missed} of {len(luck)}: that much of hindsight is luck."
+            f"\nChosen on other seeds, the best plan {slowest} in the slowest tenth of runs and misses the target in "
+            f"{missed} of {len(luck)}: that much of hindsight is luck."
         )
     lonely = [(cell.against_alone(policy), cell) for cell in every if cell.alone is not None]
     slower = [pair for pair in lonely if pair[0] is not None and pair[0] > 0.0]

@@ -138,6 +138,11 @@ class Collective(ABC):
         vary.
         """
 
+    @staticmethod
+    def payloads_decoded(ranks: int) -> int:
+        """Returns how many whole payloads a rank decodes, its own included."""
+        return 1
+
     @abstractmethod
     def seconds(self, network: Network, workload: Workload) -> float:
         """Returns the predicted seconds on a network (``gravac.collectives.cost``)."""

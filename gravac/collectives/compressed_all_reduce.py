@@ -169,11 +169,16 @@ class CompressedAllReduce(Collective):
     def link_bytes(self, workload: Workload) -> int:
         return 2 * (workload.ranks - 1) * _shards(workload).message_bytes
 
+    @staticmethod
+    def payloads_decoded(ranks: int) -> int:
+        return 3  # its own, its shard of each, and the mean
+
     def seconds(self, network: Network, workload: Workload) -> float:
         nbytes, ranks = _shards(workload).message_bytes, workload.ranks
         first = cost.all_to_all(network, ranks, ranks * nbytes)
-        # Divided, decoded by itself, by the owners and by all; and a shard is compressed again.
-        work = cost.handling(3 * ranks, 3 * workload.decoding + (0.6 + 1 / ranks) * workload.numel)
+        # Payloads are divided and decoded, and a shard is compressed again.
+        decoding = self.payloads_decoded(ranks) * workload.decoding
+        work = cost.handling(3 * ranks, decoding + (0.6 + 1 / ranks) * workload.numel)
         return first + cost.all_gather(network, ranks, nbytes) + work
 
 

@@ -88,8 +88,13 @@ class Gather(Collective):
     def link_bytes(self, workload: Workload) -> int:
         return (workload.ranks - 1) * self.payload_bytes(workload)
 
+    @staticmethod
+    def payloads_decoded(ranks: int) -> int:
+        return ranks
+
     def seconds(self, network: Network, workload: Workload) -> float:
-        work = cost.handling(workload.ranks, workload.ranks * workload.decoding + 0.2 * workload.numel)
+        decoding = self.payloads_decoded(workload.ranks) * workload.decoding
+        work = cost.handling(workload.ranks, decoding + 0.2 * workload.numel)
         return cost.all_gather(network, workload.ranks, self.payload_bytes(workload)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:

@@ -76,9 +76,15 @@ class Run:
         return rest.partition("@")[0] if kind == LGRECO else None
 
     @property
+    def sends(self) -> tuple[str, float] | None:
+        """Codec and CF of a plan of one strength; None for all other plans."""
+        codec, at, cf = self.plan.partition("/")[0].rpartition("@")
+        return (codec, float(cf)) if at and self.layered_codec is None else None
+
+    @property
     def collective(self) -> str:
-        """The collective that the plan names; empty: none."""
-        return "".join(self.plan.split("/")[2:3])
+        """The collective that a plan of one strength names; empty: none."""
+        return self.plan.partition("/")[2].partition("/")[2] if self.sends else ""
 
     @property
     def wire_cf(self) -> float | None:

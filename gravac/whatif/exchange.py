@@ -12,7 +12,6 @@ from gravac.collectives import (
     AUTO,
     COLLECTIVES,
     AllReduce,
-    CompressedAllReduce,
     Gather,
     Network,
     Workload,
@@ -165,15 +164,8 @@ def _volume(compressor: str, elements: int, cf: float, ranks: int, network: Netw
         kind = COLLECTIVES[collective](ALONE)
         count, nbytes = _linear(lambda at, load=load, kind=kind: kind.seconds(at, load))  # type: ignore[misc]
         messages, link, payload = messages + count, link + nbytes, payload + kind.payload_bytes(load)
-    return Volume(messages, link, payload, collective, _decoded(collective, ranks))
-
-
-def _decoded(collective: str, ranks: int) -> int:
-    """Return how many payloads a rank decodes in a collective."""
-    if collective == Gather.name:
-        return ranks
-    # In a compressed all-reduce its own, its shard of all, and the mean: as ``CompressedAllReduce.seconds`` counts.
-    return 3 if collective == CompressedAllReduce.name else 1
+    decoded = COLLECTIVES[collective].payloads_decoded(ranks)
+    return Volume(messages, link, payload, collective, decoded)
 
 
 def _collective(load: Workload, network: Network, named: str) -> str:

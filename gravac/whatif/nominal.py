@@ -7,7 +7,7 @@ that it kept.
 
 from dataclasses import dataclass, replace
 
-from gravac.collectives import Network
+from gravac.collectives import AUTO, Network
 from gravac.policies.auto.timemodel import (
     DECODE_NS,
     ENCODE_NS,
@@ -37,11 +37,13 @@ class NominalJob:
         elements: of the gradient.
         ranks: world size.
         compute_seconds: forward, backward and optimizer of a rank, without any exchange.
+        collective: name of the job's collective; auto: chosen by the cost model.
     """
 
     elements: int
     ranks: int
     compute_seconds: float
+    collective: str = AUTO
 
     def step(
         self,
@@ -91,7 +93,7 @@ class NominalJob:
     ) -> Volume:
         """Return the exchange of a step by the cost model; arguments and errors are those of ``step``."""
         try:
-            return volume(compressor, self.elements, cf, self.ranks, network)
+            return volume(compressor, self.elements, cf, self.ranks, network, self.collective)
         except UnknownSizes:
             nbytes = VALUE_BYTES * self.elements / cf if payload_bytes is None else payload_bytes
             return volume_of_rounds(nbytes, self.ranks)

@@ -1,18 +1,16 @@
 """The step time of a tournament's run on a link, with the collective by which the run learned."""
 
-from dataclasses import dataclass
-
 from gravac.aggregators import parse
 from gravac.collectives import AUTO, CompressedAllReduce, Gather, Network
 from gravac.tournament import Run
 from gravac.tournament.rows import DENSE
-from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_layers
+from gravac.whatif.exchange import UnknownSizes, volume, volume_of_layers
 from gravac.whatif.nominal import NominalJob
 
-AS_GOOD = frozenset({"bf16", "fp16"})
-"""Codecs that a second rounding does not hurt: it errs by 2⁻⁹ at most."""
+SIXTEEN_BITS = frozenset({"bf16", "fp16"})
+"""Codecs for which a second rounding makes no difference: it errs by 2⁻⁹ at most."""
 LEAST_CF = 1.01
-"""Of a run whose layers are sent with several strengths, some of them dense."""
+"""CF by which the coding of a run with several strengths is timed at least: at a CF of 1 nothing would be coded."""
 
 
 def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
@@ -34,41 +32,39 @@ def step_seconds(run: Run, network: Network, compute_seconds: float) -> float:
         exchange = volume_of_layers(layered, run.elements, run.payload_bytes, run.ranks, run.sent_bytes)
         job = NominalJob(run.elements, run.ranks, compute_seconds)
         return job.step(layered, max(LEAST_CF, run.wire_cf), network, exchange=exchange).seconds
-    codec, at, rest = run.plan.rpartition("@")
-    cf = float(rest.partition("/")[0]) if at else 1.0
-    if cf > 1.0:
-        parse(codec)
-    elif run.plan != DENSE and not run.repeats_dense:
-        raise ValueError(f"plan {run.plan!r} has no strength")
-    learned = LearnedJob(run.elements, run.ranks, compute_seconds, run.collective or AUTO)
-    return learned.step(codec, cf, network, run.payload_bytes).seconds
+    if (sends := run.sends) is None:
+        if run.plan != DENSE and not run.repeats_dense:
+            raise ValueError("has no strength, such as topk@10")
+        sends = "", 1.0
+    else:
+        parse(sends[0])
+    job = NominalJob(run.elements, run.ranks, compute_seconds, collective_of(run, network))
+    return job.step(*sends, network, run.payload_bytes).seconds
 
 
-def chosen_collective(run: Run, network: Network) -> str:
-    """Return the collective that agents choose by default for the plan of a run, a codec at a strength."""
-    codec, _, rest = run.plan.rpartition("@")
-    return volume(codec, run.elements, float(rest.partition("/")[0]), run.ranks, network).collective
+def collective_of(run: Run, network: Network) -> str:
+    """Return the collective by which a run learned: the one that its plan names, else one that gives the exact mean.
 
+    A compressed all-reduce rounds the mean again, so a run that learned without it says nothing of training with it.
 
-@dataclass(frozen=True, slots=True)
-class LearnedJob(NominalJob):
-    """A job whose payloads are exchanged as they were when it learned.
+    Args:
+        run: of a tournament.
+        network: between the ranks, by which agents choose.
 
-    Attributes:
-        collective: That the plan names. ``auto``: the quickest with which the ranks get the exact mean of what was
-            sent. A compressed all-reduce rounds the mean again, so a run that learned without it says nothing of it.
+    Returns:
+        A name; ``auto`` where the choice of the agents gives the exact mean.
     """
+    if run.collective or run.sends is None:
+        return run.collective or AUTO
+    rounds_again = chosen_collective(run, network) == CompressedAllReduce.name
+    return Gather.name if rounds_again and run.sends[0] not in SIXTEEN_BITS else AUTO
 
-    collective: str = AUTO
 
-    def volume(
-        self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None
-    ) -> Volume:
-        try:
-            found = volume(compressor, self.elements, cf, self.ranks, network, self.collective)
-        except UnknownSizes:
-            return NominalJob.volume(self, compressor, cf, network, payload_bytes)
-        rounds = self.collective == AUTO and found.collective == CompressedAllReduce.name
-        if rounds and compressor not in AS_GOOD:
-            return volume(compressor, self.elements, cf, self.ranks, network, Gather.name)
-        return found
+def chosen_collective(run: Run, network: Network) -> str | None:
+    """Return the collective that agents choose by default for the plan of a run; None where they have no choice."""
+    if run.sends is None:
+        return None
+    try:
+        return volume(run.sends[0], run.elements, run.sends[1], run.ranks, network).collective
+    except UnknownSizes:  # an aggregator of several rounds
+        return None

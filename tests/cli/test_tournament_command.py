@@ -159,6 +159,17 @@ def test_a_time_that_is_missing_is_named(rows: Path) -> None:
     assert "names no time of plan 'alone'" in " ".join(done.output.split())
 
 
+def test_a_plan_whose_step_time_cannot_be_predicted_is_named(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, row("dense", [4, 3, 2]), row("alone", [5, 5, 4], 1, 0.0), row("topkk@10", [4, 3, 2])
+    )
+    done = run("--summary", path, "--link", "100mbit", "--compute", "0.2")
+    assert done.exit_code == 2, done.output
+    said = " ".join(done.output.split())
+    assert "plan 'topkk@10'" in said
+    assert "did you mean" in said
+
+
 def test_presets_are_plans_that_exist() -> None:
     from gravac_agent.simulate.plans import parse
 

@@ -33,9 +33,8 @@ def job(
     folder: Path, policy: str, *phases: tuple[int, float], name: str = "job", **more: Any
 ) -> SimulatedJob:
     given = {"ranks": 2, "seed": 1, "steps": 44, "window": 8, "points": 4} | more
-    return SimulatedJob(
-        Setting(recipe=RECIPE, policy=policy, clock=clock(*phases), name=name, **given), folder
-    )
+    times = clock(*phases, ranks=given["ranks"])
+    return SimulatedJob(Setting(recipe=RECIPE, policy=policy, clock=times, name=name, **given), folder)
 
 
 def records(result: dict[str, Any]) -> tuple[list[WindowReport], list[Decision]]:
@@ -114,6 +113,22 @@ def test_step_times_follow_the_network(tmp_path: Path) -> None:
     assert level.sums.moved_dot_reference == pytest.approx(level.sums.reference_sq), (
         "dense is its own reference"
     )
+
+
+def test_a_job_exchanges_by_the_collective_that_is_named(tmp_path: Path) -> None:
+    """Bytes, step times and losses are those of a compressed all-reduce, which rounds the mean again."""
+    named = {"compressor": "nearest:levels=7", "ranks": 4, "steps": 12}
+    gathered, rounded = (
+        job(tmp_path, "static:cf=10", (0, 2e6), name=collective, collective=collective, **named).run()
+        for collective in ("gather", "compressed-all-reduce")
+    )
+    assert gathered["seconds"] > 1.3 * rounded["seconds"]
+    assert gathered["payload_bytes"] < rounded["payload_bytes"], (
+        "it hands over its payload and a part of the mean"
+    )
+    assert [point[2] for point in gathered["curve"]] != [point[2] for point in rounded["curve"]]
+    with pytest.raises(SetupError, match="collective='compressed-all-reduce' needs a quantizer"):
+        job(tmp_path, "static:cf=10", (0, 2e6), compressor="topk", collective="compressed-all-reduce")
 
 
 def test_what_is_wrong_is_said_before_anything_is_written(tmp_path: Path) -> None:

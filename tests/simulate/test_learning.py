@@ -182,6 +182,8 @@ def test_what_to_compare_with_is_a_plan_or_a_policy() -> None:
     """A plan becomes the static policy with its codec and memory; a policy keeps the job's."""
     plan = contender("dgc@40/momentum", "topk", "residual")
     assert (plan.policy, plan.compressor, plan.memory) == ("static:cf=40", "dgc", "momentum")
+    assert plan.collective == "auto"
+    assert contender("int8@4//gather", "topk", "momentum").collective == "gather"
     listed = contender("auto:plans=topk@10", "topk", "residual")
     assert (listed.policy, listed.compressor) == ("auto:plans=topk@10", "topk")
     assert contender("dense", "topk", "residual").policy == "dense"

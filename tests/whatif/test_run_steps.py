@@ -61,6 +61,11 @@ def test_a_run_that_sends_nothing_only_computes() -> None:
     assert step_seconds(silent, SLOW, COMPUTE) == COMPUTE
 
 
+def test_a_run_of_several_rounds_has_no_collective_of_its_own() -> None:
+    assert chosen_collective(a_run("powersgd@20"), SLOW) is None
+    assert step_seconds(a_run("powersgd@20", cf=20.0), SLOW, COMPUTE) > COMPUTE
+
+
 def test_a_plan_without_a_strength_is_named() -> None:
     with pytest.raises(ValueError, match="has no strength"):
         step_seconds(a_run("topk"), SLOW, COMPUTE)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gravac import policies
+from gravac.collectives import AUTO
 from gravac.whatif.nominal import link
 from gravac_agent.bench.process import run_program
 from gravac_agent.errors import SetupError
@@ -35,19 +36,21 @@ class Contender:
         policy: As ``gravac.policies.parse`` reads it; empty: alone.
         compressor: The job's compressor.
         memory: Error memory.
+        collective: How payloads meet: a name, or auto.
     """
 
     name: str
     policy: str
     compressor: str
     memory: str
+    collective: str = AUTO
 
 
 def contender(text: str, compressor: str, memory: str) -> Contender:
     """Read a plan or a policy.
 
     Args:
-        text: ``dense``, ``alone``, ``CODEC@CF``, ``CODEC@CF/MEMORY`` or a policy.
+        text: ``dense``, ``alone``, ``CODEC@CF/MEMORY/COLLECTIVE`` (the last two may be missing) or a policy.
         compressor: Of the job, for a policy.
         memory: Of the job, for a policy.
 
@@ -64,7 +67,7 @@ def contender(text: str, compressor: str, memory: str) -> Contender:
     plan = parse(text)
     if plan.alone or not plan.compressor:
         return Contender(text, "" if plan.alone else "dense", compressor, memory)
-    return Contender(text, f"static:cf={plan.cf:g}", plan.compressor, plan.memory)
+    return Contender(text, f"static:cf={plan.cf:g}", plan.compressor, plan.memory, plan.collective)
 
 
 def simulate(
@@ -102,6 +105,7 @@ def simulate(
                 clock=clock,
                 compressor=one.compressor,
                 memory=one.memory,
+                collective=one.collective,
                 window=given.window,
                 points=POINTS,
                 name=_job_name(given.name, len(jobs), one.name),

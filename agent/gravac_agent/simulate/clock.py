@@ -1,11 +1,11 @@
 """Step times of a simulated job: what a step takes on a network that may change during the job."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from gravac.collectives import Network
+from gravac.collectives import AUTO, Network
 from gravac.whatif.nominal import NominalJob
 from gravac_agent.tasks import Recipe, loss_of
 from gravac_agent.windows.meters import StepTimes
@@ -23,7 +23,9 @@ class Clock(Protocol):
         """Return the network between the ranks at a step."""
         ...
 
-    def times(self, step: int, compressor: str, cf: float, payload_bytes: float) -> StepTimes:
+    def times(
+        self, step: int, compressor: str, cf: float, payload_bytes: float, collective: str = AUTO
+    ) -> StepTimes:
         """Return the times of a step.
 
         Args:
@@ -31,6 +33,7 @@ class Clock(Protocol):
             compressor: What it sends with.
             cf: Compression factor asked for; 1: dense.
             payload_bytes: Handed to collectives by each rank.
+            collective: The job's, or auto.
         """
         ...
 
@@ -61,7 +64,6 @@ class ModelClock:
     ranks: int
     compute_seconds: float
     phases: tuple[Phase, ...]
-    _job: NominalJob = field(init=False)
 
     def __post_init__(self) -> None:
         first = [phase.first_step for phase in self.phases]
@@ -70,13 +72,15 @@ class ModelClock:
                 f"phases={first} must begin at step 0 and be in order: the first network holds from step 0, each other "
                 "one from a later step"
             )
-        object.__setattr__(self, "_job", NominalJob(self.elements, self.ranks, self.compute_seconds))
 
     def network(self, step: int) -> Network:
         return next(phase.network for phase in reversed(self.phases) if phase.first_step <= step)
 
-    def times(self, step: int, compressor: str, cf: float, payload_bytes: float) -> StepTimes:
-        found = self._job.step(compressor, cf, self.network(step), payload_bytes)
+    def times(
+        self, step: int, compressor: str, cf: float, payload_bytes: float, collective: str = AUTO
+    ) -> StepTimes:
+        job = NominalJob(self.elements, self.ranks, self.compute_seconds, collective)
+        found = job.step(compressor, cf, self.network(step), payload_bytes)
         return StepTimes(
             seconds=found.seconds,
             data_wait=0.0,

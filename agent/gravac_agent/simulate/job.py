@@ -52,6 +52,7 @@ class Setting:
         clock: Gives step times.
         compressor: The job's compressor.
         memory: Error memory.
+        collective: How payloads meet: a name, or auto.
         window: Steps between decisions, where a decision orders no other number.
         points: How often the held-out loss is measured, evenly spread; the last step always is.
         name: Name of the job.
@@ -65,6 +66,7 @@ class Setting:
     clock: Clock
     compressor: str = "topk+bf16"
     memory: str = "residual"
+    collective: str = AUTO
     window: int = 50
     points: int = 40
     name: str = "simulated"
@@ -100,14 +102,19 @@ class SimulatedJob:
             )
         try:
             policy = policies.parse(setting.policy)
-            aggregators.parse(setting.compressor)
+            aggregators.parse(setting.compressor, setting.collective)
             memories.build(setting.memory)
         except ValueError as error:
             raise SetupError(str(error)) from None
         model = recipe.build_model(setting.seed)
         elements, network = elements_of(model), setting.clock.network(0)
         costs = plan_costs(
-            policy.plans(setting.compressor), setting.compressor, elements, setting.ranks, network, AUTO
+            policy.plans(setting.compressor),
+            setting.compressor,
+            elements,
+            setting.ranks,
+            network,
+            setting.collective,
         )
         self._spec = JobSpec(
             job=setting.name,
@@ -138,10 +145,11 @@ class SimulatedJob:
             setting.ranks,
             setting.compressor,
             setting.memory,
+            collective=setting.collective,
             network=network,
             elements=elements,
             seed=setting.seed,
-            others=checked_codecs(self._policy, AUTO),
+            others=checked_codecs(self._policy, setting.collective),
         )
         self.learner = Learner(recipe, setting.ranks, setting.seed, setting.steps, ranks)
 
@@ -234,7 +242,7 @@ class _Loop:
             self.plans.append([step, *sending, plan.directive.epoch])
         done = self._learner.train(plan, surveyed=is_surveyed(step - self.window.first_step, ordered))
         sums, sent = done.exchanged.sums, done.exchanged
-        times = setting.clock.times(step, codec, plan.cf, sent.payload_bytes)
+        times = setting.clock.times(step, codec, plan.cf, sent.payload_bytes, setting.collective)
         self._job.seconds += times.seconds
         self.payload += sent.payload_bytes
         self._at_level += 1

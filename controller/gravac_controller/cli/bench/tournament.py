@@ -190,11 +190,18 @@ def _step_seconds(
 
 
 def predicted(run: Run, bits_per_second: float, compute_seconds: float) -> float:
-    """Return the predicted duration of a step of a run. Needs torch."""
+    """Return the predicted duration of a step of a run. Needs torch.
+
+    Raises:
+        RowError: The plan of the run is not known.
+    """
     from gravac.whatif.nominal import link
     from gravac.whatif.run_steps import step_seconds
 
-    return step_seconds(run, link(bits_per_second), compute_seconds)
+    try:
+        return step_seconds(run, link(bits_per_second), compute_seconds)
+    except ValueError as error:
+        raise RowError(f"plan {run.plan!r}: {error}") from None
 
 
 def show(result: dict[str, Any], console: Console) -> None:
