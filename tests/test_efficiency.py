@@ -68,7 +68,8 @@ def test_noise_scales_what_plans_lose_under_sgd() -> None:
             expected = 1.0 - times * (1.0 - getattr(typical, name))
             assert getattr(found, name) == pytest.approx(expected), (name, confirmed)
     assert efficiency.noise_times("dither:levels=3", 0.013) == 0.1
-    assert efficiency.noise_times("dither:levels=3", 0.195) == 1.0, "it delays nothing"
+    for codec in ("dither:levels=3", "dither-subtractive:levels=3"):
+        assert efficiency.noise_times(codec, 0.195) == 1.0, "it delays nothing"
     assert efficiency.expected("topk", 25.0, "adam", 0.01) == efficiency.expected("topk", 25.0, "adam")
     largest, beyond = (efficiency.expected("topk", cf, "sgd", 0.013) for cf in (100.0, 400.0))
     assert largest is not None
@@ -156,8 +157,7 @@ def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:
     assert 1.0 - two.likely == pytest.approx(4.0 * (1.0 - found.likely))
     assert two.low < found.low
     assert two.high == two.likely, "no window shows that it is better"
-    other = efficiency.expected("nearest:levels=3", 17.3, "sgd")
-    assert other is not None
-    assert efficiency.with_ranks(other, "nearest:levels=3", 2) == other, (
-        "its errors are the same on all ranks"
-    )
+    for codec in ("nearest:levels=3", "dither-subtractive:levels=3"):
+        other = efficiency.expected(codec, 17.3, "sgd")
+        assert other is not None
+        assert efficiency.with_ranks(other, codec, 2) == other

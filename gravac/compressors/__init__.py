@@ -12,6 +12,7 @@ from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.quantize.nuqsgd import NUQSGD
 from gravac.compressors.quantize.qsgd import QSGD, Int4, Int8
 from gravac.compressors.quantize.sign import BlockSign, OneBit, ScaledSign
+from gravac.compressors.quantize.subtractive import SubtractiveDither
 from gravac.compressors.quantize.terngrad import ClippedTernGrad, TernGrad
 from gravac.compressors.quantize.twobit import TwoBit
 from gravac.compressors.sparse.bernoulli import Bernoulli, UnbiasedBernoulli
@@ -55,6 +56,7 @@ COMPRESSORS: Registry[Compressor] = Registry(
         Int4,
         Nearest,
         Dither,
+        SubtractiveDither,
         FP16,
         BF16,
         SVD,

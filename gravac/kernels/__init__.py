@@ -10,7 +10,6 @@ from gravac.kernels.nearest import (
     MOST_BLOCK,
     dequantize_nearest,
     dither,
-    divide_nearest,
     nearest_sizes,
     quantize_nearest,
 )
@@ -38,6 +37,7 @@ from gravac.kernels.selection import (
     take_top_of_chunks,
 )
 from gravac.kernels.sifting import LEAST_CF, Room, Sifted, Sifter
+from gravac.kernels.subtractive import dequantize_subtractive, dither_subtractive
 
 __all__ = [
     "GRIDS",
@@ -61,9 +61,10 @@ __all__ = [
     "deal",
     "dequantize",
     "dequantize_nearest",
+    "dequantize_subtractive",
     "distinct",
     "dither",
-    "divide_nearest",
+    "dither_subtractive",
     "energy",
     "finite_or_zero",
     "global_positions",

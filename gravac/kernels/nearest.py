@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
+from gravac.kernels.digits import DIGITS, word_count
 from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 
@@ -67,8 +67,8 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
         levels: 39, 15, 7, 5, 3 or 2.
 
     Returns:
-        Spacings, bfloat16 of shape ``(ceil(n / block),)``, not finite where an element is not; and the codes as
-        ``pack_digits`` packs them.
+        Spacings, bfloat16 of shape ``(ceil(n / block),)``, not finite where an element is not; and codes, uint8 of
+        shape ``(n,)`` below the base of the grid.
 
     Raises:
         ValueError: There is no grid of so many levels, or the block is too large.
@@ -95,14 +95,14 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
             spacings.view(torch.int16).numpy(),
             codes.numpy(),
         )
-        return spacings, pack_digits(codes, grid.base)
+        return spacings, codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid)
     if not grid.reaches:
         codes = (rows >= 0).to(torch.uint8)
     else:
-        codes = (_shares(rows, spacings, grid.steps).round() + grid.steps).to(torch.uint8)
-    return spacings, pack_digits(codes.flatten()[: x.numel()], grid.base)
+        codes = (shares(rows, spacings, grid.steps).round() + grid.steps).to(torch.uint8)
+    return spacings, codes.flatten()[: x.numel()]
 
 
 def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -151,28 +151,28 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
         )
         wide = spacings.float().numpy()
         clip_and_round(floats, block, grid.steps, np.int64(stream(seed)), wide, codes.numpy())
-        return spacings, pack_digits(codes, grid.base)
+        return spacings, codes
     rows = blocked(x, block)
     spacings = _spacings(rows, x.numel(), grid, spread, _widest(grid))
-    share = _shares(rows, spacings, grid.steps).flatten()[: x.numel()]
+    share = shares(rows, spacings, grid.steps).flatten()[: x.numel()]
     low = share.floor()
     codes = (low + (noise(x.numel(), seed, x.device) < share - low) + grid.steps).to(torch.uint8)
-    return spacings, pack_digits(codes, grid.base)
+    return spacings, codes
 
 
-def dequantize_nearest(spacings: Tensor, packed: Tensor, numel: int, block: int, levels: int) -> Tensor:
-    """Returns the values that ``quantize_nearest`` stands for, float32 of shape ``(numel,)``.
+def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int) -> Tensor:
+    """Returns the values that ``quantize_nearest`` stands for, float32 of shape ``(n,)``.
 
     Raises:
-        ValueError: The spacings or codes do not fit ``numel``.
+        ValueError: There are more or fewer spacings than blocks.
     """
-    grid = _grid(levels)
+    grid, numel = _grid(levels), codes.numel()
     block = _block(block, numel)
     if spacings.numel() != -(-numel // block):
         raise ValueError(
             f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
         )
-    codes, wide = unpack_digits(packed, numel, grid.base), spacings.float()
+    wide = spacings.float()
     factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
     if backend.compiled(wide, codes):
         from gravac.kernels.cpu.nearest import dequantize as compiled
@@ -183,34 +183,15 @@ def dequantize_nearest(spacings: Tensor, packed: Tensor, numel: int, block: int,
     return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]
 
 
-def divide_nearest(
-    spacings: Tensor, packed: Tensor, numel: int, block: int, levels: int, size: int
-) -> list[tuple[Tensor, Tensor]]:
-    """Divides what ``quantize_nearest`` made of a tensor into what it would make of pieces of it.
-
-    Args:
-        spacings: As returned.
-        packed: As returned.
-        numel: Elements of the tensor.
-        block: As given.
-        levels: As given.
-        size: Elements of each piece, a multiple of ``block``; the last may have fewer.
-    """
-    base = _grid(levels).base
-    codes = unpack_digits(packed, numel, base).split(size)
-    return [
-        (part, pack_digits(piece, base))
-        for part, piece in zip(spacings.split(-(-size // block)), codes, strict=True)
-    ]
-
-
 def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
-    """Returns how many spacings and how many 32-bit words ``quantize_nearest`` makes of ``numel`` elements."""
+    """Returns how many spacings ``numel`` elements have, and how many words ``pack_digits`` makes of their codes."""
     return math.ceil(numel / _block(block, numel)), word_count(numel, _grid(levels).base)
 
 
-def _shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
-    """The elements in units of their row's spacing, clipped to the outermost levels; 0 where it is 0 or not finite."""
+def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
+    """Returns the elements in units of their row's spacing, clipped to the outermost levels; 0 where it is 0 or not
+    finite.
+    """
     wide = spacings.float()
     safe = torch.where((wide > 0) & wide.isfinite(), wide, torch.inf).unsqueeze(1)
     return (rows / safe).nan_to_num(0.0).clamp(-steps, steps)

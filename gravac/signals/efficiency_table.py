@@ -1,6 +1,6 @@
 """Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
-Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 570 runs of
+Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 585 runs of
 10 tasks with 4 simulated ranks and error feedback (``benchmarks/tournament``).
 """
 
@@ -33,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     Row("sgd", "bf16", 2.0, 0.960, 1.000, 1.000),
     Row("sgd", "dither", 10.1, 0.993, 1.000, 1.000),
     Row("sgd", "dither", 17.3, 0.987, 0.993, 1.000),
+    Row("sgd", "dither-subtractive", 17.3, 0.940, 0.984, 1.000),
     Row("sgd", "int8", 3.9, 0.980, 1.000, 1.000),
     Row("sgd", "nearest", 5.7, 0.986, 0.997, 1.000),
     Row("sgd", "nearest", 7.5, 0.985, 0.994, 1.000),

@@ -44,7 +44,7 @@ def test_every_registry_is_in_it() -> None:
         *("scaledsign", "onebit", "terngrad", "terngrad-clipped", "qsgd", "qsgd-elias", "natural", "nuqsgd"),
         *("int8", "int4", "fp16", "bf16", "svd", "atomo", "countsketch", "countsketch-median"),
         *("countsketch-heavy", "topk+int8", "powersgd", "majority", "terngrad-sum"),
-        *("nearest", "dither", "blocksign", "chunktopk", "sparseloco"),
+        *("nearest", "dither", "dither-subtractive", "blocksign", "chunktopk", "sparseloco"),
     ],
 )
 def test_each_family_of_the_literature_has_its_member(name: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gravac.compressors import TopK, build
+from gravac.compressors import Key, TopK, build
 from gravac.compressors.quantize.dither import Dither
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.compressors.sparse.chunktopk import ChunkTopK
@@ -27,6 +27,7 @@ def sent(text: str, x: torch.Tensor, cf: float = 1.0) -> torch.Tensor:
         ("blocksign", 32 + 4 * 32),
         ("dither:levels=7", 32 + 4 * 94),
         ("dither:levels=3,spread=2", 32 + 4 * 52),
+        ("dither-subtractive:levels=3", 32 + 4 * 52),
         ("twobit", 4 * 8 + 256),
         # 16 of 1,024 elements: one pair of magnitudes, two bits each, 5 lower bits each and 47 bits for the upper ones.
         ("sparseloco", 4 + 4 + 16),
@@ -75,21 +76,22 @@ def test_what_error_feedback_holds_back(nearest: str, random: str) -> None:
     assert residual(nearest) < residual(random) / 1.5
 
 
+@pytest.mark.parametrize("codec", ["dither", "dither-subtractive"])
 @pytest.mark.parametrize("levels", [7, 3])
-def test_random_rounding_does_not_hold_small_elements_back(levels: int) -> None:
+def test_random_rounding_does_not_hold_small_elements_back(codec: str, levels: int) -> None:
     """Rounding to the nearest lets a small element wait until error feedback has added it up."""
     x = torch.full((64,), 0.05)
     x[0] = 1.0
 
     def sent_of_the_small(text: str) -> float:
-        codec, sums = build(text), []
+        built, sums = build(text), []
         for seed in range(600):
-            payload = codec.compress(x, 1.0, KEY._replace(seed=seed), torch.float32)
-            sums.append(float(codec.decode(payload)[1:].mean()))
+            payload = built.compress(x, 1.0, KEY._replace(seed=seed), torch.float32)
+            sums.append(float(built.decode(payload)[1:].mean()))
         return sum(sums) / len(sums)
 
     assert sent_of_the_small(f"nearest:levels={levels}") == 0.0
-    assert sent_of_the_small(f"dither:levels={levels}") == pytest.approx(0.05, rel=0.1)
+    assert sent_of_the_small(f"{codec}:levels={levels}") == pytest.approx(0.05, rel=0.1)
 
 
 def test_a_wider_spread_clips_less_and_errs_more() -> None:
@@ -113,6 +115,37 @@ def test_a_spread_wide_enough_clips_nothing_and_errs_as_qsgd() -> None:
         for text in ("dither:levels=7,spread=100", "qsgd:bits=3,block=64")
     ]
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
+
+
+@pytest.mark.parametrize(("levels", "error"), [(7, 0.0645), (5, 0.145), (3, 0.485)])
+def test_subtracting_the_draws_halves_the_error(levels: int, error: float) -> None:
+    x = vector("gauss", 65_536)
+    plain, subtracted = (
+        float((sent(f"{codec}:levels={levels}", x) - x).square().sum() / x.square().sum())
+        for codec in ("dither", "dither-subtractive")
+    )
+    assert subtracted == pytest.approx(error, rel=0.03)
+    assert subtracted < 0.53 * plain
+
+
+def test_draws_are_not_subtracted_where_zeros_would_become_noise() -> None:
+    x = torch.zeros(1024)
+    x[::64] = 1.0  # one element of each block
+    decoded = sent("dither-subtractive:levels=3", x)
+    assert torch.equal(decoded, sent("dither:levels=3", x))
+    assert bool((decoded[x == 0] == 0).all())
+
+
+def test_subtractive_dither_is_decoded_with_the_draws_of_the_rank_that_sent_it() -> None:
+    codec, x = build("dither-subtractive:levels=5"), vector("gauss", 4096)
+    payload = codec.compress(x, 1.0, KEY, torch.float32)
+
+    def error(key: Key) -> float:
+        found = codec.unpack(payload.pack(), x.numel(), 1.0, key, torch.float32)
+        return float((codec.decode(found) - x).square().sum() / x.square().sum())
+
+    assert error(KEY) < 0.17
+    assert error(KEY._replace(rank=KEY.rank + 1)) > 0.35
 
 
 def test_block_signs_fit_uneven_blocks_better_than_one_scale() -> None:

@@ -161,7 +161,14 @@ def test_which_codecs_it_takes() -> None:
     assert taken == {"nearest", "blocksign", "twobit", "int8", "int4", "bf16", "fp16"}
     assert CompressedAllReduce.fits(build_codec("dither:levels=5"))
     # Their errors, rounded twice, would make residuals grow without end.
-    for text in ("dither:levels=3", "dither", "qsgd:bits=2", "qsgd:bits=8,norm=l2", "qsgd-elias"):
+    for text in (
+        "dither:levels=3",
+        "dither",
+        "dither-subtractive:levels=7",
+        "qsgd:bits=2",
+        "qsgd:bits=8,norm=l2",
+        "qsgd-elias",
+    ):
         assert not CompressedAllReduce.fits(build_codec(text))
     with pytest.raises(
         ValueError, match=r"needs a quantizer .* which compressor='topk' is not: choose gather"

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gravac.kernels import GRIDS, dequantize_nearest, dither, nearest_sizes, quantize_nearest
+from gravac.kernels import (
+    GRIDS,
+    dequantize_nearest,
+    dequantize_subtractive,
+    dither,
+    dither_subtractive,
+    nearest_sizes,
+    quantize_nearest,
+)
 from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
@@ -35,8 +43,9 @@ def test_digits_are_the_same_everywhere(n: int, seed: int, base: int) -> None:
 )
 def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, levels: int, kind: str) -> None:
     x = vector(n, seed, kind)
-    spacings, packed = everywhere(lambda: quantize_nearest(x, block, levels))
-    decoded = everywhere(lambda: dequantize_nearest(spacings, packed, n, block, levels))
+    spacings, codes = everywhere(lambda: quantize_nearest(x, block, levels))
+    decoded = everywhere(lambda: dequantize_nearest(spacings, codes, block, levels))
+    packed = pack_digits(codes, GRIDS[levels].base)
     assert (spacings.numel(), packed.numel()) == nearest_sizes(n, block, levels)
     block = min(block, max(n, 1))
     for number, piece in enumerate(x.split(block) if n else ()):
@@ -65,8 +74,8 @@ def test_random_rounding_is_the_same_everywhere(
     n: int, seed: int, block: int, levels: int, spread: float, kind: str
 ) -> None:
     x = vector(n, seed, kind)
-    spacings, packed = everywhere(lambda: dither(x, block, levels, spread, seed))
-    decoded = dequantize_nearest(spacings, packed, n, block, levels)
+    spacings, codes = everywhere(lambda: dither(x, block, levels, spread, seed))
+    decoded = dequantize_nearest(spacings, codes, block, levels)
     block = min(block, max(n, 1))
     for number, piece in enumerate(x.split(block) if n else ()):
         mine, spacing = decoded[number * block :][: piece.numel()].double(), spacings[number].double()
@@ -78,13 +87,51 @@ def test_random_rounding_is_the_same_everywhere(
         assert ((mine - clipped).abs() <= spacing * (1 + 1e-6) + 1e-44).all()
 
 
+@settings(deadline=None, max_examples=120)
+@given(
+    n=LENGTHS,
+    seed=st.integers(0, 10**6),
+    block=st.sampled_from([1, 2, 7, 16, 64, 256, 600, 16_384]),
+    levels=st.sampled_from([3, 5, 7, 15, 39]),
+    kind=st.sampled_from(["normal", "mixed", "wild"]),
+)
+def test_subtractive_dither_is_the_same_everywhere(
+    n: int, seed: int, block: int, levels: int, kind: str
+) -> None:
+    x = vector(n, seed, kind)
+    spacings, codes = everywhere(lambda: dither_subtractive(x, block, levels, 2.0, seed))
+    decoded = everywhere(lambda: dequantize_subtractive(spacings, codes, block, levels, seed))
+    unmarked, same_codes = dither(x, block, levels, 2.0, seed)
+    assert torch.equal(codes, same_codes)
+    assert torch.equal(spacings.abs().nan_to_num(1.0), unmarked.nan_to_num(1.0))
+    block = min(block, max(n, 1))
+    for number, piece in enumerate(x.split(block) if n else ()):
+        mine, spacing = decoded[number * block :][: piece.numel()].double(), spacings[number].double()
+        if not piece.isfinite().all():
+            assert not mine.isfinite().all()
+            continue
+        most = levels // 2 * spacing.abs()
+        off = (mine - piece.double().clamp(-most, most)).abs()
+        # Half a spacing at most where draws are subtracted, else never further than the level on the other side.
+        assert (off <= spacing.abs() * (1 + 1e-6) / (2 if spacing < 0 else 1) + 1e-44).all()
+
+
+@pytest.mark.parametrize("levels", [7, 5, 3])
+def test_the_error_of_subtracted_draws_does_not_depend_on_the_element(levels: int) -> None:
+    x = torch.linspace(-1.0, 1.0, 64).repeat(500)
+    spacings, codes = dither_subtractive(x, 64, levels, 2.0, 1)
+    assert bool((spacings < 0).all())
+    error = dequantize_subtractive(spacings, codes, 64, levels, 1) - x
+    share = (error / spacings.float().abs().repeat_interleave(64)).view(500, 64)
+    assert float((share.mean(0)).abs().max()) < 5 / (12 * 500) ** 0.5
+    torch.testing.assert_close(share.square().mean(0), torch.full((64,), 1 / 12), rtol=0.25, atol=0.0)
+
+
 @pytest.mark.parametrize("levels", [15, 7, 5, 3])
 def test_random_rounding_is_right_on_average_but_for_clipping(levels: int) -> None:
     x = torch.randn(640, generator=torch.Generator().manual_seed(3))
     draws = 3000
-    decoded = [
-        dequantize_nearest(*dither(x, 64, levels, 1.4, seed), x.numel(), 64, levels) for seed in range(draws)
-    ]
+    decoded = [dequantize_nearest(*dither(x, 64, levels, 1.4, seed), 64, levels) for seed in range(draws)]
     spacings, _ = dither(x, 64, levels, 1.4, 0)
     spacing = spacings.float().repeat_interleave(64)
     clipped = torch.maximum(torch.minimum(x, levels // 2 * spacing), -(levels // 2) * spacing)
@@ -98,7 +145,15 @@ def test_a_spacing_spread_beyond_what_is_finite_is_clipped() -> None:
     x = torch.full((64,), 3e38)
     for levels in (15, 7, 5, 3):
         parts = everywhere(lambda levels=levels: dither(x, 64, levels, 5.0, 1))
-        assert dequantize_nearest(*parts, 64, 64, levels).isfinite().all()
+        assert dequantize_nearest(*parts, 64, levels).isfinite().all()
+
+
+def test_draws_are_not_subtracted_where_the_result_could_be_infinite() -> None:
+    x = 3e38 * torch.linspace(-1.0, 1.0, 64)
+    for levels in (15, 7, 5, 3):
+        parts = everywhere(lambda levels=levels: dither_subtractive(x, 64, levels, 2.0, 1))
+        for seed in range(20):
+            assert dequantize_subtractive(*parts, 64, levels, seed).isfinite().all()
 
 
 def best_error(x: Tensor, levels: int) -> Tensor:
@@ -115,13 +170,13 @@ def best_error(x: Tensor, levels: int) -> Tensor:
 def test_the_spacing_is_nearly_the_best(levels: int, law: torch.distributions.Distribution) -> None:
     torch.manual_seed(0)
     x = law.sample((2000, 64))
-    decoded = dequantize_nearest(*quantize_nearest(x, 64, levels), x.numel(), 64, levels).view_as(x)
+    decoded = dequantize_nearest(*quantize_nearest(x, 64, levels), 64, levels).view_as(x)
     assert float((x - decoded).square().sum()) <= 1.04 * float(best_error(x, levels).sum())
 
 
 def test_signs_are_scaled_by_the_mean_of_their_block() -> None:
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
-    decoded = dequantize_nearest(*quantize_nearest(x, 64, 2), x.numel(), 64, 2).view_as(x)
+    decoded = dequantize_nearest(*quantize_nearest(x, 64, 2), 64, 2).view_as(x)
     assert torch.equal(decoded > 0, x >= 0)
     torch.testing.assert_close(
         decoded.abs(), x.abs().mean(1, keepdim=True).expand_as(x), rtol=2**-8, atol=0.0
@@ -132,8 +187,8 @@ def test_magnitudes_at_both_ends_stay_finite() -> None:
     """float32's largest values lie above bfloat16's; its smallest ones below."""
     for x in (torch.tensor([3.4028235e38, -3.4028235e38, 0.0]), torch.tensor([1e-45, -1e-45, 0.0])):
         for levels in GRIDS:
-            spacings, packed = everywhere(lambda x=x, levels=levels: quantize_nearest(x, 64, levels))
-            decoded = dequantize_nearest(spacings, packed, 3, 64, levels)
+            parts = everywhere(lambda x=x, levels=levels: quantize_nearest(x, 64, levels))
+            decoded = dequantize_nearest(*parts, 64, levels)
             assert decoded.isfinite().all()
             assert ((decoded - x).abs() <= x.abs().amax()).all()
 
@@ -141,9 +196,8 @@ def test_magnitudes_at_both_ends_stay_finite() -> None:
 def test_the_largest_blocks_do_not_overflow() -> None:
     x = torch.ones(16_384)
     for levels in GRIDS:
-        decoded = dequantize_nearest(
-            *everywhere(lambda levels=levels: quantize_nearest(x, 16_384, levels)), 16_384, 16_384, levels
-        )
+        parts = everywhere(lambda levels=levels: quantize_nearest(x, 16_384, levels))
+        decoded = dequantize_nearest(*parts, 16_384, levels)
         torch.testing.assert_close(decoded, x, rtol=2**-8, atol=0.0)
 
 
@@ -157,8 +211,10 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="block=16385 must be between 1 and 16384"):
         quantize_nearest(torch.ones(4), 16_385, 3)
     with pytest.raises(ValueError, match="1 spacings given, 4 elements in blocks of 2"):
-        dequantize_nearest(torch.ones(1).bfloat16(), torch.zeros(1, dtype=torch.int32), 4, 2, 3)
+        dequantize_nearest(torch.ones(1).bfloat16(), torch.zeros(4, dtype=torch.uint8), 2, 3)
+    with pytest.raises(ValueError, match="1 spacings given, 4 elements in blocks of 2"):
+        dequantize_subtractive(torch.ones(1).bfloat16(), torch.zeros(4, dtype=torch.uint8), 2, 3, 1)
     with pytest.raises(ValueError, match="2 words given, 4 digits of base 3 take 1"):
-        dequantize_nearest(torch.ones(2).bfloat16(), torch.zeros(2, dtype=torch.int32), 4, 2, 3)
+        unpack_digits(torch.zeros(2, dtype=torch.int32), 4, 3)
     with pytest.raises(ValueError, match="base=4 must be one of"):
         pack_digits(torch.ones(4, dtype=torch.uint8), 4)

@@ -18,6 +18,7 @@ ROWS: tuple[Row, ...] = (
     Row("sgd", "nearest", 25.6, 0.88, 0.93, 0.97),
     Row("sgd", "dither", 10.1, 0.98, 0.99, 1.0),
     Row("sgd", "dither", 17.3, 0.94, 0.97, 0.99),
+    Row("sgd", "dither-subtractive", 17.3, 0.93, 0.97, 0.99),
     Row("sgd", "topk", 4.0, 0.90, 0.94, 0.97),
     Row("sgd", "topk", 10.0, 0.83, 0.88, 0.93),
     Row("sgd", "topk", 25.0, 0.74, 0.80, 0.87),

@@ -57,7 +57,9 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
     packed = kernels.pack_positions(indices, n)
     scales, codes = kernels.quantize(x, 256, 8, 1)
     fours = kernels.quantize(x, 32, 4, 1)
-    rounded = {levels: kernels.quantize_nearest(x, 64, levels) for levels in (15, 3)}
+    spacings, fifteen = kernels.quantize_nearest(x, 64, 15)
+    wide, three = kernels.quantize_nearest(x, 64, 3)
+    digits = {16: kernels.pack_digits(fifteen, 16), 3: kernels.pack_digits(three, 3)}
     out = torch.zeros(n)
     works: dict[str, Side] = {
         "spectrum pass": lambda: kernels.tally(x),
@@ -70,11 +72,15 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
         "int8 read": lambda: kernels.dequantize(scales, codes, n, 256, 8),
         "int4 written": lambda: kernels.quantize(x, 32, 4, 1),
         "int4 read": lambda: kernels.dequantize(*fours, n, 32, 4),
-        "nearest of 15 written": lambda: kernels.quantize_nearest(x, 64, 15),
-        "nearest of 15 read": lambda: kernels.dequantize_nearest(*rounded[15], n, 64, 15),
-        "nearest of 3 written": lambda: kernels.quantize_nearest(x, 64, 3),
-        "nearest of 3 read": lambda: kernels.dequantize_nearest(*rounded[3], n, 64, 3),
-        "block signs written": lambda: kernels.quantize_nearest(x, 64, 2),
+        "nearest of 15 rounded": lambda: kernels.quantize_nearest(x, 64, 15),
+        "nearest of 15 read": lambda: kernels.dequantize_nearest(spacings, fifteen, 64, 15),
+        "nearest of 3 rounded": lambda: kernels.quantize_nearest(x, 64, 3),
+        "nearest of 3 read": lambda: kernels.dequantize_nearest(wide, three, 64, 3),
+        "block signs rounded": lambda: kernels.quantize_nearest(x, 64, 2),
+        "digits of base 16 packed": lambda: kernels.pack_digits(fifteen, 16),
+        "digits of base 16 unpacked": lambda: kernels.unpack_digits(digits[16], n, 16),
+        "digits of base 3 packed": lambda: kernels.pack_digits(three, 3),
+        "digits of base 3 unpacked": lambda: kernels.unpack_digits(digits[3], n, 3),
         "largest of each chunk": lambda: kernels.take_top_of_chunks(x, k, max(1, n // 4096)),
         "noise": lambda: kernels.noise(n, 1, torch.device("cpu")),
         "random places": lambda: kernels.distinct(n, k, 1),

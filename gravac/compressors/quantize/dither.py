@@ -2,10 +2,9 @@
 
 import math
 
-import torch
 from torch import Tensor
 
-from gravac.compressors.base import Bound, Key, Payload
+from gravac.compressors.base import Bound, Key
 from gravac.compressors.quantize.nearest import Nearest
 from gravac.kernels import GRIDS, dither
 
@@ -35,9 +34,8 @@ class Dither(Nearest):
             raise ValueError(f"{self.name}: spread={spread} must be above 0 and finite, such as 2")
         self.spread = spread
 
-    def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        parts = dither(x, self.block, self.level_count(cf), self.spread, key.own_seed())
-        return Payload(parts, None, x.numel(), cf, key)
+    def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+        return dither(x, self.block, self.level_count(cf), self.spread, key.own_seed())
 
     def block_of(self, cf: float) -> int | None:
         return self.block if self.level_count(cf) > 3 else None  # of 3 levels, the error is too large

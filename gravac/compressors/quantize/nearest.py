@@ -12,9 +12,10 @@ from gravac.kernels import (
     GRIDS,
     MOST_BLOCK,
     dequantize_nearest,
-    divide_nearest,
     nearest_sizes,
+    pack_digits,
     quantize_nearest,
+    unpack_digits,
 )
 
 
@@ -59,33 +60,53 @@ class Nearest(Quantizer):
 
     def level_count(self, cf: float) -> int:
         """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
-        asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
+        asked = (levels for levels in self.ladder if 32 / self.bits(levels) >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
+
+    def bits(self, levels: int) -> float:
+        """Returns the bits of a code on the wire."""
+        return GRIDS[levels].bits
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
         return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
 
+    def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
+        """Returns the spacing of each block and the code of each element."""
+        return quantize_nearest(x, self.block, self.level_count(cf))
+
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
-        return Payload(quantize_nearest(x, self.block, self.level_count(cf)), None, x.numel(), cf, key)
+        spacings, codes = self.round(x, cf, key)
+        return Payload((spacings, self.pack_codes(codes, cf)), None, x.numel(), cf, key)
 
     def decode(self, payload: Payload) -> Tensor:
         spacings, packed = payload.parts
-        levels = self.level_count(payload.cf)
-        return dequantize_nearest(spacings, packed, payload.numel, self.block, levels)
+        codes = self.unpack_codes(packed, payload.numel, payload.cf)
+        return dequantize_nearest(spacings, codes, self.block, self.level_count(payload.cf))
+
+    def pack_codes(self, codes: Tensor, cf: float) -> Tensor:
+        """Returns the codes as they are sent."""
+        return pack_digits(codes, GRIDS[self.level_count(cf)].base)
+
+    def unpack_codes(self, packed: Tensor, numel: int, cf: float) -> Tensor:
+        """Returns what ``pack_codes`` packed, uint8 of shape ``(numel,)``.
+
+        Raises:
+            ValueError: The codes do not fit ``numel``.
+        """
+        return unpack_digits(packed, numel, GRIDS[self.level_count(cf)].base)
 
     def block_of(self, cf: float) -> int | None:
         return self.block
 
     def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
         spacings, packed = payload.parts
-        pieces = divide_nearest(
-            spacings, packed, payload.numel, self.block, self.level_count(payload.cf), size
-        )
-        counts = (min(size, payload.numel - begin) for begin in range(0, payload.numel, size))
+        cf, key = payload.cf, payload.key
+        codes = self.unpack_codes(packed, payload.numel, cf).split(size)
+        pieces = zip(spacings.split(-(-size // self.block)), codes, strict=True)
         return [
-            Payload(parts, None, count, payload.cf, payload.key)
-            for parts, count in zip(pieces, counts, strict=True)
+            Payload((part, self.pack_codes(piece, cf)), None, piece.numel(), cf, key)
+            for part, piece in pieces
         ]
 
     def bound(self, numel: int, cf: float) -> Bound:

@@ -139,6 +139,57 @@ def clip_and_round(
             begin = stop
 
 
+@jit("void(float32[::1], int64, int64, float32[::1])")
+def mark_subtractive(x: NDArray[np.float32], block: int, steps: int, spacings: NDArray[np.float32]) -> None:
+    """Negates the spacing of each block that errs less if draws are subtracted: by 1/12 for each element, not by
+    ``f (1 - f)`` with f the fraction of its level. Not where what is decoded could be infinite.
+    """
+    most, fine = np.float32(steps), np.float32(256.0)
+    for number in range(spacings.size):
+        spacing, begin = spacings[number], number * block
+        if not (spacing > 0.0 and (most + np.float32(1.0)) * spacing < np.inf):
+            continue
+        size, total = min(block, x.size - begin), np.int32(0)
+        for i in range(size):
+            a = min(max(x[np.uint64(begin + i)] / spacing, -most), most)
+            fraction = np.int32((a - np.floor(a)) * fine)
+            total = np.int32(total + fraction * (np.int32(256) - fraction))
+        if 12 * np.int64(total) > np.int64(size) << 16:
+            spacings[number] = -spacing
+
+
+@jit("void(float32[::1], uint8[::1], int64, int64, int64, float32[::1])")
+def dequantize_subtractive(
+    spacings: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    block: int,
+    steps: int,
+    stream: np.int64,
+    out: NDArray[np.float32],
+) -> None:
+    """Computes ``(code - steps) · spacing``; of a negative spacing ``(code - steps + draw - 1/2) · -spacing``."""
+    drawn = np.empty(_PIECE, np.float32)
+    less = np.int32(steps)
+    for piece in range(0, out.size, _PIECE):
+        draws(stream, np.int64(piece), drawn)
+        end = min(piece + _PIECE, out.size)
+        begin = piece
+        while begin < end:
+            number = begin // block
+            stop = min((number + 1) * block, end)
+            spacing, first, size = spacings[number], begin - piece, stop - begin
+            if spacing < 0.0:
+                for i in range(size):
+                    level = np.float32(np.int32(codes[np.uint64(begin + i)]) - less)
+                    off = drawn[np.uint64(first + i)] - np.float32(0.5)
+                    out[np.uint64(begin + i)] = (level + off) * -spacing
+            else:
+                for i in range(size):
+                    level = np.float32(np.int32(codes[np.uint64(begin + i)]) - less)
+                    out[np.uint64(begin + i)] = level * spacing
+            begin = stop
+
+
 @jit("void(float32[::1], uint8[::1], int64, int64, float32[::1])")
 def dequantize(
     scales: NDArray[np.float32],

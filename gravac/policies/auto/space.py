@@ -24,6 +24,7 @@ SIZES: Mapping[str, float] = {
     "dither:levels=7": 10.1,
     "dither:levels=5": 11.8,
     "dither:levels=3": 17.3,
+    "dither-subtractive:levels=3": 17.3,
 }
 """Wire CF of codecs that have one size."""
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)

@@ -1,0 +1,84 @@
+"""Rounding at random where the decoder makes the same draws and subtracts them."""
+
+import torch
+from torch import Tensor
+
+from gravac.kernels import backend
+from gravac.kernels.nearest import GRIDS, dither, shares
+from gravac.kernels.randomness import noise, stream
+from gravac.kernels.rounding import blocked
+
+_FINE = 256
+"""Fractions of a level are whole multiples of 1/256 where errors are compared: sums are then exact."""
+
+
+def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rounds at random as ``dither`` does, and marks the blocks where ``dequantize_subtractive`` subtracts the draws.
+
+    An element at the fraction f of the way between two levels errs by ``f (1 - f) d²`` in expectation, with d the
+    spacing. If the draw is subtracted again it errs by ``d² / 12``, whatever f is: less for most elements, more for
+    those close to a level, such as zeros. A block is marked where its sum is less.
+
+    Args:
+        x: As in ``dither``.
+        block: As in ``dither``.
+        levels: As in ``dither``.
+        spread: As in ``dither``.
+        seed: As in ``dither``.
+
+    Returns:
+        Spacings and codes as those of ``dither``; spacings of marked blocks are negative.
+
+    Raises:
+        ValueError: As in ``dither``.
+    """
+    spacings, codes = dither(x, block, levels, spread, seed)
+    block, steps = min(block, max(1, x.numel())), GRIDS[levels].steps
+    x = x.detach().float().flatten()
+    if backend.compiled(x):
+        from gravac.kernels.cpu.rounding import mark_subtractive
+
+        wide = spacings.float()
+        mark_subtractive(x.numpy(), block, steps, wide.numpy())
+        return wide.to(torch.bfloat16), codes
+    rows = blocked(x, block)
+    share = shares(rows, spacings, steps)
+    fraction = ((share - share.floor()) * _FINE).int()
+    total = (fraction * (_FINE - fraction)).sum(1)  # padding counts 0
+    sizes = torch.full_like(total, block)
+    sizes[-1:] -= rows.numel() - x.numel()
+    less = (12 * total > sizes * _FINE**2) & ((steps + 1) * spacings.float()).isfinite()
+    return torch.where(less, -spacings, spacings), codes
+
+
+def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: int, seed: int) -> Tensor:
+    """Returns the values that ``dither_subtractive`` stands for, float32 of shape ``(n,)``.
+
+    Args:
+        spacings: As returned.
+        codes: As returned.
+        block: As given.
+        levels: As given.
+        seed: As given; another one would subtract other draws.
+
+    Raises:
+        ValueError: There are more or fewer spacings than blocks.
+    """
+    numel, steps = codes.numel(), GRIDS[levels].steps
+    block = min(block, max(1, numel))
+    if spacings.numel() != -(-numel // block):
+        raise ValueError(
+            f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
+        )
+    wide = spacings.float()
+    if backend.compiled(wide, codes):
+        import numpy as np
+
+        from gravac.kernels.cpu.rounding import dequantize_subtractive as compiled
+
+        out = torch.empty(numel)
+        compiled(wide.numpy(), codes.numpy(), block, steps, np.int64(stream(seed)), out.numpy())
+        return out
+    each = torch.repeat_interleave(wide, block)[:numel]
+    off = torch.where(each < 0, noise(numel, seed, codes.device) - 0.5, 0.0)
+    return (codes.float() - steps + off) * torch.where(each < 0, -each, each)
