@@ -1,6 +1,6 @@
 """Statistical efficiency of plans, measured in simulations: data only, made by ``tools/pages/efficiency.py``.
 
-Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 585 runs of
+Steps that dense training needs, divided by those that the plan needs, to the same held-out loss: 630 runs of
 10 tasks with 4 simulated ranks and error feedback (``benchmarks/tournament``).
 """
 
@@ -50,6 +50,9 @@ ROWS: tuple[Row, ...] = (
     Row("adam", "bf16", 2.0, 0.996, 1.000, 1.000),
     Row("adam", "dither", 10.1, 0.759, 0.848, 0.943),
     Row("adam", "dither", 17.3, 0.269, 0.496, 0.720),
+    Row("adam", "dither-subtractive", 10.1, 0.755, 0.879, 0.973),
+    Row("adam", "dither-subtractive", 11.8, 0.709, 0.817, 0.954),
+    Row("adam", "dither-subtractive", 17.3, 0.340, 0.684, 0.855),
     Row("adam", "int8", 3.9, 0.995, 0.996, 1.000),
     Row("adam", "nearest", 5.7, 0.964, 0.993, 1.000),
     Row("adam", "nearest", 7.5, 0.957, 0.984, 0.995),

@@ -33,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     Row("adam", "nearest", 25.6, 0.78, 0.85, 0.90),
     Row("adam", "dither", 10.1, 0.86, 0.91, 0.95),
     Row("adam", "dither", 17.3, 0.40, 0.55, 0.65),
+    Row("adam", "dither-subtractive", 17.3, 0.50, 0.65, 0.75),
     Row("adam", "topk", 4.0, 0.83, 0.89, 0.94),
     Row("adam", "topk", 10.0, 0.60, 0.70, 0.80),
     Row("adam", "topk", 50.0, 0.28, 0.36, 0.45),

@@ -114,13 +114,14 @@ class Space:
         return self.compressor if plan.codec is None else plan.codec
 
     def expected(self, plan: Plan, confirmed: float | None) -> Efficiency | None:
-        """Return η of a plan as simulated, for the ranks and the optimizer of the job; None: not simulated.
+        """Return η of a plan as simulated, for the ranks, optimizer and collective of the job; None: not simulated.
 
         Args:
             plan: The plan.
             confirmed: ρ of the job, as in ``efficiency.expected``.
         """
-        return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed)
+        collective = self.costs[plan].collective
+        return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed, collective)
 
     def label(self, plan: Plan) -> str:
         """Return a plan as messages name it."""
