@@ -23,7 +23,6 @@ from tests.support.maths.checks import LECTURE
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter", "all-reduce")),
     *("redsync-trimmed by shared", "topk+int8 by reduce-scatter", "topk+bf16 by shared"),
-    "topk+dither-subtractive:levels=7 by reduce-scatter",  # it decodes by the rank that sent
     *("qsgd by all-reduce", "dgc by all-reduce"),
     *(
         f"{codec} by compressed-all-reduce"
