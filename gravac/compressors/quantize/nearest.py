@@ -60,12 +60,8 @@ class Nearest(Quantizer):
 
     def level_count(self, cf: float) -> int:
         """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
-        asked = (levels for levels in self.ladder if 32 / self.bits(levels) >= cf)
+        asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
-
-    def bits(self, levels: int) -> float:
-        """Returns the bits of a code on the wire."""
-        return GRIDS[levels].bits
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))

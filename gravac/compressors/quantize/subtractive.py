@@ -22,8 +22,8 @@ class SubtractiveDither(Dither):
 
     name = "dither-subtractive"
     source = (
-        "Schuchman 1964, Dither signals and their effect on quantization noise; Gray & Stockham 1993, Dithered "
-        "quantizers, §III; for gradients: Abdi & Fekri 2019, Nested dithered quantization, §III"
+        "Schuchman 1964, Dither signals and their effect on quantization noise; for gradients: Abdi & Fekri 2019, "
+        "Nested dithered quantization for communication reduction in distributed training"
     )
 
     def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
