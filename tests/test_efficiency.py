@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from gravac.collectives import CompressedAllReduce
 from gravac.protocol import GainSums
 from gravac.signals import efficiency
 from gravac.signals.efficiency_table import ROWS
@@ -148,24 +147,6 @@ def test_under_sgd_only_a_training_that_leaves_the_dense_way_loses_by_it(
     found = efficiency.of_progress(0.0, progress, 0.3, "sgd")
     assert (found < 0.9) == counts
     assert counts or found == 1.0
-
-
-def test_a_second_rounding_costs_under_adam_what_rounding_to_the_nearest_loses() -> None:
-    assert CompressedAllReduce.name == efficiency.ROUNDS_AGAIN
-
-    def lost(codec: str, cf: float, kind: str, collective: str | None) -> float:
-        found = efficiency.of_job(codec, cf, kind, 4, None, collective)
-        assert found is not None
-        return 1.0 - found.likely
-
-    for levels, cf in ((15, 7.5), (7, 10.1)):
-        once = lost(f"nearest:levels={levels}", cf, "adam", "gather")
-        assert once > 0.0
-        assert lost(f"nearest:levels={levels}", cf, "adam", None) == once
-        again = lost(f"nearest:levels={levels}", cf, "adam", CompressedAllReduce.name)
-        assert again == pytest.approx(2.0 * once)
-    for codec, cf, kind in (("nearest:levels=7", 10.1, "sgd"), ("dither:levels=7", 10.1, "adam")):
-        assert lost(codec, cf, kind, CompressedAllReduce.name) == lost(codec, cf, kind, "gather")
 
 
 def test_random_rounding_costs_more_with_fewer_ranks_than_simulated() -> None:

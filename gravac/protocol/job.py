@@ -76,7 +76,6 @@ class PlanCost(Record):
     link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on the rank's link
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
-    collective: Choice | None = None  # by which payloads meet; null: not known
 
 
 class JobSpec(Record):

@@ -37,9 +37,6 @@ LOWEST = 0.01
 LEAST_KEPT, ROUNDING = 0.9, 1e-9
 """A plan whose efficiency may be lower, credibly, is not advised or chosen for what is expected of it, whatever the
 bound: what it loses in a training of a planned number of steps is seldom made up for in time."""
-ROUNDS_AGAIN, SECOND_ROUNDING = "compressed-all-reduce", 2.0
-"""The collective that rounds the mean again, and how many times as much rounding to the nearest level then loses under
-Adam. By runs with 4 and 8 ranks: 1.2 to 3.4 times (docs/efficiency.md). Under SGD it loses no more."""
 TYPICAL_CONFIRMED = 0.13
 """Median ρ of the simulated trainings with SGD. The noisier the gradient, the less compression costs there: the losses
 of the table, times ρ / 0.13, order plans far better than the table alone (docs/efficiency.md)."""
@@ -96,10 +93,8 @@ def expected(codec: str, cf: float, kind: str, confirmed: float | None = None) -
     return _at(rows, cf, noise_times(codec, confirmed) if table == "sgd" else 1.0) if rows else None
 
 
-def of_job(
-    codec: str, cf: float, kind: str, ranks: int, confirmed: float | None, collective: str | None = None
-) -> Efficiency | None:
-    """Return η of a plan as simulated, for the ranks, the noise and the collective of a job.
+def of_job(codec: str, cf: float, kind: str, ranks: int, confirmed: float | None) -> Efficiency | None:
+    """Return η of a plan as simulated, for the ranks and the noise of a job.
 
     Args:
         codec: As in ``expected``.
@@ -107,17 +102,12 @@ def of_job(
         kind: As in ``expected``.
         ranks: World size.
         confirmed: As in ``expected``.
-        collective: By which payloads meet; None: by one that gives the exact mean of what was sent.
 
     Returns:
         None for a codec that was not simulated.
     """
     found = expected(codec, cf, kind, confirmed)
-    if found is None:
-        return None
-    found = with_ranks(found, codec, ranks)
-    twice = collective == ROUNDS_AGAIN and _table(kind) == "adam" and _base(codec) == "nearest"
-    return _lose(found, SECOND_ROUNDING) if twice else found
+    return None if found is None else with_ranks(found, codec, ranks)
 
 
 def errs_more(codec: str, ranks: int) -> bool:

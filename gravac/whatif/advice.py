@@ -93,14 +93,12 @@ def advise(
     base = steps("dense", 1.0)
     found = [Option("dense", 1.0, base, 1.0, 1.0, True, True)]
     for codec, cf in options:
-        if codec is None:
+        expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
+        if codec is None or expected is None:
             continue
         try:
             step = steps(codec, cf)
         except UnknownSizes:
-            continue
-        expected = efficiency.of_job(codec, cf, kind, ranks, confirmed, step.collective)
-        if expected is None:
             continue
         likely, reliable = expected.likely, expected.reliable
         keeps = likely >= 1.0 - bound and reliable

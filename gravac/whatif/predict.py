@@ -118,7 +118,7 @@ class Predictor:
             high=step.seconds * (1 + 2 * error),
             volume=exchanged,
             gain=self.gains(scenario.compressor).at(cf),
-            efficiency=self.efficiency(scenario.compressor, cf, scenario.ranks, exchanged.collective),
+            efficiency=self.efficiency(scenario.compressor, cf, scenario.ranks),
             samples_per_second=scenario.ranks * self.recording.samples_per_step / step.seconds,
         )
 
@@ -158,16 +158,13 @@ class Predictor:
             )
         return self._gains[compressor]
 
-    def efficiency(
-        self, compressor: str, cf: float, ranks: int, collective: str | None = None
-    ) -> Efficiency | None:
+    def efficiency(self, compressor: str, cf: float, ranks: int) -> Efficiency | None:
         """Return η of a plan: as simulated, or for a codec that was not, as the recording showed it (median window)."""
         spec = self.recording.spec
         if cf == 1.0:
             return CERTAIN
         if spec.memory.partition(":")[0] != "none" or compressor in LOSSLESS:
-            confirmed = self.recording.confirmed
-            simulated = of_job(compressor, cf, spec.optimizer_kind, ranks, confirmed, collective)
+            simulated = of_job(compressor, cf, spec.optimizer_kind, ranks, self.recording.confirmed)
             if simulated is not None:
                 return simulated
         shown = sorted(self.recording.efficiencies.get((compressor, cf), ()), key=lambda each: each.likely)

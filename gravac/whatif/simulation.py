@@ -128,7 +128,6 @@ def _costs(predictor: Predictor, scenario: Scenario, policy: Policy) -> tuple[Pl
             payload_bytes=round(sized.payload_bytes),
             link_bytes=sized.link_bytes,
             messages=sized.messages,
-            collective=sized.collective,
         )
         found.append(cost)
     return tuple(found)

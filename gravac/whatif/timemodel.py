@@ -24,21 +24,12 @@ encoding and decoding."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Parts of one step in seconds. They add up to ``seconds``, which is never 0.
-
-    Attributes:
-        compute: forward, backward, optimizer.
-        compress: encoding.
-        exposed: wait for the network.
-        decompress: decoding.
-        collective: by which payloads meet; None: not known.
-    """
+    """Parts of one step in seconds. They add up to ``seconds``, which is never 0."""
 
     compute: float
     compress: float
     exposed: float
     decompress: float
-    collective: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -89,7 +80,6 @@ class TimeModel:
             compress=compress,
             exposed=self.waiting_seconds + max(self.last_ratio * transfer, transfer - hidden),
             decompress=count * volume.decoded * self.decompress_seconds_per_coded,
-            collective=volume.collective,
         )
 
 

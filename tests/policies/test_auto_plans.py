@@ -7,7 +7,7 @@ import pytest
 
 from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import space, timemodel
-from gravac.policies.auto.outlook import Outlook, before_any_window, outlook
+from gravac.policies.auto.outlook import Outlook, outlook
 from gravac.policies.auto.settings import AutoState, Seen
 from gravac.policies.auto.timemodel import TimeModel
 from gravac.policies.base import DENSE
@@ -73,23 +73,6 @@ def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:
     )
     fitted = policy.fitted(job_spec(policy.spec(), compressor="nearest", plans=stated))
     assert fitted.ladder() == (1.0, 2.0, 10.0)
-
-
-@pytest.mark.parametrize(("collective", "keeps"), [("gather", True), ("compressed-all-reduce", False)])
-def test_under_adam_a_plan_that_the_collective_rounds_again_is_expected_to_lose_more(
-    collective: str, keeps: bool
-) -> None:
-    policy = AutoPolicy()
-    adam = OptimizerSpec(name="AdamW", kind="adam", learning_rate=0.1, momentum=0.9, weight_decay=0.0)
-    stated = tuple(
-        PlanCost(
-            codec=codec, cf=cf, payload_bytes=1, link_bytes=100 / cf, messages=2.0, collective=collective
-        )
-        for codec, cf in ((None, 1.0), ("nearest:levels=7", 10.1))
-    )
-    own = space.of_job((), job_spec(policy.spec(), compressor="topk+bf16", optimizer=adam, plans=stated))
-    view = before_any_window(own, 0.03, AutoState(decision=policy.start().decision))
-    assert view.keeps(Plan("nearest:levels=7", 10.1)) == keeps
 
 
 def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None:

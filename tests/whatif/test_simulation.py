@@ -87,16 +87,13 @@ def test_a_gain_that_cannot_be_told_stops_it() -> None:
 
 
 def test_best_is_by_useful_throughput_over_codecs(predictor: Predictor) -> None:
-    """Top-k at CF 30 is faster than seven levels, but not by as much as it learns less under Adam.
-
-    The compressed all-reduce of the seven levels rounds twice, which loses twice the table's 2 %.
-    """
+    """Top-k at CF 30 is faster than seven levels, but not by as much as it learns less under Adam."""
     places = [
         Scenario(network=NETWORK, ranks=RANKS, compressor=codec) for codec in ("topk", "nearest:levels=7")
     ]
     strong, fine = predictor.predict(places[0], 30.0), predictor.predict(places[1], 10.1)
     assert strong.samples_per_second > fine.samples_per_second
-    assert fine.useful_samples_per_second == pytest.approx(0.96 * fine.samples_per_second)
+    assert fine.useful_samples_per_second == pytest.approx(0.98 * fine.samples_per_second)
     assert best([strong, fine]) is fine
 
 
@@ -119,8 +116,8 @@ def test_an_unknown_efficiency_leaves_the_time_to_useful_samples_open() -> None:
 
 
 def test_a_policy_that_chooses_codecs_walks_through_plans(predictor: Predictor) -> None:
-    path = walked(predictor, "auto:plans=nearest:levels=15/topk+bf16@100", 1e5, SLOW)
-    assert {(each.codec, each.cf) for each in path.stretches} >= {("topk", 1.0), ("nearest:levels=15", 7.5)}
+    path = walked(predictor, "auto:plans=nearest:levels=7/topk+bf16@100", 1e5, SLOW)
+    assert {(each.codec, each.cf) for each in path.stretches} >= {("topk", 1.0), ("nearest:levels=7", 10.1)}
 
 
 def test_what_a_recording_showed_of_a_codec_stands_in_for_simulations() -> None:

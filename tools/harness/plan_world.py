@@ -107,7 +107,6 @@ class World:
             link_bytes=found.link_bytes,
             messages=found.messages,
             seconds=None if self.probe is None else self.probe * self._wire(found.messages, found.link_bytes),
-            collective=found.collective,
         )
 
     def _wire(self, messages: float, link_bytes: float) -> float:
@@ -136,10 +135,9 @@ class World:
     def expected(self, plan: Plan) -> float:
         """The table's, for the noise of the gradient."""
         codec = plan.codec or space.DEFAULT_COMPRESSOR
-        collective = self._space.costs[plan].collective
-        found = efficiency.of_job(codec, plan.cf, self.kind, self.ranks, self.confirmed, collective)
+        found = efficiency.expected(codec, plan.cf, self.kind, self.confirmed)
         assert found is not None
-        return found.likely
+        return efficiency.with_ranks(found, codec, self.ranks).likely
 
     def shown(self, plan: Plan) -> bool:
         """Whether windows show what a plan loses where they are not next to a dense reference."""

@@ -65,7 +65,6 @@ def plan_costs(
                 link_bytes=cost.link_bytes,
                 messages=cost.messages,
                 seconds=None if network is None else _seconds(cost, network),
-                collective=cost.collective,
             )
         )
     return tuple(found)

@@ -114,14 +114,13 @@ class Space:
         return self.compressor if plan.codec is None else plan.codec
 
     def expected(self, plan: Plan, confirmed: float | None) -> Efficiency | None:
-        """Return η of a plan as simulated, for the ranks, optimizer and collective of the job; None: not simulated.
+        """Return η of a plan as simulated, for the ranks and the optimizer of the job; None: not simulated.
 
         Args:
             plan: The plan.
             confirmed: ρ of the job, as in ``efficiency.expected``.
         """
-        collective = self.costs[plan].collective
-        return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed, collective)
+        return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed)
 
     def label(self, plan: Plan) -> str:
         """Return a plan as messages name it."""
