@@ -1,6 +1,6 @@
 """Run all tests: ``python -m tools.run_tests [pytest arguments]``, which is what ``make test`` does.
 
-Two runs of pytest: first the tests that may share the machine, on two workers; then those marked ``alone``, which
+Two runs of pytest: first the tests that may share the machine, on three workers; then those marked ``alone``, which
 measure time, one by one. Both run, whatever the first one returns. The exit code is 0 when nothing failed, 5 when
 neither run had a test, and otherwise that of the first run that failed.
 """
@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 
-TOGETHER = ["--phase=together", "--numprocesses=2", "--dist=worksteal"]
+# Three workers for two cores: tests of ranks and servers wait a fourth of their time.
+TOGETHER = ["--phase=together", "--numprocesses=3", "--dist=worksteal"]
 ALONE = ["--phase=alone"]
 NO_TESTS = 5
 COMPILE = "from gravac.kernels import backend; backend.active()"
@@ -18,7 +19,7 @@ COMPILE = "from gravac.kernels import backend; backend.active()"
 
 def run(arguments: list[str], **environment: str) -> int:
     """Run pytest and return its exit code."""
-    # One thread a process: two processes share two cores, and sums come out the same on any machine.
+    # One thread a process: several processes share two cores, and sums come out the same on any machine.
     environment |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", *arguments]
     began = time.monotonic()
