@@ -1,7 +1,6 @@
 """The hot loops: ``reference`` in plain torch, ``cpu`` and ``cuda`` compiled, with equal results."""
 
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
-from gravac.kernels.digits import pack_digits, unpack_digits, word_count
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import add_finite, energy, finite_or_zero, inner, inner_at, product, scatter_add
@@ -13,7 +12,17 @@ from gravac.kernels.nearest import (
     nearest_sizes,
     quantize_nearest,
 )
-from gravac.kernels.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
+from gravac.kernels.packing import (
+    pack,
+    pack_digits,
+    pack_trits,
+    packed_bytes,
+    trit_bytes,
+    unpack,
+    unpack_digits,
+    unpack_trits,
+    word_count,
+)
 from gravac.kernels.positions import pack_positions, position_bytes, unpack_positions
 from gravac.kernels.randomness import noise
 from gravac.kernels.reference import chosen_places, magnitudes, powers_of_two

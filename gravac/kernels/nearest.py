@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.digits import DIGITS, word_count
+from gravac.kernels.packing import DIGITS, word_count
 from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 

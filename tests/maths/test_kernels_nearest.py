@@ -15,7 +15,7 @@ from gravac.kernels import (
     nearest_sizes,
     quantize_nearest,
 )
-from gravac.kernels.digits import DIGITS, pack_digits, unpack_digits, word_count
+from gravac.kernels.packing import DIGITS, pack_digits, unpack_digits, word_count
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
 
