@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-# Three workers for two cores: tests of ranks and servers wait a fourth of their time.
+# Three workers for two cores: tests of ranks and servers wait a fifth of their time.
 TOGETHER = ["--phase=together", "--numprocesses=3", "--dist=worksteal"]
 ALONE = ["--phase=alone"]
 NO_TESTS = 5

@@ -73,8 +73,8 @@ def quantize_nearest(x: Tensor, block: int, levels: int) -> tuple[Tensor, Tensor
     Raises:
         ValueError: There is no grid of so many levels, or the block is too large.
     """
-    grid = _grid(levels)
-    block = _block(block, x.numel())
+    grid = grid_of(levels)
+    block = block_size(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):
         import numpy as np
@@ -122,12 +122,12 @@ def dither(x: Tensor, block: int, levels: int, spread: float, seed: int) -> tupl
     Raises:
         ValueError: There is no grid of so many levels with a zero, or the block is too large.
     """
-    grid = _grid(levels)
+    grid = grid_of(levels)
     if not grid.reaches:
         raise ValueError(
             f"levels={levels}: rounding at random needs a level at zero: 39, 15, 7, 5 or 3 levels"
         )
-    block = _block(block, x.numel())
+    block = block_size(block, x.numel())
     x = x.detach().float().flatten()
     if backend.compiled(x):
         import numpy as np
@@ -166,12 +166,8 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
     Raises:
         ValueError: There are more or fewer spacings than blocks.
     """
-    grid, numel = _grid(levels), codes.numel()
-    block = _block(block, numel)
-    if spacings.numel() != -(-numel // block):
-        raise ValueError(
-            f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
-        )
+    grid, numel = grid_of(levels), codes.numel()
+    block = block_of(spacings, numel, block)
     wide = spacings.float()
     factor, offset = (1, grid.steps) if grid.reaches else (2, 1)
     if backend.compiled(wide, codes):
@@ -185,7 +181,7 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
 
 def nearest_sizes(numel: int, block: int, levels: int) -> tuple[int, int]:
     """Returns how many spacings ``numel`` elements have, and how many words ``pack_digits`` makes of their codes."""
-    return math.ceil(numel / _block(block, numel)), word_count(numel, _grid(levels).base)
+    return math.ceil(numel / block_size(block, numel)), word_count(numel, grid_of(levels).base)
 
 
 def shares(rows: Tensor, spacings: Tensor, steps: int) -> Tensor:
@@ -229,13 +225,37 @@ def _spacings(rows: Tensor, numel: int, grid: Grid, spread: float = 1.0, widest:
     return torch.where(top.isfinite(), spacing, top).to(torch.bfloat16)
 
 
-def _grid(levels: int) -> Grid:
+def grid_of(levels: int) -> Grid:
+    """Returns the grid of a number of levels.
+
+    Raises:
+        ValueError: There is none.
+    """
     if levels not in GRIDS:
         raise ValueError(f"levels={levels} must be one of {', '.join(map(str, GRIDS))}")
     return GRIDS[levels]
 
 
-def _block(block: int, numel: int) -> int:
+def block_size(block: int, numel: int) -> int:
+    """Returns the elements of a block: all of them, if there are fewer.
+
+    Raises:
+        ValueError: The block is empty or too large.
+    """
     if not 1 <= block <= MOST_BLOCK:
         raise ValueError(f"block={block} must be between 1 and {MOST_BLOCK} elements")
     return min(block, max(1, numel))
+
+
+def block_of(spacings: Tensor, numel: int, block: int) -> int:
+    """Returns the elements of a block that has one of these spacings.
+
+    Raises:
+        ValueError: As ``block_size``, or there are more or fewer spacings than blocks.
+    """
+    block = block_size(block, numel)
+    if spacings.numel() != -(-numel // block):
+        raise ValueError(
+            f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
+        )
+    return block

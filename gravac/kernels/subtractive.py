@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gravac.kernels import backend
-from gravac.kernels.nearest import GRIDS, dither, shares
+from gravac.kernels.nearest import block_of, block_size, dither, grid_of, shares
 from gravac.kernels.randomness import noise, stream
 from gravac.kernels.rounding import blocked
 
@@ -33,7 +33,7 @@ def dither_subtractive(x: Tensor, block: int, levels: int, spread: float, seed: 
         ValueError: As in ``dither``.
     """
     spacings, codes = dither(x, block, levels, spread, seed)
-    block, steps = min(block, max(1, x.numel())), GRIDS[levels].steps
+    block, steps = block_size(block, x.numel()), grid_of(levels).steps
     x = x.detach().float().flatten()
     if backend.compiled(x):
         from gravac.kernels.cpu.rounding import mark_subtractive
@@ -64,12 +64,8 @@ def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: 
     Raises:
         ValueError: There are more or fewer spacings than blocks.
     """
-    numel, steps = codes.numel(), GRIDS[levels].steps
-    block = min(block, max(1, numel))
-    if spacings.numel() != -(-numel // block):
-        raise ValueError(
-            f"{spacings.numel()} spacings given, {numel} elements in blocks of {block} have another number"
-        )
+    numel, steps = codes.numel(), grid_of(levels).steps
+    block = block_of(spacings, numel, block)
     wide = spacings.float()
     if backend.compiled(wide, codes):
         import numpy as np

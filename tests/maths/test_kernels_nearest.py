@@ -18,6 +18,9 @@ from gravac.kernels import (
 from gravac.kernels.packing import DIGITS, pack_digits, unpack_digits, word_count
 from tests.support.maths.backends import LENGTHS, everywhere, vector
 
+BLOCKS = st.sampled_from([1, 2, 7, 16, 64, 256, 600, 16_384])
+KINDS = st.sampled_from(["normal", "mixed", "wild"])
+
 
 @settings(deadline=None, max_examples=80)
 @given(
@@ -37,9 +40,9 @@ def test_digits_are_the_same_everywhere(n: int, seed: int, base: int) -> None:
 @given(
     n=LENGTHS,
     seed=st.integers(0, 10**6),
-    block=st.sampled_from([1, 2, 7, 16, 64, 256, 600, 16_384]),
+    block=BLOCKS,
     levels=st.sampled_from(sorted(GRIDS)),
-    kind=st.sampled_from(["normal", "mixed", "wild"]),
+    kind=KINDS,
 )
 def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, levels: int, kind: str) -> None:
     x = vector(n, seed, kind)
@@ -65,10 +68,10 @@ def test_blocks_are_the_same_everywhere(n: int, seed: int, block: int, levels: i
 @given(
     n=LENGTHS,
     seed=st.integers(0, 10**6),
-    block=st.sampled_from([1, 2, 7, 16, 64, 256, 600, 16_384]),
+    block=BLOCKS,
     levels=st.sampled_from([3, 5, 7, 15, 39]),
     spread=st.sampled_from([0.3, 1.0, 1.45, 4.0]),
-    kind=st.sampled_from(["normal", "mixed", "wild"]),
+    kind=KINDS,
 )
 def test_random_rounding_is_the_same_everywhere(
     n: int, seed: int, block: int, levels: int, spread: float, kind: str
@@ -91,9 +94,9 @@ def test_random_rounding_is_the_same_everywhere(
 @given(
     n=LENGTHS,
     seed=st.integers(0, 10**6),
-    block=st.sampled_from([1, 2, 7, 16, 64, 256, 600, 16_384]),
+    block=BLOCKS,
     levels=st.sampled_from([3, 5, 7, 15, 39]),
-    kind=st.sampled_from(["normal", "mixed", "wild"]),
+    kind=KINDS,
 )
 def test_subtractive_dither_is_the_same_everywhere(
     n: int, seed: int, block: int, levels: int, kind: str
@@ -214,6 +217,8 @@ def test_what_does_not_fit_is_refused() -> None:
         dequantize_nearest(torch.ones(1).bfloat16(), torch.zeros(4, dtype=torch.uint8), 2, 3)
     with pytest.raises(ValueError, match="1 spacings given, 4 elements in blocks of 2"):
         dequantize_subtractive(torch.ones(1).bfloat16(), torch.zeros(4, dtype=torch.uint8), 2, 3, 1)
+    with pytest.raises(ValueError, match="levels=4 must be one of"):
+        dequantize_subtractive(torch.ones(2).bfloat16(), torch.zeros(4, dtype=torch.uint8), 2, 4, 1)
     with pytest.raises(ValueError, match="2 words given, 4 digits of base 3 take 1"):
         unpack_digits(torch.zeros(2, dtype=torch.int32), 4, 3)
     with pytest.raises(ValueError, match="base=4 must be one of"):

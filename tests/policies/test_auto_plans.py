@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gravac.compressors import build
 from gravac.policies import AutoPolicy, Plan, parse
 from gravac.policies.auto import space, timemodel
 from gravac.policies.auto.outlook import Outlook, outlook
@@ -62,6 +63,13 @@ def test_a_job_alone_or_without_a_memory_is_not_compressed() -> None:
     job = Job(World(ranks=2, megabits=100.0), memory="none")
     job.windows(8)
     assert {plan.codec for plan in job.sent} <= {None, "bf16"}
+
+
+def test_the_sizes_of_listed_codecs_are_their_own() -> None:
+    for codec, cf in space.SIZES.items():
+        assert build(codec).reached(1 << 20, cf) == pytest.approx(cf, rel=0.02), codec
+        assert space.read(codec) == Plan(codec, cf)
+    assert not {plan.codec for plan in space.DEFAULTS} & space.LISTED_ONLY
 
 
 def test_sizes_that_a_codec_does_not_have_are_left_out() -> None:

@@ -24,13 +24,17 @@ SIZES: Mapping[str, float] = {
     "dither:levels=7": 10.1,
     "dither:levels=5": 11.8,
     "dither:levels=3": 17.3,
+    "dither-subtractive:levels=7": 10.1,
+    "dither-subtractive:levels=5": 11.8,
     "dither-subtractive:levels=3": 17.3,
 }
 """Wire CF of codecs that have one size."""
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
+LISTED_ONLY = frozenset({"fp16", "dither-subtractive:levels=7", "dither-subtractive:levels=5"})
+"""Codecs that lose no less than another one of the same size, so that they are plans only where a user lists them."""
 DEFAULTS = (
-    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec != "fp16"),
+    *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in LISTED_ONLY),
     *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
 )
 OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
