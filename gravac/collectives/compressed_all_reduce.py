@@ -10,6 +10,7 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
+from gravac.collectives.gather import SIZE_BYTES
 from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, strip_header
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
@@ -47,7 +48,7 @@ class _Shards:
 
     @property
     def message_bytes(self) -> int:
-        """Bytes of a message, equal for all shards: shorter ones are padded."""
+        """Bytes of a message of the longest shard; expected, where sizes vary."""
         return HEADER_BYTES + self.codec.wire_bytes(self.count(0), self.cf, self.dtype)
 
     def read(self, message: Tensor, payload: Payload, key: Key, owner: int) -> Payload:
@@ -56,15 +57,17 @@ class _Shards:
         Raises:
             ValueError: The message belongs to another exchange.
         """
-        count = self.count(owner)
-        message = message[: HEADER_BYTES + self.codec.wire_bytes(count, self.cf, self.dtype)]
         parts = strip_header(message, header_fields(payload, self.codec, key, self.dtype), key)
-        return self.codec.unpack(parts, count, self.cf, key, self.dtype)
+        return self.codec.unpack(parts, self.count(owner), self.cf, key, self.dtype)
 
-    def write(self, message: Tensor, piece: Payload, payload: Payload, key: Key) -> None:
-        """Packs a shard into ``message``, a row of zeros."""
-        packed = add_header(piece.parts, header_fields(payload, self.codec, key, self.dtype))
-        message[: packed.numel()] = packed
+    def write(self, piece: Payload, payload: Payload, key: Key) -> Tensor:
+        """Returns the message of a shard."""
+        return add_header(piece.parts, header_fields(payload, self.codec, key, self.dtype))
+
+    def sizes(self) -> list[int]:
+        """Bytes of the message of each owner, where sizes do not vary. Messages are padded to the longest."""
+        wire = [self.codec.wire_bytes(self.count(owner), self.cf, self.dtype) for owner in range(self.ranks)]
+        return [HEADER_BYTES + nbytes for nbytes in wire]
 
 
 @dataclass(slots=True)
@@ -76,15 +79,16 @@ class _InFlight:
     payload: Payload
     message: Tensor  # kept alive until the collective is done
     arrived: Tensor  # uint8, the message of each owner, in rank order
+    sizes: list[int]  # bytes of each message without padding
     own: Payload
     shards: _Shards
     key: Key
 
     def mean_into(self, out: Tensor) -> None:
         out.zero_()
-        for owner, message in enumerate(self.arrived):
+        for owner, (message, size) in enumerate(zip(self.arrived, self.sizes, strict=True)):
             if count := self.shards.count(owner):
-                mean = self.shards.read(message, self.own, _mean_key(self.key, owner), owner)
+                mean = self.shards.read(message[:size], self.own, _mean_key(self.key, owner), owner)
                 begin = self.shards.begin(owner)
                 self.shards.codec.decompress(mean, out[begin : begin + count])
 
@@ -102,6 +106,8 @@ class CompressedAllReduce(Collective):
     keeps its weight: the ranks' gradients arrive in full, up to the rounding of the sum. (If an owner's own compression
     failed in this step, its memory is not updated and that error is lost.) Shards are whole blocks, so
     buckets with few blocks per rank gain less.
+
+    Where sizes vary, ranks exchange theirs before both rounds, and wait, then pad their messages to the longest.
     """
 
     name = "compressed-all-reduce"
@@ -124,39 +130,58 @@ class CompressedAllReduce(Collective):
     ) -> Exchange:
         ranks, rank = self.world_size, self.communicator.rank
         shards = _Shards(compressor, payload.numel, cf, dtype, ranks)
-        nbytes, device = shards.message_bytes, payload.values.device
-        messages = torch.zeros((ranks, nbytes), dtype=torch.uint8, device=device)
-        for message, piece in zip(messages, compressor.divide(payload, shards.size, dtype), strict=False):
-            shards.write(message, piece, payload, key)
-        arrived = torch.empty_like(messages)
-        self.communicator.exchange(arrived.view(-1), messages.view(-1)).wait()
+        device, nothing = payload.values.device, payload.values.new_empty(0, dtype=torch.uint8)
+        messages = [
+            shards.write(piece, payload, key) for piece in compressor.divide(payload, shards.size, dtype)
+        ]
+        messages += [nothing] * (ranks - len(messages))
+        sizes = self._sizes(shards, messages)
+        padded = _padded(messages, max(map(max, sizes)))
+        arrived = torch.empty_like(padded)
+        self.communicator.exchange(arrived.view(-1), padded.view(-1)).wait()
 
-        sent, message = compressor.decode(payload), torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        sent, message = compressor.decode(payload), nothing
         if count := shards.count(rank):
             mean = torch.zeros(count, device=device)
             for source, part in enumerate(arrived):  # in rank order, so that a run can be repeated
-                piece = shards.read(part, payload, key._replace(rank=source), rank)
+                piece = shards.read(part[: sizes[source][rank]], payload, key._replace(rank=source), rank)
                 compressor.decompress(piece, mean, self.share)
             coded = compressor.compress(mean, cf, _mean_key(key, rank), dtype)
-            shards.write(message, coded, payload, _mean_key(key, rank))
+            message = shards.write(coded, payload, _mean_key(key, rank))
             # Together the ranks sent the rounded mean. This rank takes over what the rounding left out: n times, as it
             # is a part of the mean.
             compressor.remove(coded, mean)
             add_finite(sent[shards.begin(rank) :][:count], mean, -ranks)
-        everyone = messages  # its bytes have been sent
-        work = self.communicator.gather(everyone.view(-1), message)
+        means = [row[0] for row in self._sizes(shards, [message])]
+        message = _padded([message], max(means))
+        everyone = message.new_empty((ranks, max(means)))
+        work = self.communicator.gather(everyone.view(-1), message[0])
+        first, second = padded.shape[1], everyone.shape[1]
+        announced = 0 if compressor.traits.fixed_size else SIZE_BYTES * (ranks + 1)
         return _InFlight(
             work,
-            2 * (ranks - 1) * nbytes,
-            (ranks + 1) * nbytes,
+            (ranks - 1) * (first + second + announced),
+            ranks * first + second + announced,
             Dense(),
             Payload((sent,), None, payload.numel, cf, key),
             message,
             everyone,
+            means,
             payload,
             shards,
             key,
         )
+
+    def _sizes(self, shards: _Shards, messages: list[Tensor]) -> list[list[int]]:
+        """Returns the bytes of the messages of each rank. Where sizes vary, they are exchanged."""
+        if shards.codec.traits.fixed_size:
+            sizes = shards.sizes()
+            return [sizes] * shards.ranks if len(messages) > 1 else [[size] for size in sizes]
+        own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
+        every = own.new_empty((shards.ranks, own.numel()))
+        self.communicator.gather(every.view(-1), own).wait()
+        found: list[list[int]] = every.tolist()
+        return found
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
@@ -179,7 +204,18 @@ class CompressedAllReduce(Collective):
         # Payloads are divided and decoded, and a shard is compressed again.
         decoding = self.payloads_decoded(ranks) * workload.decoding
         work = cost.handling(3 * ranks, decoding + (0.6 + 1 / ranks) * workload.numel)
+        if not workload.codec.traits.fixed_size:
+            work += cost.all_gather(network, ranks, SIZE_BYTES * ranks)
+            work += cost.all_gather(network, ranks, SIZE_BYTES)
         return first + cost.all_gather(network, ranks, nbytes) + work
+
+
+def _padded(messages: list[Tensor], size: int) -> Tensor:
+    """Returns the messages as rows of one tensor, filled up with zeros."""
+    rows = messages[0].new_zeros((len(messages), size))
+    for row, message in zip(rows, messages, strict=True):
+        row[: message.numel()] = message
+    return rows
 
 
 def _shards(workload: Workload) -> _Shards:

@@ -12,6 +12,9 @@ from gravac.collectives.cost import Network
 from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
 from gravac.compressors.base import Compressor, Key, Payload
 
+SIZE_BYTES = 8
+"""Of the message that says how long the next one is."""
+
 
 @dataclass(slots=True)
 class _Gathered:
@@ -31,9 +34,10 @@ class _Gathered:
         out.zero_()
         messages = self.arrived.view(len(self.sizes), -1)
         for rank, size in enumerate(self.sizes):  # in rank order everywhere: same rounding on all ranks
-            key = self.key._replace(rank=rank)
-            message = unpack_payload(messages[rank, :size], self.payload, self.codec, key, self.dtype)
-            payload = self.codec.unpack(message, self.payload.numel, self.payload.cf, key, self.dtype)
+            payload, key = self.payload, self.key._replace(rank=rank)
+            if key != self.key or payload.decoded.rounded is None:
+                message = unpack_payload(messages[rank, :size], payload, self.codec, key, self.dtype)
+                payload = self.codec.unpack(message, payload.numel, payload.cf, key, self.dtype)
             self.codec.decompress(payload, out, self.share)
 
 
@@ -59,7 +63,7 @@ class Gather(Collective):
         message, size_bytes = pack_payload(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
         if not compressor.traits.fixed_size:
-            sizes, size_bytes = self._sizes(message), 8
+            sizes, size_bytes = self._sizes(message), SIZE_BYTES
             message = torch.nn.functional.pad(message, (0, max(1, *sizes) - message.numel()))
         arrived = message.new_empty(self.world_size * message.numel())
         work = self.communicator.gather(arrived, message)
@@ -95,6 +99,8 @@ class Gather(Collective):
     def seconds(self, network: Network, workload: Workload) -> float:
         decoding = self.payloads_decoded(workload.ranks) * workload.decoding
         work = cost.handling(workload.ranks, decoding + 0.2 * workload.numel)
+        if not workload.codec.traits.fixed_size:
+            work += cost.all_gather(network, workload.ranks, SIZE_BYTES)
         return cost.all_gather(network, workload.ranks, self.payload_bytes(workload)) + work
 
     def _sizes(self, message: Tensor) -> list[int]:

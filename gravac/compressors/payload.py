@@ -100,6 +100,8 @@ class Decoded:
 
     tensor: Tensor | None = None
     energy: Scalar | None = None
+    rounded: tuple[Tensor, Tensor] | None = None
+    """Spacings and codes, which would take long to decode. Kept with the payload, as they are small."""
 
 
 @dataclass(frozen=True, slots=True)

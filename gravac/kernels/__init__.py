@@ -2,6 +2,7 @@
 
 from gravac.kernels.backend import active, compiled, lacking, on_gpu, use, warm
 from gravac.kernels.draws import add_run, deal, distinct, global_positions, run_places, run_start, take_run
+from gravac.kernels.entropy.blocks import decode_blocks, encode_blocks, expected_bytes
 from gravac.kernels.histogram import Tally, tally
 from gravac.kernels.linalg import add_finite, energy, finite_or_zero, inner, inner_at, product, scatter_add
 from gravac.kernels.nearest import (
@@ -68,13 +69,16 @@ __all__ = [
     "compiled",
     "count_above",
     "deal",
+    "decode_blocks",
     "dequantize",
     "dequantize_nearest",
     "dequantize_subtractive",
     "distinct",
     "dither",
     "dither_subtractive",
+    "encode_blocks",
     "energy",
+    "expected_bytes",
     "finite_or_zero",
     "global_positions",
     "inner",

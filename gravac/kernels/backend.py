@@ -16,7 +16,7 @@ from gravac.kernels import scalars
 
 Choice = Literal["auto", "cpu", "cuda", "reference"]
 log = logging.getLogger("gravac.kernels")
-_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest")
+_KERNELS = ("tally", "top", "sifting", "linalg", "bits", "rounding", "draws", "digits", "nearest", "huffman")
 """Modules of ``gravac.kernels.cpu`` with compiled functions."""
 _GPU_KERNELS = ("tally", "top", "linalg", "bits", "rounding", "draws")
 """Modules of ``gravac.kernels.cuda`` with compiled functions."""

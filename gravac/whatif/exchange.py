@@ -141,7 +141,10 @@ def volume_of_shards(
     row = max(1, elements // (calls * ranks))
     summed = codec.traits.linear
     payload = calls * ranks * (codec.wire_bytes(row, cf, torch.float32) + (0 if summed else HEADER_BYTES))
-    messages = (calls * (2 if summed and whole else 1) + TICK_ROUNDS) * (ranks - 1.0)
+    each = (
+        2 if (summed and whole) or not codec.traits.fixed_size else 1
+    )  # where sizes vary, they are sent first
+    messages = (calls * each + TICK_ROUNDS) * (ranks - 1.0)
     link = scatter_bytes(payload, ranks, summed and whole)
     return Volume(
         messages, link, payload, "reduce-scatter" if summed else "all-to-all", 1 if summed else ranks

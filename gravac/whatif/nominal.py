@@ -8,15 +8,7 @@ that it kept.
 from dataclasses import dataclass, replace
 
 from gravac.collectives import AUTO, Network
-from gravac.policies.auto.timemodel import (
-    DECODE_NS,
-    ENCODE_NS,
-    KEPT_NS,
-    MEMORY_NS,
-    NANOSECOND,
-    OTHERS_NS,
-    family,
-)
+from gravac.policies.auto.timemodel import KEPT_NS, MEMORY_NS, NANOSECOND, family, pass_ns
 from gravac.whatif.exchange import VALUE_BYTES, UnknownSizes, Volume, volume, volume_of_rounds
 from gravac.whatif.terms import HANDLING_SECONDS_PER_BYTE
 from gravac.whatif.timemodel import StepTime, TimeModel, coded
@@ -68,9 +60,9 @@ class NominalJob:
         """
         if exchange is None:
             exchange = self.volume(compressor, cf, network, payload_bytes)
-        name, count = family(compressor), coded(self.elements, cf)
-        encode, decode = KEPT_NS.get(name, (0.0, 0.0))
-        each = (MEMORY_NS + ENCODE_NS.get(name, OTHERS_NS)) * NANOSECOND
+        count, (encode_pass, decode_pass) = coded(self.elements, cf), pass_ns(compressor)
+        encode, decode = KEPT_NS.get(family(compressor), (0.0, 0.0))
+        each = (MEMORY_NS + encode_pass) * NANOSECOND
         model = TimeModel(
             elements=self.elements,
             compute_seconds=self.compute_seconds,
@@ -85,7 +77,7 @@ class NominalJob:
         found = model.step(cf, exchange, network)
         if cf == 1.0:
             return found
-        passes = self.elements * DECODE_NS.get(name, OTHERS_NS) + count * decode
+        passes = self.elements * decode_pass + count * decode
         return replace(found, decompress=exchange.decoded * passes * NANOSECOND)
 
     def volume(

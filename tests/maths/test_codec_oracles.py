@@ -13,7 +13,7 @@ from gravac.compressors.lowrank.svd import SVD, LowRank
 from gravac.compressors.quantize.elias import encode
 from gravac.compressors.sparse.hardthreshold import HardThreshold
 from gravac.kernels import stochastic_round
-from gravac.kernels.elias import omega
+from gravac.kernels.entropy.elias import omega
 from tests.support.maths.checks import KEY, LECTURE, draws, vector
 
 POSITIVE = LECTURE.abs()

@@ -42,7 +42,7 @@ from gravac_agent.setup.describe import (
     optimizer_spec,
     revision,
 )
-from gravac_agent.setup.plan_costs import Shards, plan_costs
+from gravac_agent.setup.plan_costs import Shards, plan_costs, without_waits
 from gravac_agent.setup.usage import sparse_parameters
 from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.progress import Progress
@@ -170,6 +170,8 @@ def assemble(
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
     plans = rule.plans(settings.compressor)
+    if device is not None and not rule.spec().settings.get("plans"):
+        plans = without_waits(plans)
     if len(plans) > 1 and world_size > 1:
         builder.measured(metered)  # what plans cost depends on it
     memory = encoder.memory

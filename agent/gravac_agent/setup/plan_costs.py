@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gravac.collectives import Network
 from gravac.policies import Plan
 from gravac.protocol import PlanCost
-from gravac.whatif.exchange import UnknownSizes, Volume, volume, volume_of_rounds, volume_of_shards
+from gravac.whatif.exchange import UnknownSizes, Volume, codec_of, volume, volume_of_rounds, volume_of_shards
 from gravac.whatif.samples import ASSUMED_NETWORK
 
 log = logging.getLogger("gravac.agent")
@@ -68,6 +68,15 @@ def plan_costs(
             )
         )
     return tuple(found)
+
+
+def without_waits(plans: tuple[Plan, ...]) -> tuple[Plan, ...]:
+    """Return the plans whose codec never makes the host wait for a device. The job's own compressor stays."""
+    return tuple(
+        plan
+        for plan in plans
+        if plan.codec is None or (codec := codec_of(plan.codec)) is None or codec.traits.sync_free
+    )
 
 
 def _seconds(cost: Volume, network: Network) -> float:

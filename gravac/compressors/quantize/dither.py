@@ -1,11 +1,13 @@
 """Dither: every element is rounded at random to a few equally spaced levels of its block, and clipped."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
 from gravac.compressors.base import Bound, Key
-from gravac.compressors.quantize.nearest import Nearest
+from gravac.compressors.quantize.nearest import Coding, Nearest
 from gravac.kernels import GRIDS, dither
 
 
@@ -20,16 +22,27 @@ class Dither(Nearest):
     ``levels``: 39, 15, 7, 5 or 3; by default the CF asked for decides. ``spread``: the spacing as a multiple of that of
     ``nearest``; it is never wider than clips no element. ``block``: elements that share a spacing, B. ``E‖C(x) - x‖² <=
     (1 + 1.01 √B/s) ‖x‖²`` with s levels on each side of zero. With blocks of 64: 0.3, 2, 13, 29 and 94 % of normal
-    elements' energy.
+    elements' energy. ``coding``: as in ``nearest``; with ``huffman``, the wire CF of normal elements in blocks of 64 is
+    6.3, 8.8, 12.8, 16 or 23.3.
     """
 
     name = "dither"
     source = "Alistarh et al. 2017, QSGD, §3.1, for the rounding; Wen et al. 2017, TernGrad, §4, for clipping before it"
-    examples: tuple[str, ...] = ("levels=15", "levels=7,block=7", "levels=5", "levels=3", "levels=3,spread=9")
+    examples: tuple[str, ...] = (
+        "levels=15",
+        "levels=7,block=7",
+        "levels=5",
+        "levels=3",
+        "levels=3,spread=9",
+        "levels=5,coding=huffman",
+    )
     ladder = tuple(levels for levels, grid in GRIDS.items() if grid.reaches)
+    normal_bits: ClassVar[Mapping[int, float]] = {39: 4.96, 15: 3.53, 7: 2.38, 5: 1.89, 3: 1.26}
 
-    def __init__(self, *, levels: int | None = None, spread: float = 2.0, block: int = 64) -> None:
-        super().__init__(levels=levels, block=block)
+    def __init__(
+        self, *, levels: int | None = None, spread: float = 2.0, block: int = 64, coding: Coding = "digits"
+    ) -> None:
+        super().__init__(levels=levels, block=block, coding=coding)
         if not (spread > 0 and math.isfinite(spread)):
             raise ValueError(f"{self.name}: spread={spread} must be above 0 and finite, such as 2")
         self.spread = spread

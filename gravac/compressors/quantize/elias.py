@@ -11,7 +11,7 @@ from gravac.compressors.base import Key, Payload, TensorSpec
 from gravac.compressors.quantize.qsgd import QSGD
 from gravac.compressors.quantize.quantizer import ROUNDED
 from gravac.kernels import Norm, pack, packed_bytes, unpack
-from gravac.kernels.elias import chain, glue, omega, omega_at_every_bit, stream
+from gravac.kernels.entropy.elias import chain, glue, omega, omega_at_every_bit, stream
 
 
 class EliasQSGD(QSGD):

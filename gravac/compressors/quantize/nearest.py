@@ -1,7 +1,8 @@
 """Nearest: every element becomes the nearest of a few equally spaced levels of its block."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,12 +12,17 @@ from gravac.compressors.quantize.quantizer import ROUNDED, Quantizer
 from gravac.kernels import (
     GRIDS,
     MOST_BLOCK,
+    decode_blocks,
     dequantize_nearest,
+    encode_blocks,
+    expected_bytes,
     nearest_sizes,
     pack_digits,
     quantize_nearest,
     unpack_digits,
 )
+
+Coding = Literal["digits", "huffman"]
 
 
 class Nearest(Quantizer):
@@ -29,6 +35,11 @@ class Nearest(Quantizer):
     ``levels``: 39, 15, 7, 5, 3 or 2 (signs); by default the CF asked for decides. With blocks of 64 the wire CF is
     5.7, 7.5, 10.1, 11.8, 17.3 or 25.6. ``block``: elements that share a spacing. Biased, contractive: ``‖C(x) - x‖² <=
     (1 - 0.99/B) ‖x‖²`` with B the block; far less in practice: 0.2, 1, 4, 8, 19 and 36 % of normal elements' energy.
+
+    ``coding``: ``digits``, or ``huffman``: levels near zero are frequent and take fewer bits, so the same values take a
+    tenth fewer bytes. The wire CF of normal elements is then 6.3, 8.6, 11.6, 13.8, 19.3 or 28.7, of gradients more.
+    Encoding takes 0.5 to 2 ns an element more, decoding as long. The size of a payload follows from its values, so
+    ranks exchange sizes first. On GPUs the host codes, so training waits for it.
     """
 
     name = "nearest"
@@ -44,28 +55,49 @@ class Nearest(Quantizer):
         "levels=5",
         "levels=3",
         "levels=2",
+        "levels=7,coding=huffman",
     )
 
     ladder: ClassVar[tuple[int, ...]] = tuple(GRIDS)
     """Numbers of levels to choose from, the most first."""
+    normal_bits: ClassVar[Mapping[int, float]] = {39: 4.98, 15: 3.62, 7: 2.64, 5: 2.21, 3: 1.54, 2: 1.0}
+    """Bits of a Huffman coded element by the number of levels, of normal elements in blocks of 64."""
 
-    def __init__(self, *, levels: int | None = None, block: int = 64) -> None:
+    def __init__(self, *, levels: int | None = None, block: int = 64, coding: Coding = "digits") -> None:
         if levels is not None and levels not in self.ladder:
             raise ValueError(
                 f"{self.name}: levels={levels} must be one of {', '.join(map(str, self.ladder))}"
             )
         if not 1 <= block <= MOST_BLOCK:
             raise ValueError(f"{self.name}: block={block} must be between 1 and {MOST_BLOCK} elements")
-        self.levels_asked, self.block = levels, block
+        if coding not in get_args(Coding):
+            raise ValueError(f"{self.name}: coding={coding!r} must be one of {', '.join(get_args(Coding))}")
+        self.levels_asked, self.block, self.coding = levels, block, coding
+        if coding == "huffman":
+            self.traits = replace(self.traits, fixed_size=False, sync_free=False)
 
     def level_count(self, cf: float) -> int:
         """Returns the number of levels at that CF: the most whose codes are ``cf`` times smaller than float32."""
         asked = (levels for levels in self.ladder if 32 / GRIDS[levels].bits >= cf)
         return self.levels_asked or next(asked, self.ladder[-1])
 
-    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+    def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
+        if self.coding == "huffman":
+            return None
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
         return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
+
+    def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        if self.coding == "huffman":
+            return (TensorSpec(torch.uint8, nbytes),)
+        return super().layout_of(nbytes, numel, cf, dtype)
+
+    def wire_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        if self.coding != "huffman":
+            return super().wire_bytes(numel, cf, dtype)
+        levels = self.level_count(cf)
+        blocks, _ = nearest_sizes(numel, self.block, levels)
+        return expected_bytes(blocks, numel, GRIDS[levels].base, self.normal_bits[levels])
 
     def round(self, x: Tensor, cf: float, key: Key) -> tuple[Tensor, Tensor]:
         """Returns the spacing of each block and the code of each element."""
@@ -73,35 +105,57 @@ class Nearest(Quantizer):
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         spacings, codes = self.round(x, cf, key)
-        return Payload((spacings, self.pack_codes(codes, cf)), None, x.numel(), cf, key)
+        payload = Payload(self.pack(spacings, codes, cf), None, x.numel(), cf, key)
+        if self.coding == "huffman":
+            payload.decoded.rounded = spacings, codes
+        return payload
 
     def decode(self, payload: Payload) -> Tensor:
-        spacings, packed = payload.parts
-        codes = self.unpack_codes(packed, payload.numel, payload.cf)
-        return dequantize_nearest(spacings, codes, self.block, self.level_count(payload.cf))
+        return dequantize_nearest(*self.unpacked(payload), self.block, self.level_count(payload.cf))
 
-    def pack_codes(self, codes: Tensor, cf: float) -> Tensor:
-        """Returns the codes as they are sent."""
-        return pack_digits(codes, GRIDS[self.level_count(cf)].base)
+    def pack(self, spacings: Tensor, codes: Tensor, cf: float) -> tuple[Tensor, ...]:
+        """Returns the parts of a payload."""
+        base = GRIDS[self.level_count(cf)].base
+        if self.coding == "huffman":
+            return (encode_blocks(spacings, codes, base),)
+        return spacings, pack_digits(codes, base)
 
-    def unpack_codes(self, packed: Tensor, numel: int, cf: float) -> Tensor:
-        """Returns what ``pack_codes`` packed, uint8 of shape ``(numel,)``.
+    def unpacked(self, payload: Payload) -> tuple[Tensor, Tensor]:
+        """Returns the spacings and codes of a payload.
 
         Raises:
-            ValueError: The codes do not fit ``numel``.
+            ValueError: The parts do not fit its elements.
         """
-        return unpack_digits(packed, numel, GRIDS[self.level_count(cf)].base)
+        levels = self.level_count(payload.cf)
+        if payload.decoded.rounded is not None:
+            return payload.decoded.rounded
+        if self.coding == "huffman":
+            blocks, _ = nearest_sizes(payload.numel, self.block, levels)
+            return decode_blocks(payload.parts[0], blocks, payload.numel, GRIDS[levels].base)
+        spacings, packed = payload.parts
+        return spacings, unpack_digits(packed, payload.numel, GRIDS[levels].base)
+
+    def blank(
+        self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
+    ) -> Payload:
+        if self.coding != "huffman":
+            return super().blank(numel, cf, key, dtype, device, value)
+        levels = self.level_count(cf)
+        spacings = torch.full(
+            (nearest_sizes(numel, self.block, levels)[0],), value, dtype=torch.bfloat16, device=device
+        )
+        return self.rebuild(
+            self.pack(spacings, torch.zeros(numel, dtype=torch.uint8, device=device), cf), numel, cf, key
+        )
 
     def block_of(self, cf: float) -> int | None:
         return self.block
 
     def divide(self, payload: Payload, size: int, dtype: torch.dtype) -> list[Payload]:
-        spacings, packed = payload.parts
-        cf, key = payload.cf, payload.key
-        codes = self.unpack_codes(packed, payload.numel, cf).split(size)
-        pieces = zip(spacings.split(-(-size // self.block)), codes, strict=True)
+        spacings, codes = self.unpacked(payload)
+        pieces = zip(spacings.split(-(-size // self.block)), codes.split(size), strict=True)
         return [
-            Payload((part, self.pack_codes(piece, cf)), None, piece.numel(), cf, key)
+            Payload(self.pack(part, piece, payload.cf), None, piece.numel(), payload.cf, payload.key)
             for part, piece in pieces
         ]
 

@@ -15,9 +15,9 @@ class SubtractiveDither(Dither):
     subtracted. That is more where most elements are close to a level, as zeros are. Each block sends, as the sign of
     its spacing, which of the two it takes.
 
-    ``levels``, ``spread``, ``block`` and the bound: as ``dither``. With blocks of 64 the error is 6, 14 and 48 % of
-    normal elements' energy with 7, 5 and 3 levels. Payloads cannot be divided, as draws follow from the place in the
-    bucket; so there is no compressed all-reduce.
+    ``levels``, ``spread``, ``block``, ``coding`` and the bound: as ``dither``. With blocks of 64 the error is 6, 14 and
+    48 % of normal elements' energy with 7, 5 and 3 levels. Payloads cannot be divided, as draws follow from the place
+    in the bucket; so there is no compressed all-reduce.
     """
 
     name = "dither-subtractive"
@@ -30,10 +30,10 @@ class SubtractiveDither(Dither):
         return dither_subtractive(x, self.block, self.level_count(cf), self.spread, key.own_seed())
 
     def decode(self, payload: Payload) -> Tensor:
-        spacings, packed = payload.parts
         assert payload.key is not None
-        codes, levels = self.unpack_codes(packed, payload.numel, payload.cf), self.level_count(payload.cf)
-        return dequantize_subtractive(spacings, codes, self.block, levels, payload.key.own_seed())
+        spacings, codes = self.unpacked(payload)
+        seed, levels = payload.key.own_seed(), self.level_count(payload.cf)
+        return dequantize_subtractive(spacings, codes, self.block, levels, seed)
 
     def block_of(self, cf: float) -> int | None:
         return None

@@ -27,8 +27,12 @@ SIZES: Mapping[str, float] = {
     "dither-subtractive:levels=7": 10.1,
     "dither-subtractive:levels=5": 11.8,
     "dither-subtractive:levels=3": 17.3,
+    "nearest:levels=15,coding=huffman": 7.5,
+    "nearest:levels=7,coding=huffman": 10.1,
+    "dither:levels=5,coding=huffman": 11.8,
+    "dither-subtractive:levels=3,coding=huffman": 17.3,
 }
-"""Wire CF of codecs that have one size."""
+"""CF of codecs that have one strength: their wire CF, without Huffman coding, which changes bytes and not values."""
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
 LISTED_ONLY = frozenset({"fp16", "dither-subtractive:levels=7", "dither-subtractive:levels=5"})

@@ -27,6 +27,8 @@ DECODE_NS = {"nearest": 3.0, "topk": 0.3, "bf16": 0.6, "fp16": 0.6}
 KEPT_NS = {"topk": (10.0, 4.0)}
 """Encoding and decoding, for each of elements / CF^0.75, for selectors."""
 OTHERS_NS = 3.0
+HUFFMAN_NS = (0.9, 0.8)
+"""Encoding and decoding more, where codes are Huffman coded."""
 SUMMED = frozenset({"bf16", "fp16"})
 """Codecs that are all-reduced: one payload is decoded, not one of each rank."""
 MESSAGE_SECONDS = 5e-5
@@ -45,7 +47,16 @@ CARRIED = (1 / 3, 3.0)
 
 def family(codec: str) -> str:
     """Return the name that coding times are kept under."""
-    return codec.partition("+")[0].partition(":")[0]
+    name = codec.partition("+")[0].partition(":")[0]
+    return f"{name}-huffman" if "coding=huffman" in codec else name
+
+
+def pass_ns(codec: str) -> tuple[float, float]:
+    """Return what encoding takes for each element, and decoding for each element and payload, in nanoseconds."""
+    name = family(codec)
+    base = name.removesuffix("-huffman")
+    encode, decode = HUFFMAN_NS if base != name else (0.0, 0.0)
+    return encode + ENCODE_NS.get(base, OTHERS_NS), decode + DECODE_NS.get(base, OTHERS_NS)
 
 
 def prior_coding(space: Space, plan: Plan) -> float:
@@ -56,9 +67,9 @@ def prior_coding(space: Space, plan: Plan) -> float:
     payloads = 1 if name in SUMMED else space.ranks
     root = math.sqrt(plan.cf)
     kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
-    encode, decode = KEPT_NS.get(name, (0.0, 0.0))
-    each = MEMORY_NS + ENCODE_NS.get(name, OTHERS_NS) + encode * kept
-    each += payloads * (DECODE_NS.get(name, OTHERS_NS) + decode * kept)
+    (encode, decode), (encode_kept, decode_kept) = pass_ns(space.codec(plan)), KEPT_NS.get(name, (0.0, 0.0))
+    each = MEMORY_NS + encode + encode_kept * kept
+    each += payloads * (decode + decode_kept * kept)
     return space.elements * each * NANOSECOND
 
 

@@ -1,0 +1,155 @@
+"""Huffman coding of bytes, and back."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gravac.kernels.cpu.build import jit
+from gravac.kernels.entropy import canonical
+
+_TABLES = 4
+"""Counts kept apart, so that equal neighbors do not wait for each other."""
+
+assign_lengths = jit("int64(int64[::1], int64[::1], int64[::1])")(canonical.assign_lengths)
+assign_codes = jit("void(int64[::1], int64[::1])")(canonical.assign_codes)
+fill_table = jit("int64(int64[::1], int64[::1], uint16[::1])")(canonical.fill_table)
+
+
+@jit("void(uint8[::1], int64[::1])")
+def count(symbols: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
+    """Counts each symbol."""
+    found = np.zeros(1024, np.int64)
+    whole = symbols.size - symbols.size % _TABLES
+    for i in range(0, whole, _TABLES):
+        for table in range(_TABLES):
+            found[np.uint64(256 * table + symbols[np.uint64(i + table)])] += 1
+    for i in range(whole, symbols.size):
+        found[np.uint64(symbols[i])] += 1
+    for symbol in range(256):
+        out[symbol] = found[symbol] + found[256 + symbol] + found[512 + symbol] + found[768 + symbol]
+
+
+@jit("void(uint8[::1], int64[::1], int64[::1], int32[::1], int64[::1])")
+def encode(
+    symbols: NDArray[np.uint8],
+    codes: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    words: NDArray[np.int32],
+    ends: NDArray[np.int64],
+) -> None:
+    """Writes the code of each symbol behind the last, the first bit lowest. Each stream begins with a word of its own.
+
+    Args:
+        symbols: As many for each stream, the last ones fewer or none.
+        codes: By symbol.
+        lengths: By symbol.
+        words: With room for all.
+        ends: Where each stream ends, to be written.
+    """
+    each = -(-symbols.size // ends.size)
+    place = 0
+    for stream in range(ends.size):
+        held, filled = np.uint64(0), np.uint64(0)
+        for i in range(stream * each, min((stream + 1) * each, symbols.size)):
+            symbol = np.uint64(symbols[np.uint64(i)])
+            held |= np.uint64(codes[symbol]) << filled
+            filled += np.uint64(lengths[symbol])
+            if filled >= np.uint64(32):
+                words[np.uint64(place)] = np.int32(np.uint32(held & np.uint64(0xFFFFFFFF)))
+                place += 1
+                held >>= np.uint64(32)
+                filled -= np.uint64(32)
+        if filled > np.uint64(0):
+            words[place] = np.int32(np.uint32(held & np.uint64(0xFFFFFFFF)))
+            place += 1
+        ends[stream] = place
+
+
+@jit("int64(int32[::1], int64[::1], uint16[::1], uint8[::1])")
+def decode(
+    words: NDArray[np.int32], ends: NDArray[np.int64], table: NDArray[np.uint16], symbols: NDArray[np.uint8]
+) -> int:
+    """Reads as many symbols as there is room for. Streams take turns, as each code tells where the next one begins.
+
+    Args:
+        words: Behind the last one is a word of zeros.
+        ends: Where each of four streams ends.
+        table: ``symbol << 4 | length`` by the next 12 bits.
+        symbols: To be written.
+
+    Returns:
+        1, or 0 if these are no codes or some stream has more or fewer words than its symbols take.
+    """
+    each = -(-symbols.size // 4)
+    turns = max(0, symbols.size - 3 * each)
+    spare = np.int64(words.size - 1)
+    mask, twelve, of = np.uint64(4095), np.uint64(12), np.uint64(15)
+    at0, at1, at2, at3 = np.int64(0), ends[0], ends[1], ends[2]
+    held0, held1, held2, held3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    left0, left1, left2, left3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for i in range(turns):
+        if left0 < twelve:
+            held0 |= np.uint64(np.uint32(words[np.uint64(min(at0, spare))])) << left0
+            at0 += 1
+            left0 += np.uint64(32)
+        if left1 < twelve:
+            held1 |= np.uint64(np.uint32(words[np.uint64(min(at1, spare))])) << left1
+            at1 += 1
+            left1 += np.uint64(32)
+        if left2 < twelve:
+            held2 |= np.uint64(np.uint32(words[np.uint64(min(at2, spare))])) << left2
+            at2 += 1
+            left2 += np.uint64(32)
+        if left3 < twelve:
+            held3 |= np.uint64(np.uint32(words[np.uint64(min(at3, spare))])) << left3
+            at3 += 1
+            left3 += np.uint64(32)
+        entry0, entry1 = np.uint64(table[held0 & mask]), np.uint64(table[held1 & mask])
+        entry2, entry3 = np.uint64(table[held2 & mask]), np.uint64(table[held3 & mask])
+        width0, width1, width2, width3 = entry0 & of, entry1 & of, entry2 & of, entry3 & of
+        symbols[np.uint64(i)] = np.uint8(entry0 >> np.uint64(4))
+        symbols[np.uint64(i + each)] = np.uint8(entry1 >> np.uint64(4))
+        symbols[np.uint64(i + 2 * each)] = np.uint8(entry2 >> np.uint64(4))
+        symbols[np.uint64(i + 3 * each)] = np.uint8(entry3 >> np.uint64(4))
+        held0, held1, held2, held3 = held0 >> width0, held1 >> width1, held2 >> width2, held3 >> width3
+        left0, left1, left2, left3 = left0 - width0, left1 - width1, left2 - width2, left3 - width3
+        if width0 == 0 or width1 == 0 or width2 == 0 or width3 == 0:
+            return 0
+    for stream in range(4):
+        at, held, left = at0, held0, left0
+        if stream == 1:
+            at, held, left = at1, held1, left1
+        elif stream == 2:
+            at, held, left = at2, held2, left2
+        elif stream == 3:
+            at, held, left = at3, held3, left3
+        for i in range(stream * each + turns, min((stream + 1) * each, symbols.size)):
+            if left < twelve:
+                held |= np.uint64(np.uint32(words[np.uint64(min(at, spare))])) << left
+                at += 1
+                left += np.uint64(32)
+            entry = np.uint64(table[held & mask])
+            width = entry & of
+            if width == 0:
+                return 0
+            symbols[np.uint64(i)] = np.uint8(entry >> np.uint64(4))
+            held >>= width
+            left -= width
+        # Whole words that were read ahead do not count.
+        used = at - np.int64(left >> np.uint64(5))
+        if used != ends[stream]:
+            return 0
+    return 1
+
+
+@jit("void(uint8[::1], int64, uint8[::1])")
+def split(joined: NDArray[np.uint8], base: int, codes: NDArray[np.uint8]) -> None:
+    """Writes the digits of byte j of m to places j, j + m and so on, the lowest first."""
+    size, of = joined.size, np.uint32(base)
+    factor = np.uint32(65536 // base + 1)  # word · factor >> 16 is word // base, for words of a byte
+    left = joined.copy()
+    for first in range(0, codes.size, max(1, size)):
+        for j in range(min(size, codes.size - first)):
+            word = np.uint32(left[np.uint64(j)])
+            rest = (word * factor) >> np.uint32(16)
+            codes[np.uint64(first + j)] = np.uint8(word - rest * of)
+            left[np.uint64(j)] = np.uint8(rest)

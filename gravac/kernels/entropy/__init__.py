@@ -1,0 +1,1 @@
+"""Entropy coding: frequent numbers take fewer bits."""

@@ -1,0 +1,152 @@
+"""Huffman coding: lossless, the same on every backend, near the entropy, and safe against damaged bytes."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gravac.compressors import build
+from gravac.kernels import GRIDS, decode_blocks, dither, encode_blocks, expected_bytes, quantize_nearest
+from gravac.kernels.entropy import canonical
+from gravac.kernels.entropy.blocks import JOINED, join, split
+from gravac.kernels.entropy.huffman import CODED, HEAD_BYTES, RAW, huffman_decode, huffman_encode
+from tests.support.maths.backends import everywhere
+from tests.support.maths.checks import KEY
+
+
+def bytes_of(n: int, seed: int, steep: float) -> Tensor:
+    """n bytes with frequencies that fall off, the faster the larger ``steep`` is."""
+    uniform = torch.rand(n, generator=torch.Generator().manual_seed(seed))
+    return (uniform.pow(steep) * 256).clamp(max=255).to(torch.uint8)
+
+
+def entropy(symbols: Tensor) -> float:
+    """Bits of a symbol."""
+    shares = torch.bincount(symbols, minlength=256).double() / symbols.numel()
+    return float(-(shares[shares > 0] * shares[shares > 0].log2()).sum())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.one_of(st.integers(0, 9), st.integers(100, 2000)),
+    seed=st.integers(0, 10**6),
+    steep=st.sampled_from([1.0, 3.0, 9.0, 60.0, 2000.0]),
+    behind=st.integers(0, 5),
+)
+def test_bytes_come_back_and_are_coded_the_same_everywhere(
+    n: int, seed: int, steep: float, behind: int
+) -> None:
+    symbols = bytes_of(n, seed, steep)
+    packed = everywhere(lambda: huffman_encode(symbols))
+    assert packed.numel() <= n + 1
+    longer = torch.cat((packed, torch.full((behind,), 255, dtype=torch.uint8)))
+    decoded = everywhere(lambda: huffman_decode(longer, n)[0])
+    assert torch.equal(decoded, symbols)
+    assert huffman_decode(longer, n)[1] == packed.numel()
+
+
+@pytest.mark.parametrize("steep", [2.0, 4.0, 9.0])
+def test_within_three_percent_of_the_entropy(steep: float) -> None:
+    symbols = bytes_of(100_000, 1, steep)
+    bits = 8 * (huffman_encode(symbols).numel() - HEAD_BYTES) / symbols.numel()
+    assert entropy(symbols) <= bits <= 1.03 * entropy(symbols)
+
+
+def test_codes_stay_short_where_frequencies_double() -> None:
+    """Frequencies 1, 2, 4, … would give codes of up to 19 bits."""
+    symbols = torch.cat([torch.full((1 << k,), k, dtype=torch.uint8) for k in range(20)])
+    lengths = [0] * 256
+    counts = torch.bincount(symbols, minlength=256).tolist()
+    bits = canonical.assign_lengths(counts, lengths, [0] * 1792)
+    assert max(lengths) == canonical.LONGEST
+    assert sum(2.0**-length for length in lengths if length) == 1.0
+    assert bits == sum(map(math.prod, zip(counts, lengths, strict=True)))
+    assert bits <= 1.02 * (2 * symbols.numel())  # two bits each, nearly, without the limit
+    assert torch.equal(huffman_decode(huffman_encode(symbols), symbols.numel())[0], symbols)
+
+
+def test_bytes_that_do_not_get_shorter_are_sent_as_they_are() -> None:
+    symbols = torch.arange(256, dtype=torch.uint8).repeat(8)
+    packed = huffman_encode(symbols)
+    assert packed[0] == RAW
+    assert torch.equal(packed[1:], symbols)
+
+
+def test_damaged_bytes_are_refused_or_decode_to_as_many() -> None:
+    """Never an index outside an array, which compiled code would not notice, and no hang."""
+    symbols, pick = bytes_of(3000, 5, 9.0), random.Random(7)
+    packed, refused = huffman_encode(symbols), []
+    assert packed[0] == CODED
+    for trial in range(600):
+        damaged = packed.clone()
+        for _ in range(1 + trial % 3):
+            damaged[pick.randrange(packed.numel() if trial % 2 else HEAD_BYTES)] = pick.randrange(256)
+        if trial % 5 == 0:
+            damaged = damaged[: pick.randrange(packed.numel())]
+        try:
+            found, taken = huffman_decode(damaged, symbols.numel())
+        except ValueError as error:
+            refused.append(str(error))
+        else:
+            assert found.shape == symbols.shape
+            assert taken <= damaged.numel()
+    assert len(refused) > 300
+    assert all("do not begin with a Huffman code of 3000 bytes" in message for message in refused)
+
+
+@settings(deadline=None, max_examples=40)
+@given(n=st.integers(0, 700), seed=st.integers(0, 10**6), base=st.sampled_from(sorted(JOINED)))
+def test_joined_codes_come_back(n: int, seed: int, base: int) -> None:
+    codes = torch.randint(base, (n,), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    joined = join(codes, base)
+    assert joined.numel() == -(-n // JOINED[base])
+    assert torch.equal(everywhere(lambda: split(joined, n, base)), codes)
+
+
+@pytest.mark.parametrize("levels", GRIDS)
+def test_blocks_come_back_and_have_the_expected_size(levels: int) -> None:
+    x = torch.randn(200_000, generator=torch.Generator().manual_seed(3))
+    spacings, codes = quantize_nearest(x, 64, levels)
+    base = GRIDS[levels].base
+    packed = encode_blocks(spacings, codes, base)
+    found, back = decode_blocks(packed, spacings.numel(), codes.numel(), base)
+    assert torch.equal(found, spacings)
+    assert torch.equal(back, codes)
+    with pytest.raises(ValueError, match="the Huffman code ends after"):
+        decode_blocks(torch.cat((packed, packed[:3])), spacings.numel(), codes.numel(), base)
+    bits = build("nearest").normal_bits[levels]  # type: ignore[attr-defined]
+    assert packed.numel() == pytest.approx(
+        expected_bytes(spacings.numel(), codes.numel(), base, bits), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("levels", [39, 15, 7, 5, 3])
+def test_dither_has_the_expected_size(levels: int) -> None:
+    x = torch.randn(200_000, generator=torch.Generator().manual_seed(4))
+    spacings, codes = dither(x, 64, levels, 2.0, 5)
+    base, bits = GRIDS[levels].base, build("dither").normal_bits[levels]  # type: ignore[attr-defined]
+    packed = encode_blocks(spacings, codes, base)
+    assert packed.numel() == pytest.approx(
+        expected_bytes(spacings.numel(), codes.numel(), base, bits), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("codec", ["nearest:levels=15", "dither:levels=5", "dither-subtractive:levels=3"])
+def test_coding_changes_bytes_and_no_value(codec: str) -> None:
+    x = torch.randn(30_000, generator=torch.Generator().manual_seed(6)) ** 3
+    plain, coded = build(codec), build(f"{codec},coding=huffman")
+    one, other = (each.compress(x, 1.0, KEY, torch.float32) for each in (plain, coded))
+    arrived = coded.unpack(other.pack(), x.numel(), 1.0, KEY, torch.float32)
+    assert torch.equal(plain.decode(one), coded.decode(other))
+    assert torch.equal(plain.decode(one), coded.decode(arrived))
+    assert other.nbytes < 0.85 * one.nbytes
+    assert (plain.traits.fixed_size, coded.traits.fixed_size, coded.traits.sync_free) == (True, False, False)
+
+
+def test_an_unknown_coding_is_refused() -> None:
+    with pytest.raises(ValueError, match="nearest: coding='zip' must be one of digits, huffman"):
+        build("nearest:coding=zip")
