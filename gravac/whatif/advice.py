@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gravac.policies.auto.space import DEFAULT_COMPRESSOR, SIZES, plans
+from gravac.policies.auto.space import DEFAULT_COMPRESSOR, plans, size_of
 from gravac.policies.base import Plan
 from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes
@@ -43,7 +43,7 @@ class Option:
         """The plan as messages name it."""
         if self.cf == 1.0:
             return "dense"
-        return self.codec if self.codec in SIZES else f"{self.codec} at CF {self.cf:g}"
+        return self.codec if size_of(self.codec) is not None else f"{self.codec} at CF {self.cf:g}"
 
 
 @dataclass(frozen=True, slots=True)

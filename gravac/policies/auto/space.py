@@ -27,18 +27,17 @@ SIZES: Mapping[str, float] = {
     "dither-subtractive:levels=7": 10.1,
     "dither-subtractive:levels=5": 11.8,
     "dither-subtractive:levels=3": 17.3,
-    "nearest:levels=15,coding=huffman": 7.5,
-    "nearest:levels=7,coding=huffman": 10.1,
-    "dither:levels=5,coding=huffman": 11.8,
-    "dither-subtractive:levels=3,coding=huffman": 17.3,
 }
-"""CF of codecs that have one strength: their wire CF, without Huffman coding, which changes bytes and not values."""
+"""Wire CF of codecs that have one size."""
+CODING = ",coding=huffman"
+"""Changes the bytes of a codec and not its values, so that the CF of a plan stays that of ``SIZES``."""
 STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
 LISTED_ONLY = frozenset({"fp16", "dither-subtractive:levels=7", "dither-subtractive:levels=5"})
 """Codecs that lose no less than another one of the same size, so that they are plans only where a user lists them."""
 DEFAULTS = (
     *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in LISTED_ONLY),
+    Plan(f"dither-subtractive:levels=3{CODING}", SIZES["dither-subtractive:levels=3"]),
     *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
 )
 OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
@@ -46,6 +45,11 @@ OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
 SAME = 0.99
 """Plans of one codec whose bytes differ by less are one plan: the codec has no size between them."""
 UNCOMPRESSED = frozenset({"dense", "none"})
+
+
+def size_of(codec: str) -> float | None:
+    """Return the CF of the plan of a codec that has one size, whatever its coding; None: it takes any CF."""
+    return SIZES.get(codec.removesuffix(CODING))
 
 
 @lru_cache(maxsize=256)
@@ -58,9 +62,10 @@ def read(text: str) -> Plan:
     codec, at, strength = text.partition("@")
     codec = codec.strip().replace(";", ",")
     if not at:
-        if codec not in SIZES:
+        size = size_of(codec)
+        if size is None:
             raise ValueError(f"{text!r} needs its compression factor: write {text}@10")
-        return Plan(codec, SIZES[codec])
+        return Plan(codec, size)
     try:
         cf = float(strength)
     except ValueError:
@@ -83,8 +88,8 @@ def plans(listed: tuple[str, ...], compressor: str) -> tuple[Plan, ...]:
         chosen = DEFAULTS
     elif compressor in UNCOMPRESSED:
         chosen = ()
-    elif compressor in SIZES:
-        chosen = (Plan(compressor, SIZES[compressor]),)
+    elif (size := size_of(compressor)) is not None:
+        chosen = (Plan(compressor, size),)
     else:
         chosen = tuple(Plan(compressor, cf) for cf in OWN_STRENGTHS)
     own = (Plan(None if codec == compressor else codec, cf) for codec, cf in chosen)
@@ -135,7 +140,7 @@ class Space:
         if plan.cf == 1.0:
             return "dense"
         codec = self.codec(plan)
-        return codec if codec in SIZES else f"{codec} at CF {plan.cf:g}"
+        return codec if size_of(codec) is not None else f"{codec} at CF {plan.cf:g}"
 
     def fewer(self, plan: Plan) -> float:
         """Return how many times fewer bytes a plan puts on a link than dense."""

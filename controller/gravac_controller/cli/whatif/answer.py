@@ -6,7 +6,7 @@ from typing import Any
 
 from gravac import policies
 from gravac.collectives import Network
-from gravac.policies.auto.space import SIZES, read
+from gravac.policies.auto.space import read, size_of
 from gravac.policies.base import Policy
 from gravac.traces import Line, TraceError
 from gravac.whatif import (
@@ -132,7 +132,7 @@ def _plans(predictor: Predictor, scenario: Scenario, policy: Policy, question: Q
         found[own].update(cfs)
     for text in question.codecs:
         codec = text.replace(";", ",")
-        if "@" in text or codec in SIZES:
+        if "@" in text or size_of(codec) is not None:
             plan = read(text)
             found.setdefault(str(plan.codec), set()).add(plan.cf)
         else:
