@@ -14,18 +14,22 @@ REPEATS = 15
 CODECS = (
     "nearest:levels=39",
     "nearest:levels=15",
+    "nearest:levels=15,coding=huffman",
     "dither:levels=15",
     "qsgd:bits=4,block=64",
     "nearest:levels=7",
+    "nearest:levels=7,coding=huffman",
     "dither:levels=7",
     "dither-subtractive:levels=7",
     "qsgd:bits=3,block=64",
     "nearest:levels=5",
     "dither:levels=5",
+    "dither:levels=5,coding=huffman",
     "dither-subtractive:levels=5",
     "nearest:levels=3",
     "dither:levels=3",
     "dither-subtractive:levels=3",
+    "dither-subtractive:levels=3,coding=huffman",
     "qsgd:bits=2,block=64",
     "blocksign",
     "scaledsign",
@@ -50,15 +54,18 @@ def nanoseconds(work: Callable[[], object]) -> float:
 def row(text: str, samples: tuple[Tensor, ...]) -> str:
     """One codec's line of the table, as Markdown."""
     name, _, cf = text.partition("@")
-    codec, key, errors = build(name), Key(0, 0, 0, 0), []
-    for x in samples:
-        payload = codec.compress(x, float(cf or 1), key, torch.float32)
-        errors.append(float((codec.decode(payload) - x).square().sum() / x.square().sum()))
+    codec, key = build(name), Key(0, 0, 0, 0)
+    payloads = [codec.compress(x, float(cf or 1), key, torch.float32) for x in samples]
+    errors = [
+        float((codec.decode(payload) - x).square().sum() / x.square().sum())
+        for payload, x in zip(payloads, samples, strict=True)
+    ]
     encode = nanoseconds(lambda: codec.compress(samples[0], float(cf or 1), key, torch.float32))
-    decode = nanoseconds(lambda: codec.decode(payload))
+    arrived = codec.unpack(payloads[0].pack(), N, float(cf or 1), key, torch.float32)
+    decode = nanoseconds(lambda: codec.decode(arrived))
     shown = f"`{name}`" + (f", CF {cf}" if cf else "")
     figures = " | ".join(f"{error:.3f}" for error in errors)
-    return f"| {shown} | {4 * N / payload.nbytes:.1f} | {figures} | {encode:.1f} ns | {decode:.1f} ns |"
+    return f"| {shown} | {codec.achieved(payloads[0]):.1f} | {figures} | {encode:.1f} ns | {decode:.1f} ns |"
 
 
 def main() -> None:

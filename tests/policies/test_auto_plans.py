@@ -69,7 +69,9 @@ def test_the_sizes_of_listed_codecs_are_their_own() -> None:
     for codec, cf in space.SIZES.items():
         assert build(codec).reached(1 << 20, cf) == pytest.approx(cf, rel=0.02), codec
         assert space.read(codec) == Plan(codec, cf)
-    coded = "nearest:levels=7,coding=huffman"  # other bytes, the same values: what a plan keeps goes by its CF
+    coded = (
+        "nearest:levels=7,coding=huffman"  # other bytes, the same values: what a plan keeps goes by its CF
+    )
     assert space.read(coded) == Plan(coded, 10.1)
     assert not {plan.codec for plan in space.DEFAULTS} & space.LISTED_ONLY
 

@@ -14,6 +14,10 @@ pytestmark = pytest.mark.distributed
 WAYS = [
     *(f"topk by {way}" for way in ("shared", "shared:leader=largest", "reduce-scatter")),
     *("topk+int8 by reduce-scatter", "qsgd by all-reduce", "nearest:levels=7 by compressed-all-reduce"),
+    *(
+        "dither:levels=5,coding=huffman by compressed-all-reduce",
+        "dither-subtractive:levels=3,coding=huffman",
+    ),
 ]
 MEMBERS = [*sorted(COMPRESSORS), *sorted(AGGREGATORS), *WAYS]
 LEAST_SAVED = {"dense": 0.99, "bf16": 1.2, "fp16": 1.2, "qsgd by all-reduce": 0.99}
