@@ -4,9 +4,15 @@ import pytest
 
 from gravac.collectives import Network
 from gravac.policies import AutoPolicy, Plan
-from gravac_agent.setup.plan_costs import Shards, plan_costs
+from gravac_agent.setup.plan_costs import Shards, plan_costs, without_waits
 
 NETWORK = Network(latency_seconds=1e-4, bytes_per_second=12.5e6)
+
+
+def test_plans_that_would_make_a_device_wait_are_left_out() -> None:
+    waits = Plan("dither-subtractive:levels=3,coding=huffman", 17.3)
+    others = Plan(None, 1.0), Plan(None, 10.0), Plan("nearest:levels=7", 10.1), Plan("powersgd", 20.0)
+    assert without_waits((*others, waits)) == others
 
 
 def test_every_plan_has_its_bytes_and_seconds() -> None:

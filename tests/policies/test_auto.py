@@ -280,6 +280,18 @@ def test_a_phase_in_which_little_compresses_is_left_and_a_better_one_is_used() -
     assert job.plan.cf >= strong.cf, job.rules
 
 
+def test_noisy_step_times_do_not_hide_that_a_plan_loses_too_much() -> None:
+    """Every other window is slow, never two in a row. Such windows do not start the count of the bound again."""
+    job = Job(World(ranks=2, megabits=30.0))
+    strong, compute = held(job, 14), job.world.compute
+    job.change(severity=6.0)
+    for window in range(10):
+        job.change(compute=compute * (1.0 if window % 2 else 3.0))
+        job.windows(1)
+    assert job.plan != strong, job.rules
+    assert "scale_down" in job.rules
+
+
 def test_a_plan_that_was_left_is_retried_ever_less_often() -> None:
     """Where the curve says nothing new, each retry waits twice as long."""
     job = Job(World(ranks=2, megabits=30.0), "auto:bound=0.15,plans=topk+bf16@10")

@@ -128,7 +128,7 @@ class Evaluation(Learning):
             self._times(found.step_seconds, found.exposed_seconds or 0.0),
         )
         off = self.state.off + 1 if self.state.slower == slower else 1  # noise goes both ways
-        self.change(off=off, slower=slower, fitting=0, outside=0)
+        self.change(off=off, slower=slower, fitting=0)
         if self.state.off < IN_A_ROW:
             reason = (
                 f"A step took {now}, before {was}: holding {self._label(self.plan)}, and looking again if the next "
@@ -137,7 +137,7 @@ class Evaluation(Learning):
             return self._conclude("hold", reason, self.plan, "hold", None)
         self.follow_network(found)
         seen = tuple(each.model_copy(update={"fresh": False}) for each in self.state.seen)
-        self.change(seen=seen, resting=(), trials=0, off=0, noise=max(self.state.noise, NOISE))
+        self.change(seen=seen, resting=(), trials=0, off=0, outside=0, noise=max(self.state.noise, NOISE))
         row = self.note(found)
         self.change(reference=row.step_seconds, reference_exposed=row.exposed_seconds)
         return self._search(row, moved=f"Steps went from {was} to {now}")

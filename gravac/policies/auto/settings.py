@@ -103,10 +103,10 @@ class AutoState(PolicyState):
     this search. ``reference``: step seconds of the held plan; null until measured. ``reference_exposed``: seconds of it
     waiting for the network. ``noise``: relative noise of a window's step time. ``off``: windows in a row whose times
     are off the reference, all of them ``slower`` or all faster. ``outside``: windows in a row whose efficiency is
-    outside the bound. ``fitting``: windows in a row in which another plan is predicted to win. ``severity``: measured
-    loss of efficiency / expected one. ``confirmed``: part of the mean gradient that is not noise; null: not known.
-    ``gradient``: energy of one step's gradients in the last window, under SGD; null: not known. ``waiting`` and
-    ``per_byte``: line of the time model as last fitted to two plans; null before.
+    outside the bound, those not counted whose times are off. ``fitting``: windows in a row in which another plan is
+    predicted to win. ``severity``: measured loss of efficiency / expected one. ``confirmed``: part of the mean gradient
+    that is not noise; null: not known. ``gradient``: energy of one step's gradients in the last window, under SGD;
+    null: not known. ``waiting`` and ``per_byte``: line of the time model as last fitted to two plans; null before.
     """
 
     seen: Annotated[tuple[Seen, ...], Field(max_length=64)] = ()
