@@ -10,7 +10,14 @@ from torch import Tensor
 from gravac.aggregators.base import Aggregator, Tensors, digest
 from gravac.aggregators.oneshot import check_size
 from gravac.collectives import Communicator, Exchange, Work, scatter_bytes
-from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
+from gravac.collectives.messages import (
+    HEADER_BYTES,
+    SIZE_BYTES,
+    exchange_sizes,
+    pack_payload,
+    padded,
+    unpack_payload,
+)
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.rows import PayloadRows, Rows
 from gravac.kernels import Scalar, SelectionHint
@@ -139,8 +146,8 @@ class CompressedReduceScatter(Aggregator):
         """
         own, lengths = payload.rows[self.communicator.rank], [row.values.numel() for row in payload.rows]
         values = own.values.new_zeros((len(lengths), max(lengths)))
-        for row, padded in zip(payload.rows, values, strict=True):
-            torch.mul(row.values, self.share, out=padded[: row.values.numel()])
+        for row, part in zip(payload.rows, values, strict=True):
+            torch.mul(row.values, self.share, out=part[: row.values.numel()])
         mean = values.new_empty(values.shape[1])
         work = self.communicator.scatter_sum(mean, values.view(-1))
         sent_bytes = scatter_bytes(values.nbytes, len(lengths), self.communicator.scatters_whole)
@@ -155,7 +162,7 @@ class CompressedReduceScatter(Aggregator):
         )
 
     def exchange_messages(self, codec: Rows, payload: PayloadRows, key: Key, dtype: torch.dtype) -> Exchange:
-        """Sends each rank the message of its row. Where sizes vary, ranks first tell each other theirs, and wait."""
+        """Sends each rank the message of its row. Where sizes vary, ranks exchange theirs first, and wait."""
         rank, ranks = self.communicator.rank, self.communicator.size
         messages = [
             pack_payload(row, codec.codec, codec.key(key, number), dtype)
@@ -163,22 +170,22 @@ class CompressedReduceScatter(Aggregator):
         ]
         sizes, longest, size_bytes = [messages[0].numel()] * ranks, messages[0].numel(), 0
         if not codec.traits.fixed_size:
-            own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
-            every = own.new_empty((ranks, ranks))
-            self.communicator.gather(every.view(-1), own).wait()
-            sizes, longest, size_bytes = every[:, rank].tolist(), int(every.max()), own.nbytes
-        padded = messages[0].new_zeros((ranks, longest))
-        for row, message in zip(padded, messages, strict=True):
-            row[: message.numel()] = message
-        arrived = torch.empty_like(padded)
-        work = self.communicator.exchange(arrived.view(-1), padded.view(-1))
+            every = exchange_sizes(self.communicator, messages)
+            sizes, longest, size_bytes = (
+                [row[rank] for row in every],
+                max(map(max, every)),
+                SIZE_BYTES * ranks,
+            )
+        rows = padded(messages, longest)
+        arrived = torch.empty_like(rows)
+        work = self.communicator.exchange(arrived.view(-1), rows.view(-1))
         return _Arriving(
             work,
-            scatter_bytes(padded.nbytes, ranks, whole=False) + (ranks - 1) * size_bytes,
-            padded.nbytes + size_bytes,
+            scatter_bytes(rows.nbytes, ranks, whole=False) + (ranks - 1) * size_bytes,
+            rows.nbytes + size_bytes,
             codec,
             payload,
-            padded,
+            rows,
             arrived,
             sizes,
             payload.rows[rank],

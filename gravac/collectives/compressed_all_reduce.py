@@ -10,8 +10,15 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
-from gravac.collectives.gather import SIZE_BYTES
-from gravac.collectives.messages import HEADER_BYTES, add_header, header_fields, strip_header
+from gravac.collectives.messages import (
+    HEADER_BYTES,
+    SIZE_BYTES,
+    add_header,
+    exchange_sizes,
+    header_fields,
+    padded,
+    strip_header,
+)
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.kernels import add_finite
@@ -136,9 +143,9 @@ class CompressedAllReduce(Collective):
         ]
         messages += [nothing] * (ranks - len(messages))
         sizes = self._sizes(shards, messages)
-        padded = _padded(messages, max(map(max, sizes)))
-        arrived = torch.empty_like(padded)
-        self.communicator.exchange(arrived.view(-1), padded.view(-1)).wait()
+        rows = padded(messages, max(map(max, sizes)))
+        arrived = torch.empty_like(rows)
+        self.communicator.exchange(arrived.view(-1), rows.view(-1)).wait()
 
         sent, message = compressor.decode(payload), nothing
         if count := shards.count(rank):
@@ -153,10 +160,10 @@ class CompressedAllReduce(Collective):
             compressor.remove(coded, mean)
             add_finite(sent[shards.begin(rank) :][:count], mean, -ranks)
         means = [row[0] for row in self._sizes(shards, [message])]
-        message = _padded([message], max(means))
+        message = padded([message], max(means))
         everyone = message.new_empty((ranks, max(means)))
         work = self.communicator.gather(everyone.view(-1), message[0])
-        first, second = padded.shape[1], everyone.shape[1]
+        first, second = rows.shape[1], everyone.shape[1]
         announced = 0 if compressor.traits.fixed_size else SIZE_BYTES * (ranks + 1)
         return _InFlight(
             work,
@@ -177,11 +184,7 @@ class CompressedAllReduce(Collective):
         if shards.codec.traits.fixed_size:
             sizes = shards.sizes()
             return [sizes] * shards.ranks if len(messages) > 1 else [[size] for size in sizes]
-        own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
-        every = own.new_empty((shards.ranks, own.numel()))
-        self.communicator.gather(every.view(-1), own).wait()
-        found: list[list[int]] = every.tolist()
-        return found
+        return exchange_sizes(self.communicator, messages)
 
     @staticmethod
     def fits(compressor: Compressor) -> bool:
@@ -208,14 +211,6 @@ class CompressedAllReduce(Collective):
             work += cost.all_gather(network, ranks, SIZE_BYTES * ranks)
             work += cost.all_gather(network, ranks, SIZE_BYTES)
         return first + cost.all_gather(network, ranks, nbytes) + work
-
-
-def _padded(messages: list[Tensor], size: int) -> Tensor:
-    """Returns the messages as rows of one tensor, filled up with zeros."""
-    rows = messages[0].new_zeros((len(messages), size))
-    for row, message in zip(rows, messages, strict=True):
-        row[: message.numel()] = message
-    return rows
 
 
 def _shards(workload: Workload) -> _Shards:

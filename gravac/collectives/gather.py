@@ -9,11 +9,15 @@ from gravac.collectives import cost
 from gravac.collectives.base import Collective, Exchange, Workload
 from gravac.collectives.communicator import Work
 from gravac.collectives.cost import Network
-from gravac.collectives.messages import HEADER_BYTES, pack_payload, unpack_payload
+from gravac.collectives.messages import (
+    HEADER_BYTES,
+    SIZE_BYTES,
+    exchange_sizes,
+    pack_payload,
+    padded,
+    unpack_payload,
+)
 from gravac.compressors.base import Compressor, Key, Payload
-
-SIZE_BYTES = 8
-"""Of the message that says how long the next one is."""
 
 
 @dataclass(slots=True)
@@ -63,8 +67,8 @@ class Gather(Collective):
         message, size_bytes = pack_payload(payload, compressor, key, dtype), 0
         sizes = [message.numel()] * self.world_size
         if not compressor.traits.fixed_size:
-            sizes, size_bytes = self._sizes(message), SIZE_BYTES
-            message = torch.nn.functional.pad(message, (0, max(1, *sizes) - message.numel()))
+            sizes = [row[0] for row in exchange_sizes(self.communicator, [message])]
+            message, size_bytes = padded([message], max(sizes))[0], SIZE_BYTES
         arrived = message.new_empty(self.world_size * message.numel())
         work = self.communicator.gather(arrived, message)
         payload_bytes = message.numel() + size_bytes
@@ -102,10 +106,3 @@ class Gather(Collective):
         if not workload.codec.traits.fixed_size:
             work += cost.all_gather(network, workload.ranks, SIZE_BYTES)
         return cost.all_gather(network, workload.ranks, self.payload_bytes(workload)) + work
-
-    def _sizes(self, message: Tensor) -> list[int]:
-        """Exchanges the message sizes; waits for all ranks."""
-        own = torch.tensor([message.numel()], dtype=torch.int64, device=message.device)
-        every = own.new_empty(self.world_size)
-        self.communicator.gather(every, own).wait()
-        return [int(size) for size in every.tolist()]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gravac import kernels
+from gravac.collectives.communicator import Communicator
 from gravac.compressors.base import Compressor, Key, Payload
 from gravac.compressors.dense import Dense
 from gravac.compressors.sparse.selector import Indexed
@@ -18,6 +19,8 @@ from gravac.compressors.stack import Stack
 HEADER_BYTES = 8
 """Ranks agree on a plan before they send, so headers are always equal. If they are not, two ranks are at different
 buckets or steps, and their mean would be silently wrong."""
+SIZE_BYTES = 8
+"""Of the size of one message, where ranks exchange sizes first."""
 HeaderFields = tuple[str, int, float, str, int, int, int]
 """Codec, elements, CF, dtype, and the key's seed, step and bucket."""
 _VERSION = 1
@@ -74,6 +77,31 @@ def strip_header(message: Tensor, fields: HeaderFields, key: Key) -> Tensor:
                 f"{key.bucket} of step {key.step}: the ranks are out of step"
             )
     return message[HEADER_BYTES:]
+
+
+def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> list[list[int]]:
+    """Exchanges the bytes of messages whose sizes vary, and waits for all ranks.
+
+    Args:
+        communicator: Of the ranks, each with as many messages.
+        messages: Of this rank.
+
+    Returns:
+        The sizes of each rank's messages, in rank order.
+    """
+    own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
+    every = own.new_empty((communicator.size, own.numel()))
+    communicator.gather(every.view(-1), own).wait()
+    sizes: list[list[int]] = every.tolist()
+    return sizes
+
+
+def padded(messages: Sequence[Tensor], size: int) -> Tensor:
+    """Returns messages as rows of one tensor, filled up with zeros to ``size`` bytes each."""
+    rows = messages[0].new_zeros((len(messages), size))
+    for row, message in zip(rows, messages, strict=True):
+        row[: message.numel()] = message
+    return rows
 
 
 def header_fields(payload: Payload, codec: Compressor, key: Key, dtype: torch.dtype) -> HeaderFields:

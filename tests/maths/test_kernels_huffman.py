@@ -98,6 +98,16 @@ def test_damaged_bytes_are_refused_or_decode_to_as_many() -> None:
     assert all("do not begin with a Huffman code of 3000 bytes" in message for message in refused)
 
 
+def test_no_more_than_one_byte_is_added_near_the_limit() -> None:
+    """Where codes save about as much as their head takes: each of four streams fills its last word, too."""
+    kinds = set()
+    for n in range(200, 600):
+        packed = huffman_encode(bytes_of(n, n, 9.0))
+        kinds.add(int(packed[0]))
+        assert packed.numel() <= n + 1, n
+    assert kinds == {RAW, CODED}
+
+
 @settings(deadline=None, max_examples=40)
 @given(n=st.integers(0, 700), seed=st.integers(0, 10**6), base=st.sampled_from(sorted(JOINED)))
 def test_joined_codes_come_back(n: int, seed: int, base: int) -> None:

@@ -171,7 +171,7 @@ def assemble(
         builder.fit(aggregator, metered)
     plans = rule.plans(settings.compressor)
     if device is not None and not rule.spec().settings.get("plans"):
-        plans = without_waits(plans)
+        plans = without_waits(plans)  # others are used only where the user lists them
     if len(plans) > 1 and world_size > 1:
         builder.measured(metered)  # what plans cost depends on it
     memory = encoder.memory

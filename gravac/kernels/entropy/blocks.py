@@ -56,9 +56,9 @@ def expected_bytes(blocks: int, numel: int, base: int, bits: float) -> int:
         base: As in ``encode_blocks``.
         bits: That a code takes.
     """
-    symbols = -(-numel // JOINED[base])
+    symbols, last_words = -(-numel // JOINED[base]), 2 * STREAMS  # half of each stream's last word is unused
     streams = [(blocks, blocks * each) for each in SPACING_BITS] + [(symbols, numel * bits)]
-    return sum(min(1 + size, HEAD_BYTES + 4 * STREAMS // 2 + math.ceil(coded / 8)) for size, coded in streams)
+    return sum(min(1 + size, HEAD_BYTES + last_words + math.ceil(coded / 8)) for size, coded in streams)
 
 
 def join(codes: Tensor, base: int) -> Tensor:

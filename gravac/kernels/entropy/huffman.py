@@ -35,7 +35,7 @@ def huffman_encode(symbols: Tensor) -> Tensor:
     counts = _counts(symbols)
     lengths, codes = torch.zeros(SYMBOLS, dtype=torch.int64), torch.zeros(SYMBOLS, dtype=torch.int64)
     bits = _run("assign_lengths", counts, lengths, torch.zeros(_SPARE, dtype=torch.int64))
-    if HEAD_BYTES - 1 + bits // 8 >= symbols.numel():
+    if HEAD_BYTES + bits // 8 + 4 * STREAMS > symbols.numel():  # each stream fills its last word
         return torch.cat((symbols.new_tensor([RAW]), symbols)).to(device)
     _run("assign_codes", lengths, codes)
     words, ends = _encode(symbols, codes, lengths, bits)
