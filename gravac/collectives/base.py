@@ -36,6 +36,11 @@ class Workload(NamedTuple):
         return self.codec.wire_bytes(self.numel, self.cf, self.dtype)
 
     @property
+    def plain_bytes(self) -> int:
+        """Bytes of one payload without entropy coding."""
+        return self.codec.plain_bytes(self.numel, self.cf, self.dtype)
+
+    @property
     def decoding(self) -> float:
         """Work of decoding one payload into a tensor, in elements as the cost model counts them."""
         sparse = self.codec.traits.selector or isinstance(self.codec, Stack)

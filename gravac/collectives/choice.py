@@ -25,8 +25,9 @@ HANDICAP = 2.0
 """Collectives that are not ``whole`` count as this many times slower: at the same CF their steps advance training less
 (docs/collectives.md has the measurements), and the rest of a step takes as long as ever."""
 COARSE = 12.5
-"""A codec that sends this many times fewer bytes than float32 is not rounded twice unless the user asks for it: an LSTM
-with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss by the compressed all-reduce, at +1.0 % gathered."""
+"""A codec that sends this many times fewer bytes than float32, without entropy coding, is not rounded twice unless the
+user asks for it: an LSTM with 3 levels (17x) and 4 ranks ended at +4.2 % held-out loss by the compressed all-reduce, at
++1.0 % gathered."""
 _MOST_SIZES = 8
 """Bucket sizes that a note lists per collective."""
 
@@ -49,7 +50,7 @@ def choose(network: Network, workload: Workload, sync_free: bool = False) -> Cho
         for name, kind in COLLECTIVES.items()
         if kind.fits(workload.codec) and (kind.sync_free or not sync_free)
     }
-    if 4 * workload.numel > COARSE * workload.wire_bytes:
+    if 4 * workload.numel > COARSE * workload.plain_bytes:
         fitting.pop(CompressedAllReduce.name, None)
     predicted = {name: kind(ALONE).seconds(network, workload) for name, kind in fitting.items()}
 

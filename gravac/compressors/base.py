@@ -174,6 +174,10 @@ class Compressor(ABC):
             raise NotImplementedError(f"{type(self).__name__} has no fixed layout and must define wire_bytes")
         return sum(spec.nbytes for spec in layout)
 
+    def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        """Returns ``wire_bytes`` without entropy coding, which says how much the codec rounds."""
+        return self.wire_bytes(numel, cf, dtype)
+
     def reached(self, numel: int, cf: float) -> float:
         """Returns the CF that asking for ``cf`` gives with float32 values (expected, where the size varies)."""
         return 4 * numel / self.wire_bytes(numel, cf, torch.float32)

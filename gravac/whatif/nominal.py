@@ -60,7 +60,10 @@ class NominalJob:
         """
         if exchange is None:
             exchange = self.volume(compressor, cf, network, payload_bytes)
-        count, (encode_pass, decode_pass) = coded(self.elements, cf), pass_ns(compressor)
+        count, (encode_pass, decode_passes) = (
+            coded(self.elements, cf),
+            pass_ns(compressor, cf, exchange.decoded),
+        )
         encode, decode = KEPT_NS.get(family(compressor), (0.0, 0.0))
         each = (MEMORY_NS + encode_pass) * NANOSECOND
         model = TimeModel(
@@ -77,8 +80,8 @@ class NominalJob:
         found = model.step(cf, exchange, network)
         if cf == 1.0:
             return found
-        passes = self.elements * decode_pass + count * decode
-        return replace(found, decompress=exchange.decoded * passes * NANOSECOND)
+        passes = self.elements * decode_passes + exchange.decoded * count * decode
+        return replace(found, decompress=passes * NANOSECOND)
 
     def volume(
         self, compressor: str, cf: float, network: Network, payload_bytes: float | None = None

@@ -128,6 +128,7 @@ def _costs(predictor: Predictor, scenario: Scenario, policy: Policy) -> tuple[Pl
             payload_bytes=round(sized.payload_bytes),
             link_bytes=sized.link_bytes,
             messages=sized.messages,
+            decoded=sized.decoded,
         )
         found.append(cost)
     return tuple(found)

@@ -132,13 +132,46 @@ def top_k_was_sent(measured: float | None, bound: float, confirmed: float | None
 def test_a_codec_that_lost_too_much_is_not_tried_stronger() -> None:
     """One trial of Top-k shows that it leaves the bound; then its stronger settings leave it, too."""
     strong = Plan(None, 25.0)
-    assert strong in top_k_was_sent(None, 0.05, confirmed=0.05).doubtful()
-    assert strong in top_k_was_sent(0.97, 0.05, confirmed=0.05).doubtful(), "the weaker one keeps the bound"
-    assert strong not in top_k_was_sent(0.7, 0.05, confirmed=0.05).doubtful()
+    assert strong in top_k_was_sent(None, 0.04, confirmed=0.03).doubtful()
+    assert strong in top_k_was_sent(0.97, 0.04, confirmed=0.03).doubtful(), "the weaker one keeps the bound"
+    assert strong not in top_k_was_sent(0.7, 0.04, confirmed=0.03).doubtful()
+
+
+def test_plans_that_differ_in_coding_alone_lose_as_much() -> None:
+    """What a window shows of one counts for the other, and both rest."""
+    plain, coded = Plan("nearest:levels=7", 10.1), Plan("nearest:levels=7,coding=huffman", 10.1)
+    job = Job(World(ranks=2, megabits=30.0, kind="adam", reference=True, severity=2.0, huffman=True))
+    job.windows(12)
+    assert coded in job.sent, "the link is slow"
+    assert plain not in job.sent, "what the other one showed is enough"
+    verdicts = {Plan(row.codec, row.cf): row for row in job.last.candidates}
+    assert verdicts[plain].efficiency == verdicts[coded].efficiency
+    assert verdicts[plain].verdict == verdicts[coded].verdict == "too_strong"
+    state = AutoState.model_validate_json(job.fold.policy_state)
+    windows = {rest.plan: rest.windows for rest in state.resting}
+    assert windows[plain] == windows[coded]
+
+
+@pytest.mark.parametrize(("megabits", "coded"), [(30.0, True), (10_000.0, False)])
+def test_huffman_coding_pays_on_slow_links(megabits: float, coded: bool) -> None:
+    job = Job(World(ranks=4, megabits=megabits, compute=0.05, huffman=True))
+    job.windows(12)
+    assert job.last.phase == "hold"
+    assert (space.without_coding(job.plan) != job.plan) == coded, job.plan
+
+
+def test_a_rank_decodes_no_huffman_codes_of_its_own() -> None:
+    plain, coded = "dither:levels=5", "dither:levels=5,coding=huffman"
+    more = {
+        payloads: timemodel.pass_ns(coded, 11.8, payloads)[1] - timemodel.pass_ns(plain, 11.8, payloads)[1]
+        for payloads in (0, 1, 2, 4)
+    }
+    assert more[0] == more[1] == 0.0
+    assert more[4] == pytest.approx(3 * more[2])
 
 
 @pytest.mark.parametrize(
-    ("measured", "verdict"), [(None, "too_strong"), (0.8, "too_strong"), (0.95, "passed")]
+    ("measured", "verdict"), [(None, "too_strong"), (0.8, "too_strong"), (0.97, "passed")]
 )
 def test_a_plan_that_was_tried_is_good_enough_only_if_it_keeps_the_bound(
     measured: float | None, verdict: str

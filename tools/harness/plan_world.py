@@ -6,7 +6,7 @@ exchange hides behind backward, and step times are noisy.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
@@ -61,6 +61,7 @@ class World:
             noise of the gradient.
         confirmed: Part of the mean gradient that is not noise.
         gradient: Energy of a step's gradients, relative to the usual one.
+        huffman: Plans with Huffman coding are in the space, as on CPUs.
         seed: Of noise and efficiencies.
     """
 
@@ -82,6 +83,7 @@ class World:
     reference: bool = False
     confirmed: float = efficiency.TYPICAL_CONFIRMED
     gradient: float = 1.0
+    huffman: bool = False
     seed: int = 0
 
     @cached_property
@@ -91,10 +93,14 @@ class World:
     @cached_property
     def _space(self) -> space.Space:
         return space.Space(
-            {plan: self.cost(plan) for plan in space.plans((), space.DEFAULT_COMPRESSOR)},
+            {plan: self.cost(plan) for plan in self.usable(space.plans((), space.DEFAULT_COMPRESSOR))},
             elements=self.elements,
             ranks=self.ranks,
         )
+
+    def usable(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
+        """Those of the plans that the jobs of this world may use."""
+        return tuple(plan for plan in plans if self.huffman or space.without_coding(plan) == plan)
 
     def cost(self, plan: Plan) -> PlanCost:
         found = volume(
@@ -106,6 +112,7 @@ class World:
             payload_bytes=round(found.payload_bytes),
             link_bytes=found.link_bytes,
             messages=found.messages,
+            decoded=found.decoded,
             seconds=None if self.probe is None else self.probe * self._wire(found.messages, found.link_bytes),
         )
 
@@ -128,7 +135,7 @@ class World:
         likely = self.expected(plan)
         if plan == DENSE:
             return 1.0
-        name = timemodel.family(plan.codec or space.DEFAULT_COMPRESSOR)
+        name = timemodel.family(space.without_coding(plan).codec or space.DEFAULT_COMPRESSOR)
         moved = self.off * Random(f"{self.seed}{name}").uniform(-1.0, 1.0) * min(1.0, (1.0 - likely) / 0.03)
         return min(1.0, max(0.05, 1.0 - self.severity * (1.0 - likely) + moved))
 
@@ -185,7 +192,7 @@ class Job:
     def __post_init__(self) -> None:
         rule, world = parse(self.policy), self.world
         compressor = space.DEFAULT_COMPRESSOR
-        plans = tuple(world.cost(plan) for plan in rule.plans(compressor))
+        plans = tuple(world.cost(plan) for plan in world.usable(rule.plans(compressor)))
         optimizer = OptimizerSpec.model_validate(
             {"name": "Any", "kind": world.kind, "learning_rate": 0.1, "momentum": 0.9, "weight_decay": None}
         )

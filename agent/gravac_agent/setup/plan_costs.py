@@ -64,6 +64,7 @@ def plan_costs(
                 payload_bytes=round(cost.payload_bytes),
                 link_bytes=cost.link_bytes,
                 messages=cost.messages,
+                decoded=cost.decoded,
                 seconds=None if network is None else _seconds(cost, network),
             )
         )

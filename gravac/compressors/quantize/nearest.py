@@ -82,10 +82,15 @@ class Nearest(Quantizer):
         return self.levels_asked or next(asked, self.ladder[-1])
 
     def layout(self, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...] | None:
-        if self.coding == "huffman":
-            return None
+        return None if self.coding == "huffman" else self._digits(numel, cf)
+
+    def _digits(self, numel: int, cf: float) -> tuple[TensorSpec, ...]:
+        """Returns the layout without Huffman coding."""
         spacings, words = nearest_sizes(numel, self.block, self.level_count(cf))
         return TensorSpec(torch.bfloat16, spacings), TensorSpec(torch.int32, words)
+
+    def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
+        return sum(spec.nbytes for spec in self._digits(numel, cf))
 
     def layout_of(self, nbytes: int, numel: int, cf: float, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
         if self.coding == "huffman":

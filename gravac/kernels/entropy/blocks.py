@@ -69,6 +69,12 @@ def join(codes: Tensor, base: int) -> Tensor:
         base: As in ``encode_blocks``.
     """
     each = JOINED[base]
+    if backend.compiled(codes):
+        from gravac.kernels.cpu.huffman import join as compiled
+
+        joined = torch.empty(-(-codes.numel() // each), dtype=torch.uint8)
+        compiled(codes.numpy(), base, joined.numpy())
+        return joined
     planes = torch.nn.functional.pad(codes, (0, -codes.numel() % each)).view(each, -1)
     joined = planes[-1].clone()
     for plane in planes[:-1].flip(0):

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 SYMBOLS = 256
 """Different bytes."""
+SPARE = 7 * SYMBOLS
+"""Numbers that ``assign_lengths`` needs room for."""
 LONGEST = 12
 """Bits of the longest code, so that a table of 4,096 entries decodes every code at once."""
 
@@ -23,7 +25,7 @@ def assign_lengths(counts: Numbers, lengths: Numbers, spare: Numbers) -> int:
     Args:
         counts: Of the 256 symbols.
         lengths: To be written, as many.
-        spare: Room for 1,792 numbers.
+        spare: Room for ``SPARE`` numbers.
 
     Returns:
         The bits that all symbols take together.

@@ -1,6 +1,6 @@
 """Huffman coding of bytes: lossless, and shorter the more uneven their frequencies are."""
 
-from typing import Any
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -19,7 +19,11 @@ LENGTH_BYTES = SYMBOLS // 2
 """Bytes that the lengths take, two in each."""
 HEAD_BYTES = 1 + LENGTH_BYTES + 4 * STREAMS
 """Bytes before the codes: the first, the lengths, and where each stream ends, in words of 32 bits."""
-_SPARE = 7 * SYMBOLS
+
+
+def most_bytes(bits: int) -> int:
+    """Returns the bytes that codes of so many bits take at most: each stream fills its last word."""
+    return HEAD_BYTES + bits // 8 + 4 * STREAMS
 
 
 def huffman_encode(symbols: Tensor) -> Tensor:
@@ -32,15 +36,12 @@ def huffman_encode(symbols: Tensor) -> Tensor:
         uint8 on the same device, at most n + 1.
     """
     device, symbols = symbols.device, symbols.cpu()
-    counts = _counts(symbols)
-    lengths, codes = torch.zeros(SYMBOLS, dtype=torch.int64), torch.zeros(SYMBOLS, dtype=torch.int64)
-    bits = _run("assign_lengths", counts, lengths, torch.zeros(_SPARE, dtype=torch.int64))
-    if HEAD_BYTES + bits // 8 + 4 * STREAMS > symbols.numel():  # each stream fills its last word
+    coded = None
+    if symbols.numel() > HEAD_BYTES:
+        coded = _compiled().encode_bytes(symbols) if backend.compiled(symbols) else _encode(symbols)
+    if coded is None:
         return torch.cat((symbols.new_tensor([RAW]), symbols)).to(device)
-    _run("assign_codes", lengths, codes)
-    words, ends = _encode(symbols, codes, lengths, bits)
-    head = (symbols.new_tensor([CODED]), pack(lengths, 4), ends.int().view(torch.uint8))
-    return torch.cat((*head, words.view(torch.uint8))).to(device)
+    return coded.to(device)
 
 
 def huffman_decode(packed: Tensor, count: int) -> tuple[Tensor, int]:
@@ -61,78 +62,60 @@ def huffman_decode(packed: Tensor, count: int) -> tuple[Tensor, int]:
     if kind == RAW and packed.numel() > count:
         return packed[1 : 1 + count].to(device), 1 + count
     if kind == CODED and packed.numel() >= HEAD_BYTES:
-        table = torch.zeros(1 << LONGEST, dtype=torch.uint16)
-        lengths = unpack(packed[1 : 1 + LENGTH_BYTES], SYMBOLS, 4).long()
-        codes = torch.zeros(SYMBOLS, dtype=torch.int64)
-        _run("assign_codes", lengths, codes)
-        ends = packed[1 + LENGTH_BYTES : HEAD_BYTES].clone().view(torch.int32).long()
-        begins = [0, *ends.tolist()]
-        taken = HEAD_BYTES + 4 * begins[-1]
-        if begins == sorted(begins) and taken <= packed.numel() and _run("fill_table", lengths, codes, table):
-            words = torch.zeros(begins[-1] + 1, dtype=torch.int32)  # the last is read ahead
-            words.view(torch.uint8)[:-4] = packed[HEAD_BYTES:taken]
-            symbols = torch.empty(count, dtype=torch.uint8)
-            if _decode(words, ends, table, symbols):
-                return symbols.to(device), taken
+        found = (_compiled().decode_bytes if backend.compiled(packed) else _decode)(packed, count)
+        if found is not None:
+            symbols, taken = found
+            return symbols.to(device), taken
     raise ValueError(f"{packed.numel()} bytes do not begin with a Huffman code of {count} bytes")
 
 
-def _run(name: str, *arrays: Tensor) -> int:
-    """Calls a function of ``canonical``, compiled where that is possible, with arrays that it may change."""
-    if backend.compiled(*arrays):
-        from gravac.kernels.cpu import huffman
+def _compiled() -> ModuleType:
+    from gravac.kernels.cpu import huffman
 
-        return int(getattr(huffman, name)(*(array.numpy() for array in arrays)) or 0)
-    lists: list[Any] = [array.tolist() for array in arrays]
-    found = getattr(canonical, name)(*lists)
-    for array, numbers in zip(arrays, lists, strict=True):
-        array.copy_(torch.tensor(numbers, dtype=torch.int64))
-    return int(found or 0)
+    return huffman
 
 
-def _counts(symbols: Tensor) -> Tensor:
-    if backend.compiled(symbols):
-        from gravac.kernels.cpu.huffman import count
-
-        found = torch.empty(SYMBOLS, dtype=torch.int64)
-        count(symbols.numpy(), found.numpy())
-        return found
-    return torch.bincount(symbols, minlength=SYMBOLS)
-
-
-def _encode(symbols: Tensor, codes: Tensor, lengths: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Returns the codes of each stream, one after the other, the first bit lowest, and where each stream ends."""
-    ends = torch.zeros(STREAMS, dtype=torch.int64)
-    if backend.compiled(symbols):
-        from gravac.kernels.cpu.huffman import encode
-
-        words = torch.empty(bits // 32 + STREAMS, dtype=torch.int32)
-        encode(symbols.numpy(), codes.numpy(), lengths.numpy(), words.numpy(), ends.numpy())
-        return words[: int(ends[-1])], ends
+def _encode(symbols: Tensor) -> Tensor | None:
+    """Encodes in plain torch; None where codes would take more bytes."""
+    counts = torch.bincount(symbols, minlength=SYMBOLS).tolist()
+    bits_of, code_of = [0] * SYMBOLS, [0] * SYMBOLS
+    bits = canonical.assign_lengths(counts, bits_of, [0] * canonical.SPARE)
+    if most_bytes(bits) > symbols.numel():
+        return None
+    canonical.assign_codes(bits_of, code_of)
+    lengths, codes = torch.tensor(bits_of), torch.tensor(code_of)
     streams: list[Tensor] = []
-    for number, stream in enumerate(symbols.split(max(1, -(-symbols.numel() // STREAMS)))):
+    ends = torch.zeros(STREAMS, dtype=torch.int32)
+    for number, stream in enumerate(symbols.split(-(-symbols.numel() // STREAMS))):
         each = lengths[stream.long()]
         owner = torch.repeat_interleave(each)
         place = torch.arange(owner.numel()) - (each.cumsum(0) - each)[owner]
         found = ((codes[stream.long()][owner] >> place) & 1).to(torch.uint8)
         streams.append(pack(torch.nn.functional.pad(found, (0, -found.numel() % 32)), 1).view(torch.int32))
         ends[number:] = sum(each.numel() for each in streams)
-    return torch.cat(streams), ends
+    head = (symbols.new_tensor([CODED]), pack(lengths, 4), ends.view(torch.uint8))
+    return torch.cat((*head, torch.cat(streams).view(torch.uint8)))
 
 
-def _decode(words: Tensor, ends: Tensor, table: Tensor, symbols: Tensor) -> bool:
-    """Writes the symbols of all streams; False if these are no codes of so many."""
-    if backend.compiled(words):
-        from gravac.kernels.cpu.huffman import decode
-
-        return bool(decode(words.numpy(), ends.numpy(), table.numpy(), symbols.numpy()))
-    begin, each = 0, max(1, -(-symbols.numel() // STREAMS))
-    for number, end in enumerate(ends.tolist()):
+def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
+    """Decodes in plain torch; returns what ``huffman_decode`` does, or None if these are no codes of so many."""
+    lengths = unpack(packed[1 : 1 + LENGTH_BYTES], SYMBOLS, 4).tolist()
+    codes, table = [0] * SYMBOLS, [0] * (1 << LONGEST)
+    canonical.assign_codes(lengths, codes)
+    ends = packed[1 + LENGTH_BYTES : HEAD_BYTES].clone().view(torch.int32).tolist()
+    taken, begin = HEAD_BYTES + 4 * ends[-1], 0
+    if sorted((0, *ends)) != [0, *ends] or taken > packed.numel():
+        return None
+    if not canonical.fill_table(lengths, codes, table):
+        return None
+    words, entries = packed[HEAD_BYTES:taken].clone().view(torch.int32), torch.tensor(table)
+    symbols, each = torch.empty(count, dtype=torch.uint8), max(1, -(-count // STREAMS))
+    for number, end in enumerate(ends):
         part = symbols[number * each : (number + 1) * each]
-        if not _decode_stream(words[begin:end], table.long(), part):
-            return False
+        if not _decode_stream(words[begin:end], entries, part):
+            return None
         begin = end
-    return True
+    return symbols, taken
 
 
 def _decode_stream(words: Tensor, table: Tensor, symbols: Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from gravac.policies.auto import timemodel
 from gravac.policies.auto.outlook import Outlook, accepted_loss, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
-from gravac.policies.auto.space import Space
+from gravac.policies.auto.space import Space, without_coding
 from gravac.policies.auto.timemodel import TimeModel
 from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import Measurement, levels_under, measure
@@ -213,17 +213,21 @@ class Learning:
         self.change(codings=(*kept, Coding(family=name, ratio=ratio)))
 
     def rest(self, plan: Plan) -> None:
-        """Do not try a plan again for a while, twice as long as the last time."""
+        """Do not try a plan again for a while, twice as long as the last time, nor others that send the same values."""
         before = next((each.windows for each in self.state.resting if each.plan == plan), None)
         windows = REST_WINDOWS if before is None else min(MOST_REST_WINDOWS, 2 * before)
-        rest = Rest(
-            codec=plan.codec,
-            cf=plan.cf,
-            until=self.report.window + windows,
-            windows=windows,
-            gain=self.curve_share,
+        alike = [each for each in self.space.plans if without_coding(each) == without_coding(plan)]
+        rests = (
+            Rest(
+                codec=each.codec,
+                cf=each.cf,
+                until=self.report.window + windows,
+                windows=windows,
+                gain=self.curve_share,
+            )
+            for each in alike
         )
-        self.change(resting=(*(each for each in self.state.resting if each.plan != plan), rest))
+        self.change(resting=(*(each for each in self.state.resting if each.plan not in alike), *rests))
 
     def wake(self) -> None:
         """End rests that are over, or whose reason is: plans are again expected to lose what simulations say.

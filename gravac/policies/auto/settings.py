@@ -21,7 +21,7 @@ class AutoSettings(PolicySettings):
         default=BOUND,
         description=(
             "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
-            "loss. Above 0.06 it counts only for plans that you list: others that lose more seldom reach the loss in "
+            "loss. Above 0.04 it counts only for plans that you list: others that lose more seldom reach the loss in "
             "the planned number of steps."
         ),
     )

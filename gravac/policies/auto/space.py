@@ -35,9 +35,14 @@ STRENGTHS = (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 1000.0)
 """CFs of codecs that take any."""
 LISTED_ONLY = frozenset({"fp16", "dither-subtractive:levels=7", "dither-subtractive:levels=5"})
 """Codecs that lose no less than another one of the same size, so that they are plans only where a user lists them."""
+CODED = (
+    *("nearest:levels=39", "nearest:levels=15", "nearest:levels=7"),
+    *("dither:levels=7", "dither:levels=5", "dither-subtractive:levels=3"),
+)
+"""Codecs that are plans with Huffman coding, too. It pays on slow links."""
 DEFAULTS = (
     *(Plan(codec, cf) for codec, cf in SIZES.items() if codec not in LISTED_ONLY),
-    Plan(f"dither-subtractive:levels=3{CODING}", SIZES["dither-subtractive:levels=3"]),
+    *(Plan(f"{codec}{CODING}", SIZES[codec]) for codec in CODED),
     *(Plan(DEFAULT_COMPRESSOR, cf) for cf in STRENGTHS),
 )
 OWN_STRENGTHS = (2.0, 4.0, *STRENGTHS)
@@ -50,6 +55,11 @@ UNCOMPRESSED = frozenset({"dense", "none"})
 def size_of(codec: str) -> float | None:
     """Return the CF of the plan of a codec that has one size, whatever its coding; None: it takes any CF."""
     return SIZES.get(codec.removesuffix(CODING))
+
+
+def without_coding(plan: Plan) -> Plan:
+    """Return the plan that sends the same values without Huffman coding: it keeps as much of the progress."""
+    return plan if plan.codec is None else Plan(plan.codec.removesuffix(CODING), plan.cf)
 
 
 @lru_cache(maxsize=256)

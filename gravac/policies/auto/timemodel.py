@@ -18,6 +18,7 @@ from gravac.policies.auto.space import Space
 from gravac.policies.base import DENSE, Plan
 
 NANOSECOND = 1e-9
+VALUE_BYTES = 4
 MEMORY_NS = 1.5
 """Error memory, for each element: adding the residual and keeping the new one."""
 ENCODE_NS = {"nearest": 2.4, "topk": 1.5, "bf16": 3.0, "fp16": 3.0}
@@ -27,10 +28,10 @@ DECODE_NS = {"nearest": 3.0, "topk": 0.3, "bf16": 0.6, "fp16": 0.6}
 KEPT_NS = {"topk": (10.0, 4.0)}
 """Encoding and decoding, for each of elements / CF^0.75, for selectors."""
 OTHERS_NS = 3.0
-HUFFMAN_NS = (0.9, 0.8)
-"""Encoding and decoding more, where codes are Huffman coded."""
+HUFFMAN_NS = (3.2, 2.6)
+"""Encoding and decoding more where codes are Huffman coded, for each byte that they take without it."""
 SUMMED = frozenset({"bf16", "fp16"})
-"""Codecs that are all-reduced: one payload is decoded, not one of each rank."""
+"""Codecs that are all-reduced: one payload is decoded, not one of each rank. Counts where a cost does not say."""
 MESSAGE_SECONDS = 5e-5
 """Latency of a message on an unknown network."""
 CLEARLY = 3.0
@@ -51,25 +52,36 @@ def family(codec: str) -> str:
     return f"{name}-huffman" if "coding=huffman" in codec else name
 
 
-def pass_ns(codec: str) -> tuple[float, float]:
-    """Return what encoding takes for each element, and decoding for each element and payload, in nanoseconds."""
+def pass_ns(codec: str, cf: float, payloads: int) -> tuple[float, float]:
+    """Return what encoding and decoding take for each element, in nanoseconds.
+
+    Args:
+        codec: Name with settings.
+        cf: Of the plan, without Huffman coding.
+        payloads: That are decoded. A rank keeps the codes of its own, so that one needs no Huffman decoding.
+    """
     name = family(codec)
     base = name.removesuffix("-huffman")
-    encode, decode = HUFFMAN_NS if base != name else (0.0, 0.0)
-    return encode + ENCODE_NS.get(base, OTHERS_NS), decode + DECODE_NS.get(base, OTHERS_NS)
+    encode, decode = ENCODE_NS.get(base, OTHERS_NS), payloads * DECODE_NS.get(base, OTHERS_NS)
+    if base != name:
+        code_bytes = VALUE_BYTES / cf
+        encode += HUFFMAN_NS[0] * code_bytes
+        decode += HUFFMAN_NS[1] * code_bytes * max(0, payloads - 1)
+    return encode, decode
 
 
 def prior_coding(space: Space, plan: Plan) -> float:
     """Return the seconds to encode and decode one gradient, as measured elsewhere; 0 for dense."""
     if plan.cf == 1.0:
         return 0.0
-    name = family(space.codec(plan))
-    payloads = 1 if name in SUMMED else space.ranks
+    name, payloads = family(space.codec(plan)), space.costs[plan].decoded
+    if payloads is None:
+        payloads = 1 if name in SUMMED else space.ranks
     root = math.sqrt(plan.cf)
     kept = 1.0 / (root * math.sqrt(root))  # CF^-0.75
-    (encode, decode), (encode_kept, decode_kept) = pass_ns(space.codec(plan)), KEPT_NS.get(name, (0.0, 0.0))
-    each = MEMORY_NS + encode + encode_kept * kept
-    each += payloads * (decode + decode_kept * kept)
+    encode, decode = pass_ns(space.codec(plan), plan.cf, payloads)
+    encode_kept, decode_kept = KEPT_NS.get(name, (0.0, 0.0))
+    each = MEMORY_NS + encode + decode + (encode_kept + payloads * decode_kept) * kept
     return space.elements * each * NANOSECOND
 
 
