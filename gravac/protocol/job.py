@@ -75,9 +75,7 @@ class PlanCost(Record):
     payload_bytes: Bytes  # handed to collectives
     link_bytes: Annotated[float, Field(ge=0, le=1e18)]  # put on the rank's link
     messages: Annotated[float, Field(ge=0, le=1e15)]  # sent one after the other
-    decoded: Annotated[int, Field(ge=0, le=1_000_000)] | None = (
-        None  # payloads that the rank decodes; null: unknown
-    )
+    decoded: Count | None = None  # payloads that the rank decodes; null: unknown
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
 
 

@@ -29,7 +29,9 @@ def test_every_plan_has_its_bytes_and_seconds() -> None:
     assert seven.payload_bytes == pytest.approx(1.25 * coded, rel=0.02), "its own, and the mean of its shard"
     assert seven.link_bytes == pytest.approx(1.5 * coded, rel=0.02), "a compressed all-reduce: 2 (n-1)/n"
     assert dense.seconds == pytest.approx(dense.messages * 1e-4 + dense.link_bytes / 12.5e6, abs=1e-6)
-    assert (dense.decoded, found[Plan(None, 10.0)].decoded, seven.decoded) == (1, 4, 3), "all-reduce, gather, two rounds"
+    assert (dense.decoded, found[Plan(None, 10.0)].decoded, seven.decoded) == (1, 4, 3), (
+        "all-reduce, gather, two rounds"
+    )
 
 
 @pytest.mark.parametrize(("whole", "rounds"), [(False, 0.75), (True, 1.5)])

@@ -32,8 +32,9 @@ class AutoSettings(PolicySettings):
         description=(
             "Plans to choose from besides dense, as codec@CF with ; for , in a codec's settings, separated by "
             "slashes: nearest:levels=7/topk+bf16@100. The CF may be left out for a codec with one size. Empty: "
-            "16 and 8 bits, nearest with 39 to 2 levels, dither with 7 to 3, dither-subtractive with 3, and "
-            "topk+bf16 from CF 10; with a compressor that is not the default, that one from CF 2."
+            "16 and 8 bits, nearest with 39 to 2 levels, dither with 7 to 3, dither-subtractive with 3, some of "
+            "these also Huffman coded, and topk+bf16 from CF 10; with a compressor that is not the default, that one "
+            "from CF 2."
         ),
     )
 
