@@ -94,11 +94,6 @@ def test_noise_of_earlier_windows_counts() -> None:
     window = late.model_copy(update=shown | {"raw_dot_next": 0.13})
     assert efficiency.confirmed_by(window) == 0.13
     assert efficiency.confirmed_by(window.model_copy(update={"progress_steps": 19})) is None
-    turning = window.model_copy(update={"progress_steps": 10, "raw_dot_next": -0.1 * window.raw_mean_sq})
-    assert efficiency.confirmed_by(turning) == 0.0, "gradients that turn back are soon told from noise"
-    assert efficiency.confirmed_by(turning.model_copy(update={"progress_steps": 9})) is None
-    calm = turning.model_copy(update={"raw_dot_next": -0.09 * window.raw_mean_sq})
-    assert efficiency.confirmed_by(calm) is None
     assert efficiency.measured(window, "topk", 25.0, "sgd") == efficiency.measured(
         window.model_copy(update={"raw_dot_next": 0.9}), "topk", 25.0, "sgd", 0.13
     ), "the window's own is one noisy value"

@@ -23,9 +23,6 @@ TABLE_STEPS = 20
 """The table counts as much as this many steps next to the dense reference."""
 LEAST_STEPS = 20
 """Steps next to the dense reference that a window needs: shorter blocks count a delay as a loss."""
-TURNING_STEPS, TURNING = 10, -0.1
-"""So few steps show that gradients turn against the one before, on average by this share of their energy: the steps
-overshoot, so what the next gradient confirms is nothing. Nets showed -0.03 or more in as many steps."""
 UNCERTAIN = 0.08
 """How far from the best estimate the credible range goes, where progress was measured."""
 PER_BACKLOG = 0.65
@@ -156,15 +153,11 @@ def confirmed_by(sums: GainSums) -> float | None:
     """Return ρ, the part of the mean gradient that is not noise, as a window shows it.
 
     Returns:
-        None where the window has fewer than ``LEAST_STEPS`` steps next to a dense reference and its gradients do not
-        turn back, or where it has no gradient.
+        None where the window has fewer than ``LEAST_STEPS`` steps next to a dense reference, or no gradient.
     """
-    if not sums.raw_mean_sq > 0.0:
+    if sums.progress_steps < LEAST_STEPS or not sums.raw_mean_sq > 0.0:
         return None
-    found = sums.raw_dot_next / sums.raw_mean_sq
-    if sums.progress_steps >= LEAST_STEPS or (sums.progress_steps >= TURNING_STEPS and found <= TURNING):
-        return min(1.0, max(0.0, found))
-    return None
+    return min(1.0, max(0.0, sums.raw_dot_next / sums.raw_mean_sq))
 
 
 def measured(
@@ -193,7 +186,7 @@ def measured(
         return CERTAIN
     if sums.steps == 0 or not sums.gradient_sq > 0.0:
         return None
-    own = confirmed_by(sums) if sums.progress_steps >= LEAST_STEPS else None
+    own = confirmed_by(sums)
     known = own if confirmed is None else confirmed
     table = expected(codec, cf, kind, known)
     if own is not None and known is not None and sums.reference_sq > 0.0:
