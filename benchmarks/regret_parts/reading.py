@@ -40,7 +40,7 @@ READING = """
 - Beyond 17 times fewer bytes, values in 2 bits beat values in 16: under AdamW Top-k with `twobit` at 28x keeps as much
   as `topk+bf16` at 15x, and at 49x more than that at 35x. `auto` does not choose it within its bound.
 - `bound=1` gains little in trainings of 300 steps. It takes plans that kept 90 % of the progress of a step in every
-  simulated task, while windows show that they keep 94 %, and some of these then miss the target. Of {jobs} jobs on
+  simulated task, while windows show that they keep 96 %, and some of these then miss the target. Of {jobs} jobs on
   links slower than loopback it is sooner at the target than the default in {sooner}, the default in {later}; in
   {only_default} only the default reaches it, in {only_unbounded} only `bound=1`. Where both do, `bound=1` takes
   {ratio:.2f} times the time in the median.
