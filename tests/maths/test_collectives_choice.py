@@ -97,8 +97,22 @@ def test_the_choice_is_the_quickest_with_the_handicap(
         ("dgc", 6_500_000, 4, 10.0, 125e6, "gather"),
         ("qsgd", 6_500_000, 16, 4.0, 125e6, "all-reduce"),
         ("qsgd:bits=8", 6_500_000, 16, 4.0, 125e6, "compressed-all-reduce"),
-        ("dither:levels=5,coding=huffman", 6_500_000, 8, 11.8, 3.75e6, "compressed-all-reduce"),  # rounds as without
-        ("nearest:levels=3,coding=huffman", 6_500_000, 8, 17.3, 3.75e6, "gather"),  # too coarse to be rounded twice
+        (
+            "dither:levels=5,coding=huffman",
+            6_500_000,
+            8,
+            11.8,
+            3.75e6,
+            "compressed-all-reduce",
+        ),  # rounds as without
+        (
+            "nearest:levels=3,coding=huffman",
+            6_500_000,
+            8,
+            17.3,
+            3.75e6,
+            "gather",
+        ),  # too coarse to be rounded twice
     ],
 )
 def test_choices(name: str, numel: int, ranks: int, cf: float, speed: float, chosen: str) -> None:

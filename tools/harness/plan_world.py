@@ -100,7 +100,7 @@ class World:
 
     def usable(self, plans: Iterable[Plan]) -> tuple[Plan, ...]:
         """Those of the plans that the jobs of this world may use."""
-        return tuple(plan for plan in plans if self.huffman or space.without_coding(plan) == plan)
+        return tuple(plan for plan in plans if self.huffman or not (plan.codec or "").endswith(space.CODING))
 
     def cost(self, plan: Plan) -> PlanCost:
         found = volume(
@@ -135,7 +135,7 @@ class World:
         likely = self.expected(plan)
         if plan == DENSE:
             return 1.0
-        name = timemodel.family(space.without_coding(plan).codec or space.DEFAULT_COMPRESSOR)
+        name = timemodel.family(self._space.values(plan).codec or "")
         moved = self.off * Random(f"{self.seed}{name}").uniform(-1.0, 1.0) * min(1.0, (1.0 - likely) / 0.03)
         return min(1.0, max(0.05, 1.0 - self.severity * (1.0 - likely) + moved))
 

@@ -6,7 +6,7 @@ from typing import Any
 from gravac.policies.auto import timemodel
 from gravac.policies.auto.outlook import Outlook, accepted_loss, outlook
 from gravac.policies.auto.settings import AutoSettings, AutoState, Coding, Rest, Seen
-from gravac.policies.auto.space import Space, without_coding
+from gravac.policies.auto.space import Space
 from gravac.policies.auto.timemodel import TimeModel
 from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import Measurement, levels_under, measure
@@ -216,7 +216,8 @@ class Learning:
         """Do not try a plan again for a while, twice as long as the last time, nor others that send the same values."""
         before = next((each.windows for each in self.state.resting if each.plan == plan), None)
         windows = REST_WINDOWS if before is None else min(MOST_REST_WINDOWS, 2 * before)
-        alike = [each for each in self.space.plans if without_coding(each) == without_coding(plan)]
+        values = self.space.values
+        alike = [each for each in self.space.plans if values(each) == values(plan)]
         rests = (
             Rest(
                 codec=each.codec,

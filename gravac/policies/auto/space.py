@@ -57,11 +57,6 @@ def size_of(codec: str) -> float | None:
     return SIZES.get(codec.removesuffix(CODING))
 
 
-def without_coding(plan: Plan) -> Plan:
-    """Return the plan that sends the same values without Huffman coding: it keeps as much of the progress."""
-    return plan if plan.codec is None else Plan(plan.codec.removesuffix(CODING), plan.cf)
-
-
 @lru_cache(maxsize=256)
 def read(text: str) -> Plan:
     """Return the plan of a text such as ``nearest:levels=7`` or ``topk+bf16@100``.
@@ -144,6 +139,10 @@ class Space:
             confirmed: ρ of the job, as in ``efficiency.expected``.
         """
         return efficiency.of_job(self.codec(plan), plan.cf, self.kind, self.ranks, confirmed)
+
+    def values(self, plan: Plan) -> Plan:
+        """Return the plan that sends the same values without Huffman coding: it keeps as much of the progress."""
+        return Plan(self.codec(plan).removesuffix(CODING), plan.cf)
 
     def label(self, plan: Plan) -> str:
         """Return a plan as messages name it."""
