@@ -17,7 +17,7 @@ RECENT = 8
 MOST_LOST = 0.04
 """Largest loss of η of a plan that is held, whatever the bound. Of 15 simulated jobs of image nets under AdamW that
 held 7 levels, which lose 6 to 9 % there, 14 did not reach the target loss in their planned steps, and 10 of 12
-that held 15 levels, which lose 2 to 6 %, did not either."""
+that held 15 levels did not, either."""
 UNMEASURED = 0.75
 """Share of the bound by which a plan that is tried may be expected to lose more, for kinds of optimizer whose backlog
 says nothing: there, a trial next to a dense reference shows whether this model bears the plan."""
