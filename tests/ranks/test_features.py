@@ -58,6 +58,6 @@ def test_the_page_is_fresh(ranks: Ranks) -> None:
     assert re.sub(number, "", written) == re.sub(number, "", made), command
     for line, fresh in zip(written.splitlines(), made.splitlines(), strict=True):
         ours, theirs = (re.findall(rf"(?<!\()\b{number}", row) for row in (line, fresh))
-        assert [float(one) for one in ours] == pytest.approx([float(one) for one in theirs], rel=0.02), (
-            command
-        )
+        for one, two in zip(ours, theirs, strict=True):
+            last_digit = 0.11 if len(one.partition(".")[2]) == 1 else None  # of percentages
+            assert float(one) == pytest.approx(float(two), rel=0.02, abs=last_digit), command
