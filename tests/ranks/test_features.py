@@ -11,7 +11,7 @@ from tests.support.feature_page import is_bit_equal, page
 from tests.support.ranks.harness import run_ranks
 from tests.support.ranks.scenarios.features import FEATURES
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(800)]
 PAGE = Path(__file__).parents[2] / "docs/features.md"
 BY_FEATURE = pytest.mark.parametrize("feature", [feature.title() for feature in FEATURES])
 START = math.log(10)
