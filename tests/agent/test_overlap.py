@@ -12,12 +12,14 @@ from torch._C._distributed_c10d import HashStore
 
 from gravac import aggregators, memories
 from gravac.collectives import AllReduce
+from gravac.collectives.all_reduce import InPlace
 from gravac.collectives.communicator import Communicator
 from gravac.memories import Bucket
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.host_executor import HostExecutor
 from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.exchange.sample import Coordinates, GradientSample
+from gravac_agent.exchange.step import DUE, InFlight, SubmittedBucket
 from gravac_agent.exchange.tick import Announcement, TickCodec
 from gravac_agent.network.link import Pacer
 
@@ -134,3 +136,29 @@ def test_a_collective_that_fails_is_raised_at_the_end_of_the_step(network: Netwo
         assert not future.wait().any()
     finally:
         running.close()
+
+
+def test_a_paced_transfer_that_ends_at_once_does_not_hang(network: Network) -> None:
+    """Seen as ranks that waited forever on a busy machine: ``SimpleQueue.get`` with a timeout that has passed."""
+    running = executor_on(network)
+    submitted = SubmittedBucket(
+        Bucket(0, ("w",), (1,), ((1,),)), torch.zeros(1), True, torch.futures.Future(), torch.zeros(1), 1.0
+    )
+    paced = InFlight(submitted, InPlace(Slow(), 1, 1), in_place=True, raw=False)
+    ends = 0
+
+    def wait_for_each() -> None:
+        nonlocal ends
+        for _ in range(30_000):
+            paced.ends_at = time.monotonic() + 2e-6
+            assert running._next_message() is DUE
+            running._inbox.put(DUE)  # comes while nobody waits
+            running._next_message()
+            ends += 1
+
+    running.close()
+    running._in_flight.append(paced)
+    thread = threading.Thread(target=wait_for_each, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert ends == 30_000

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import time
@@ -91,6 +92,9 @@ def run_ranks(
         until = time.monotonic() + seconds
         codes = [process.wait(max(0.1, until - time.monotonic())) for process in processes]
     except subprocess.TimeoutExpired:
+        for process in processes:  # each writes to its log where its threads are
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(2)
         raise AssertionError(f"ranks hang after {seconds} s\n" + tails(outputs)) from None
     finally:  # also those that were started before one that failed to start
         for process in processes:
@@ -110,4 +114,4 @@ def run_each(
 
 
 def tails(outputs: list[Path]) -> str:
-    return "\n".join(f"--- {output.name}\n{output.read_text(errors='replace')[-3000:]}" for output in outputs)
+    return "\n".join(f"--- {output.name}\n{output.read_text(errors='replace')[-6000:]}" for output in outputs)

@@ -1,9 +1,11 @@
 """One rank of a distributed test, in its own process."""
 
 import ctypes
+import faulthandler
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -33,6 +35,7 @@ def main(scenario: str, arguments: dict[str, Any], result: str) -> None:
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         logging.basicConfig(level=logging.INFO)
+        faulthandler.register(signal.SIGUSR1)
         torch.set_num_threads(1)
         if namespace := os.environ.get("TEST_NAMESPACE"):
             join(namespace)
