@@ -111,6 +111,20 @@ def test_the_time_model_finds_waiting_and_overlap_from_two_plans() -> None:
             assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.05)
 
 
+def test_the_time_model_counts_the_latency_of_messages() -> None:
+    """Of a small gradient on a slow link: coded plans send fewer bytes and, with the sizes, more messages."""
+    job = Job(World(elements=36_000, megabits=30.0, latency=1e-3, compute=0.003, noise=0.0, huffman=True))
+    job.windows(10)
+    state = AutoState.model_validate_json(job.fold.policy_state)
+    fresh = [each for each in state.seen if each.fresh]
+    policy = job.fold.policy
+    assert isinstance(policy, AutoPolicy)
+    model = timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
+    for plan, cost in policy._space.costs.items():
+        assert cost.seconds is not None
+        assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.02), plan
+
+
 def top_k_was_sent(measured: float | None, bound: float, confirmed: float | None = None) -> Outlook:
     """Return the outlook under SGD after a trial of Top-k 10x. ``measured``: its η; None: the window showed none."""
     policy = AutoPolicy()

@@ -1,6 +1,9 @@
 """Seconds of a step under plans that were not tried, from those that were.
 
-    step = own + coding + exposed,  exposed = max(0, waiting + link bytes · seconds per byte)
+    step = own + coding + exposed,  exposed = max(0, waiting + size · seconds per byte)
+
+``size`` is the bytes on the link; where the network was measured at the start, with the latency of messages as so many
+more bytes.
 
 ``own`` is the step without coding and without the wait for the network. ``waiting`` is the wait that no plan avoids,
 such as for slower ranks; below 0 it is what hides behind backward. Both terms need two plans of different size. From
@@ -211,4 +214,8 @@ def _probed(space: Space) -> float | None:
 
 
 def _bytes(space: Space, plan: Plan) -> float:
-    return max(1e-9, space.costs[plan].link_bytes)
+    """Return the bytes on the link, and where the network was measured as many more as messages take time."""
+    cost, dense = space.costs[plan], space.costs[DENSE]
+    if cost.seconds is None or not dense.seconds:
+        return max(1e-9, cost.link_bytes)
+    return max(1e-9, cost.seconds * dense.link_bytes / dense.seconds)
