@@ -96,16 +96,21 @@ def test_a_codec_of_unknown_efficiency_is_tried_when_the_user_chose_it() -> None
     assert "is expected to keep 98 % of the progress per step: trying it at once" in first.reason
 
 
+def fitted(job: Job) -> TimeModel:
+    """Return the time model after the windows that a job has had."""
+    state = AutoState.model_validate_json(job.fold.policy_state)
+    fresh = [each for each in state.seen if each.fresh]
+    policy = job.fold.policy
+    assert isinstance(policy, AutoPolicy)
+    return timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
+
+
 def test_the_time_model_finds_waiting_and_overlap_from_two_plans() -> None:
     """Waiting for slower ranks is not charged to bytes, and what hides behind backward is found."""
     for world in (World(waiting=0.1, noise=0.0), World(hidden=0.1, noise=0.0, megabits=30.0)):
         job = Job(dataclasses.replace(world, probe=None, ranks=2))
         job.windows(10)
-        state = AutoState.model_validate_json(job.fold.policy_state)
-        fresh = [each for each in state.seen if each.fresh]
-        policy = job.fold.policy
-        assert isinstance(policy, AutoPolicy)
-        model = timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
+        model = fitted(job)
         assert model.determined
         for plan in (Plan("bf16", 2.0), Plan("nearest:levels=15", 7.5)):
             assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.05)
@@ -115,12 +120,8 @@ def test_the_time_model_counts_the_latency_of_messages() -> None:
     """Of a small gradient on a slow link: coded plans send fewer bytes and, with the sizes, more messages."""
     job = Job(World(elements=36_000, megabits=30.0, latency=1e-3, compute=0.003, noise=0.0, huffman=True))
     job.windows(10)
-    state = AutoState.model_validate_json(job.fold.policy_state)
-    fresh = [each for each in state.seen if each.fresh]
-    policy = job.fold.policy
-    assert isinstance(policy, AutoPolicy)
-    model = timemodel.fit(policy._space, fresh, state.codings, fresh[-1], None, None)
-    for plan, cost in policy._space.costs.items():
+    model = fitted(job)
+    for plan, cost in model.space.costs.items():
         assert cost.seconds is not None
         assert model.seconds(plan) == pytest.approx(job.world.seconds(plan), rel=0.02), plan
 

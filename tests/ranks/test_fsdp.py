@@ -108,8 +108,9 @@ def test_a_job_has_windows_decisions_and_a_trace_that_replays(
         assert (result["cf"], result["epoch"]) == (results[0]["cf"], results[0]["epoch"])
         assert result["ended"] < 0.6 * result["began"]
         assert result["fewer"] > fewer
+        assert max(result["pieces"]) == 2 * 7
         if policy != "auto":  # which may send dense again while other programs keep this machine busy
-            assert result["pieces"] == 2 * 7
+            assert result["pieces"][-1] == 2 * 7
     assert results[1]["trace"] is None
     lines = [json.loads(line) for line in Path(results[0]["trace"]).read_text().splitlines()]
     times = [line for line in lines if line.get("type", line.get("kind")) == "window"]

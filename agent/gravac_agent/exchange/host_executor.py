@@ -83,6 +83,8 @@ class HostExecutor:
         self._dense, self._metered, self._pacer = dense, metered, pacer
         self._ticks, self._announcement, self._sample = communicator(tick_group), announcement, sample
         self._seed, self._rank = seed, metered.rank
+        # Not a SimpleQueue: in CPython 3.11 and 3.12 its get() may wait forever where a short timeout is over before it
+        # begins to wait.
         self._inbox: queue.Queue[Message] = queue.Queue()
         self._in_flight: deque[InFlight] = deque()
         self._ended: deque[InFlight] = deque()  # not decoded yet, in the order in which they were sent
@@ -229,11 +231,7 @@ class HostExecutor:
             self._decode_ended(cpu)
 
     def _next_message(self) -> Message:
-        """Return the next message; ``Due`` where the oldest paced transfer ends first.
-
-        The inbox is no ``SimpleQueue``: its ``get`` waits forever where a short timeout has passed before it begins to
-        wait (CPython 3.11 and 3.12).
-        """
+        """Return the next message; ``Due`` where the oldest paced transfer ends first."""
         ends_at = self._in_flight[0].ends_at if self._in_flight else None
         if ends_at is None:
             return self._inbox.get()

@@ -2,8 +2,8 @@
 
     step = own + coding + exposed,  exposed = max(0, waiting + size · seconds per byte)
 
-``size`` is the bytes on the link; where the network was measured at the start, with the latency of messages as so many
-more bytes.
+``size`` is the bytes on the link. Where the network was measured at the start, the latency of messages is added, as the
+bytes that the link carries in that time.
 
 ``own`` is the step without coding and without the wait for the network. ``waiting`` is the wait that no plan avoids,
 such as for slower ranks; below 0 it is what hides behind backward. Both terms need two plans of different size. From
@@ -114,7 +114,7 @@ class TimeModel:
 
     def exposed(self, plan: Plan) -> float:
         """Return the seconds that a step waits for the network."""
-        return max(0.0, self.waiting + self.per_byte * _bytes(self.space, plan))
+        return max(0.0, self.waiting + self.per_byte * _size(self.space, plan))
 
     def seconds(self, plan: Plan) -> float:
         """Return the seconds of a step."""
@@ -157,14 +157,14 @@ def fit(
     base = newest if dense is None else dense
     own = base.step_seconds - base.exposed_seconds - coding(space, codings, base.plan)
     own = max(own, LEAST_OWN * base.step_seconds)
-    ordered = sorted(seen, key=lambda each: _bytes(space, each.plan))
+    ordered = sorted(seen, key=lambda each: _size(space, each.plan))
     small, large = ordered[0], ordered[-1]
-    if _bytes(space, large.plan) > LEAST_APART * _bytes(space, small.plan):
-        span = _bytes(space, large.plan) - _bytes(space, small.plan)
+    if _size(space, large.plan) > LEAST_APART * _size(space, small.plan):
+        span = _size(space, large.plan) - _size(space, small.plan)
         slope = max(0.0, large.exposed_seconds - small.exposed_seconds) / span
-        rest = small.exposed_seconds - slope * _bytes(space, small.plan)
+        rest = small.exposed_seconds - slope * _size(space, small.plan)
         return TimeModel(space, codings, own, rest, min(1e9, slope), determined=True)
-    nbytes, exposed = _bytes(space, newest.plan), newest.exposed_seconds
+    nbytes, exposed = _size(space, newest.plan), newest.exposed_seconds
     probed = _probed(space) if waiting is None else None
     if probed is not None:
         return TimeModel(space, codings, own, exposed - probed * nbytes, probed, determined=False)
@@ -213,8 +213,8 @@ def _probed(space: Space) -> float | None:
     return None if cost.seconds is None else min(1e9, cost.seconds / max(1e-9, cost.link_bytes))
 
 
-def _bytes(space: Space, plan: Plan) -> float:
-    """Return the bytes on the link, and where the network was measured as many more as messages take time."""
+def _size(space: Space, plan: Plan) -> float:
+    """Return the bytes on the link, plus those that it carries during the latency of messages, where that is known."""
     cost, dense = space.costs[plan], space.costs[DENSE]
     if cost.seconds is None or not dense.seconds:
         return max(1e-9, cost.link_bytes)

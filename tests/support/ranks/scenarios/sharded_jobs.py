@@ -79,9 +79,13 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
     began = float(loss_of(model, 0, 10_000).detach())
     options = {"job": "sharded", "window": 6, "policy": policy, "link": "1mbit", **AGENT}
     with Agent(model, optimizer, data_dir=folder, **options) as agent:
-        ratios = Ratios(agent)
-        trained(model, optimizer, rank, range(100), each=ratios)
-        pieces = len(agent._parts.memory.state_dict()) if agent._parts else -1
+        ratios, pieces = Ratios(agent), list[int]()
+
+        def each(loss: Tensor) -> None:
+            ratios(loss)
+            pieces.append(len(agent._parts.memory.state_dict()) if agent._parts else -1)
+
+        trained(model, optimizer, rank, range(100), each=each)
         state, trace = agent.state, agent.trace_path
         assert state is not None
     ended = float(loss_of(model, 0, 10_000).detach())
@@ -90,7 +94,7 @@ def sharded_job(rank: int, world: int, folder: str, policy: str) -> dict[str, An
         "cf": state.cf,
         "epoch": state.epoch,
         "fewer": median(ratios.each),
-        "pieces": pieces,
+        "pieces": pieces,  # of the residual, after each step
         "began": began,
         "ended": ended,
         "trace": None if trace is None else str(trace),
