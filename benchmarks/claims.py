@@ -16,6 +16,7 @@ import objectives
 from regret import TARGET, bound_of, cells
 from regret_parts import tables
 from regret_parts.jobs import JobRow, read_jobs
+from regret_parts.limits import limits
 from regret_parts.noise import noise
 from regret_parts.reading import reading
 from regret_parts.scaling import scaling
@@ -90,6 +91,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
         *(tables.regrets(compared, name, bound_of(name)) for name in names),
         tables.rivals(compared, f"`{DEFAULT}`", tables.always(DEFAULT)),
         tables.rivals(compared, f"`{DEFAULT}`, and `{UNBOUNDED}` where a rival breaks the bound,", suited),
+        *(limits(compared, runs, name, bound_of(name)) for name in names),
         tables.learning(compared, names),
         *(tables.choices(compared, name, bound_of(name)) for name in names),
         *(tables.distribution(jobs, name) for name in names),

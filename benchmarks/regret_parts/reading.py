@@ -44,7 +44,9 @@ READING = """
   links slower than loopback it is sooner at the target than the default in {sooner}, the default in {later}; in
   {only_default} only the default reaches it, in {only_unbounded} only `bound=1`. Where both do, `bound=1` takes
   {ratio:.2f} times the time in the median.
-- The best of many plans in hindsight is partly luck: chosen on other seeds it does no better than `auto`.
+- The best of many plans in hindsight is partly luck. Chosen on other seeds it does no better than `auto`, and even [a
+  choice that knows η of each run](#what-any-choice-by-efficiency-reaches-of-plans-that-keep-98-of-the-efficiency) in
+  advance does not match it in every cell.
 - Strengths by layer do not pay: L-GreCo keeps 71 % at 24x on the GPT and 91 % at 20x on the LSTM, Top-k layer by layer
   83 % at 13x and 93 % at 14x, and Top-k over a whole bucket, which chooses across layers, 87 % and 97 % at 15x.
 - ConEF's int4 memory, 1.25 bytes an element, keeps 86.6 % on the GPT under AdamW at Top-k 10x, error feedback 87.1 %:
