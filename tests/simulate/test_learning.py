@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,17 @@ def test_dense_ranks_learn_what_one_process_learns_from_all_batches(ranks: int) 
         moved = (theirs - first).abs().max()
         assert moved > 0
         assert (ours - theirs).abs().max() <= 1e-3 * moved
+
+
+def test_a_memory_with_momentum_takes_it_over() -> None:
+    """Else the optimizer would apply it again. Dense steps, so that the memory does what SGD with momentum does."""
+    sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    recipe = replace(make("digits:width=8"), bucket_mb=0.01, clip_norm=None, optimizer=sgd)
+    simulated = Learner(recipe, 2, 1, 6, SimulatedRanks(2, "topk", "momentum", seed=1))
+    for _ in range(6):
+        simulated.train(parse("dense").plan())
+    for ours, theirs in zip(simulated.model.parameters(), plainly_trained(recipe, 2, 6), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.distributed

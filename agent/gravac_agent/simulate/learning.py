@@ -32,6 +32,8 @@ class Step:
 class Learner:
     """Trains a recipe with the ranks of one process. All ranks share one set of weights, as synchronous training does.
 
+    A memory that applies the momentum takes it over: the optimizer has none. It does the clipping, too, if it is set to.
+
     Args:
         recipe: What is trained. Its global batch is split among the ranks.
         world_size: Ranks.
@@ -56,6 +58,12 @@ class Learner:
         self.recipe, self.world_size, self.steps, self.ranks = recipe, world_size, steps, ranks
         self.model = recipe.build_model(seed)
         self.optimizer: Optimizer = recipe.optimizer(self.model.parameters())
+        self._clip_norm = recipe.clip_norm
+        if ranks.encoders[0].memory.transforms:
+            self._clip_norm = None
+            for group in self.optimizer.param_groups:
+                if "momentum" in group:
+                    group["momentum"] = 0.0
         self._rates = peak_rates(self.optimizer)
         self._grouped = (
             buckets_of(self.model, recipe.bucket_mb) if layout is None else buckets_in(self.model, layout)
@@ -108,7 +116,7 @@ class Learner:
                 self.reference.exchanged(bucket.names, mean, self._sample(bucket, flat))
             self._write(gradients[0])
             self._clip(exchanged)
-            self.reference.before_step(clipped_as_dense=self.recipe.clip_norm is not None)
+            self.reference.before_step(clipped_as_dense=self._clip_norm is not None)
             self.optimizer.step()
             self.reference.after_step()
         self.step += 1
@@ -119,15 +127,15 @@ class Learner:
         return evaluate(self.model, self._heldout)
 
     def _clip(self, exchanged: Exchanged) -> None:
-        """Clip as ``Agent.clip_grad_norm_`` does, if the recipe clips."""
-        if self.recipe.clip_norm is None:
+        """Clip as ``Agent.clip_grad_norm_`` does, if the recipe clips and the memory does not."""
+        if self._clip_norm is None:
             return
         memories = [encoder.memory for encoder in self.ranks.encoders]
         raw, amplification = exchanged.mean_sq is not None, memories[0].amplification()
         self.clipper.end_step(exchanged.sums, exchanged.raw_mean, raw, amplification)
         for encoder in self.ranks.encoders:
             encoder.raw_mean.wanted = True  # from the next step on, as in a session
-        clipped = self.clipper.clip(self.model.parameters(), self.recipe.clip_norm)
+        clipped = self.clipper.clip(self.model.parameters(), self._clip_norm)
         if clipped.residual_factor != 1.0:
             for memory in memories:
                 memory.rescale(clipped.residual_factor)
