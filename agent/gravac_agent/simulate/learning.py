@@ -32,7 +32,7 @@ class Step:
 class Learner:
     """Trains a recipe with the ranks of one process. All ranks share one set of weights, as synchronous training does.
 
-    A memory that applies the momentum takes it over: the optimizer has none. It does the clipping, too, if it is set to.
+    A memory that applies the momentum takes it over: the optimizer has none. It also does the clipping, if set to.
 
     Args:
         recipe: What is trained. Its global batch is split among the ranks.
