@@ -15,7 +15,7 @@ from statistics import median
 
 from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
 from gravac.signals.risk import INCREASE_HIGH, INCREASE_LOW
-from gravac.tournament import Run, baselines, place, read_rows
+from gravac.tournament import Baseline, Run, baselines, place, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
@@ -72,9 +72,6 @@ def points(runs: Sequence[Run]) -> list[Point]:
             continue
         if run.progress is None or run.backlog is None:
             continue
-        eta = base.efficiency(run.curve)
-        if eta is None:
-            eta = base.worth(run.curve)
         confirmed = min(1.0, max(0.0, run.sums["raw_dot_next"] / run.sums["raw_sq"]))
         found.append(
             Point(
@@ -82,7 +79,7 @@ def points(runs: Sequence[Run]) -> list[Point]:
                 plan=run.plan,
                 ranks=run.ranks,
                 kind=run.kind,
-                efficiency=min(1.0, eta),
+                efficiency=learned(run, base),
                 increase=run.curve.final / base.final - 1.0,
                 gain=min(1.0, run.gain or 0.0),
                 confirmed=confirmed,
@@ -93,6 +90,12 @@ def points(runs: Sequence[Run]) -> list[Point]:
             )
         )
     return found
+
+
+def learned(run: Run, base: Baseline) -> float:
+    """Return η of a run, at most 1. Where it reaches no level: the share of the steps after which dense is as good."""
+    eta = base.efficiency(run.curve)
+    return min(1.0, base.worth(run.curve) if eta is None else eta)
 
 
 def medians(every: Sequence[Point]) -> list[Point]:
