@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import objectives
 from regret import TARGET, bound_of, cells
 from regret_parts import tables
+from regret_parts.budgets import budgets
 from regret_parts.jobs import JobRow, read_jobs
 from regret_parts.limits import limits
 from regret_parts.noise import noise
@@ -31,6 +32,8 @@ ROWS, JOBS = (
     FOLDER / "jobs.jsonl",
 )
 """The table of efficiencies, by which policies decide, is made of the first and the third file."""
+FRONTIER = FOLDER / "frontier.jsonl"
+"""More codecs, error memories and learning rates, of two tasks."""
 README = "[benchmarks](../benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"
 HEAD = """# Claims
@@ -62,8 +65,17 @@ throughput is nearly always the fastest to the target.
 """
 
 
-def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objectives.Point]) -> Iterator[str]:
-    """Yield the lines of the page."""
+def page(
+    runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objectives.Point], frontier: Sequence[Run]
+) -> Iterator[str]:
+    """Yield the lines of the page.
+
+    Args:
+        runs: Static plans, dense and its repetitions.
+        jobs: Of policies.
+        points: Objectives of static plans.
+        frontier: More static plans, for the best ones by wire budget only.
+    """
     compared, _ = cells(runs, jobs, TARGET)
     plans = [run for run in runs if not run.repeats_dense]
     yield HEAD.format(
@@ -80,6 +92,7 @@ def page(runs: Sequence[Run], jobs: Sequence[JobRow], points: Sequence[objective
     yield reading(compared, runs, TARGET, DEFAULT, UNBOUNDED)
     yield "\n## Statistical efficiency of static plans\n"
     yield from efficiencies(runs)
+    yield from budgets([*runs, *frontier])
     yield OBJECTIVES
     yield from objectives.table(points)
     yield "\n## Policies against static plans\n"
@@ -233,7 +246,7 @@ def main() -> None:
     points = objectives.points(read_rows([objectives.ROWS]), TARGET)
     if given.plot is not None:
         objectives.draw(points, given.plot)
-    for line in page(read_rows(ROWS), read_jobs(JOBS), points):
+    for line in page(read_rows(ROWS), read_jobs(JOBS), points, read_rows([FRONTIER])):
         print(line)
 
 
