@@ -23,8 +23,8 @@ HEAD = f"""
 at which dense training learns best, where no other is named. Of each budget the {SHOWN} plans that end lowest.
 
 - Up to 17x, rounding to few levels learns most. Beyond, Top-k with 2-bit values does, though at 40x under SGD it is no
-  better than with 16-bit values. Under AdamW it ends at 40x where Top-k with 16-bit values ends at 15x, and at 90x where
-  that ends at 40x.
+  better than with 16-bit values. Under AdamW it ends at 40x where Top-k with 16-bit values ends at 15x, and at 90x
+  where that ends at 40x.
 - Under AdamW, rounding at random to 3 levels learns more without an error memory than with one; under SGD less.
 - A part of the residual at a time (`partial`), ConEF's 4-bit memory, and half or twice the learning rate gain nothing.
   Momentum in the memory (DGC's, which clips each rank's gradients or none) loses.
