@@ -103,8 +103,6 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
 lower rows, not its neighbors in the row nor those above, so there is no cycle. ``__init__`` of a package is its public
 face, which may import every room."""
 HTTP = {"fastapi", "starlette", "uvicorn"}
-LINES = 400
-"""Of a file at most. Most have 100 to 300."""
 SMALL_LINES = 60
 SMALL_FILES = 37
 """Files of at most ``SMALL_LINES`` lines in all packages, without ``__init__.py``. There were 113 at first."""
@@ -228,16 +226,6 @@ def test_no_pickle() -> None:
 
 def test_no_eval() -> None:
     assert breaking(lambda _, file: called(file) & {"eval", "exec", "compile", "__import__"}) == {}
-
-
-def test_no_long_file() -> None:
-    """One concept a file."""
-
-    def too_long(_: str, file: Path) -> int | None:
-        lines = file.read_text().count("\n")
-        return lines if lines > LINES else None
-
-    assert breaking(too_long) == {}
 
 
 def test_the_folders_of_packages_are_not_packages() -> None:
