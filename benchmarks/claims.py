@@ -28,11 +28,14 @@ from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
 ROWS, JOBS = (
-    tuple(FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl", "collectives.jsonl")),
-    FOLDER / "jobs.jsonl",
+    tuple(
+        FOLDER / name
+        for name in ("rows.jsonl.gz", "more.jsonl.gz", "repeats.jsonl.gz", "collectives.jsonl.gz")
+    ),
+    FOLDER / "jobs.jsonl.gz",
 )
 """The table of efficiencies, by which policies decide, is made of the first and the third file."""
-FRONTIER = FOLDER / "frontier.jsonl"
+FRONTIER = FOLDER / "frontier.jsonl.gz"
 """More codecs, error memories and learning rates, of two tasks."""
 README = "[benchmarks](../benchmarks/README.md)"
 DEFAULT, UNBOUNDED = "auto", "auto:bound=1"

@@ -19,7 +19,7 @@ from gravac.tournament import Baseline, Run, baselines, place, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
 FOLDER = Path(__file__).parent / "tournament"
-ROWS = [FOLDER / name for name in ("rows.jsonl", "more.jsonl", "repeats.jsonl")]
+ROWS = [FOLDER / name for name in ("rows.jsonl.gz", "more.jsonl.gz", "repeats.jsonl.gz")]
 LATE = [0.2 * step for step in range(41)]
 LOST = [0.05 * step for step in range(31)]
 """Values tried for the two constants."""

@@ -26,7 +26,7 @@ from gravac.tournament.rows import DENSE
 from gravac.whatif.run_steps import step_seconds
 from gravac_controller.report.figure import add_legend, new_figure, save
 
-ROWS = Path(__file__).parent / "tournament" / "rows.jsonl"
+ROWS = Path(__file__).parent / "tournament" / "rows.jsonl.gz"
 RANKS = 4
 SLOW = ("30mbit", "100mbit", "1gbit")
 OBJECTIVES = ("t_comp", "useful")

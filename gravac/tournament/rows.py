@@ -1,11 +1,10 @@
-"""Rows of a tournament: one JSON object a line, one line for each run."""
+"""Rows of a tournament: one JSON object a line, one line for each run. Files may be compressed (``.gz``)."""
 
+import gzip
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 from gravac.tournament.curves import LossCurve, curve_of
 
@@ -115,8 +114,7 @@ def read_rows(paths: Iterable[Path]) -> list[Run]:
     """
     found: dict[tuple[str, str, int, int, int], Run] = {}
     for path in paths:
-        text = path.read_text(encoding="utf-8")
-        for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        for number, line in enumerate(whole_lines(path), 1):
             run = _run(line, f"{path}, line {number}")
             key = (run.task, run.plan, run.ranks, run.seed, run.steps)
             if key in found:
@@ -126,6 +124,17 @@ def read_rows(paths: Iterable[Path]) -> list[Run]:
                 )
             found[key] = run
     return list(found.values())
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file. A last line without its end is left out: another process may still write it.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def _run(line: str, where: str) -> Run:
@@ -141,30 +150,11 @@ def _run(line: str, where: str) -> Run:
             elements=int(row["elements"]),
             payload_bytes=float(row["payload_bytes"]),
             curve=curve_of(row["curve"]),
-            sums=_sums(row.get("signals", ())),
+            sums={name: float(value) for name, value in row["sums"].items()},
             sent_bytes=float(row["sent_bytes"]) if "sent_bytes" in row else None,
-            progress=_progress(row.get("signals", ())),
+            progress=float(row["progress"]) if "progress" in row else None,
         )
     except KeyError as error:
         raise RowError(f"{where}: has no {error}, so it is no row of `gravac bench tournament`") from None
     except (ValueError, TypeError, IndexError, AttributeError) as error:
         raise RowError(f"{where}: is no row of `gravac bench tournament`: {error}") from None
-
-
-def _progress(signals: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the mean of ⟨moved, reference⟩ / ‖reference‖² over the intervals in which a block of steps ended."""
-    ratios = [
-        float(interval["moved_dot_reference"]) / float(interval["reference_sq"])
-        for interval in signals
-        if float(interval.get("reference_sq", 0.0)) > 0
-    ]
-    return mean(ratios) if ratios else None
-
-
-def _sums(signals: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Add up each signal over the intervals of a run."""
-    total: dict[str, float] = {}
-    for interval in signals:
-        for name, value in interval.items():
-            total[name] = total.get(name, 0.0) + float(value)
-    return total

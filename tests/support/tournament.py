@@ -40,7 +40,7 @@ def row(
         "elements": 1000,
         "payload_bytes": payload,
         "curve": [[10 * (at + 1), loss, 0.5, loss] for at, loss in enumerate(losses)],
-        "signals": [],
+        "sums": {},
     } | more
 
 

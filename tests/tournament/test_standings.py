@@ -11,14 +11,13 @@ from tests.support.tournament import row, written
 
 def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> None:
     """The final losses of seed 2 are ten times those of seed 1; mixed up, no figure would be right."""
-    signals = [
-        {"gradient_sq": 1.0, "residual_dot_gradient": 0.25, "sent_sq": 1.0, "compensated_sq": 2.0},
-        {"gradient_sq": 3.0, "residual_dot_gradient": 0.75, "sent_sq": 3.0, "compensated_sq": 6.0},
-    ]
+    sums = {"gradient_sq": 4.0, "residual_dot_gradient": 1.0, "sent_sq": 4.0, "compensated_sq": 8.0}
     rows = []
     for seed, scale in ((1, 1.0), (2, 10.0)):
         rows += [
-            row("topk@10", [scale * loss for loss in (4, 4, 3.5, 3, 2)], seed, 200.0, signals=signals),
+            row(
+                "topk@10", [scale * loss for loss in (4, 4, 3.5, 3, 2)], seed, 200.0, sums=sums, progress=0.75
+            ),
             row("alone", [scale * loss for loss in (5, 5, 4, 4, 3)], seed, 0.0),
             row("dense", [scale * loss for loss in (4, 3, 2, 2, 1)], seed),
         ]
@@ -32,7 +31,7 @@ def test_each_seed_is_compared_with_its_own_dense_and_alone(tmp_path: Path) -> N
     assert (plan.backlog, plan.gain, plan.progress) == (
         Spread(0.25, 0.25, 0.25, 2),
         Spread(0.5, 0.5, 0.5, 2),
-        None,
+        Spread(0.75, 0.75, 0.75, 2),
     )
     assert (dense.wire_cf, plan.wire_cf, alone.wire_cf) == (1.0, 20.0, None)
     assert dense.speedup == Spread(1.0, 1.0, 1.0, 2)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from gravac.tournament.rows import whole_lines
 from gravac_agent.bench.process import end_with_parent
 
 Cell = TypeVar("Cell")
@@ -22,7 +23,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         ValueError: A line is no JSON; names it.
     """
     found = []
-    for number, line in enumerate(_whole(path).splitlines(), 1):
+    for number, line in enumerate(whole_lines(path) if path.exists() else (), 1):
         try:
             found.append(json.loads(line))
         except ValueError as error:
@@ -47,19 +48,13 @@ def append_rows(
     if not cells:
         return
     if path.exists():
-        path.write_text(_whole(path))
+        path.write_text("".join(f"{line}\n" for line in whole_lines(path)))
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool, path.open("a") as out:
         for ended in as_completed([pool.submit(run, cell) for cell in cells]):
             row = ended.result()
             out.write(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n")
             out.flush()
             yield row
-
-
-def _whole(path: Path) -> str:
-    """Return the lines of a file that have an end: another process may still write the last one."""
-    text = path.read_text() if path.exists() else ""
-    return text[: text.rfind("\n") + 1]
 
 
 def _begin_worker() -> None:

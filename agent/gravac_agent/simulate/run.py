@@ -1,8 +1,10 @@
 """One run: a recipe learned under one plan, as a row of numbers with the whole curve."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from statistics import mean
 from typing import Any
 
 import torch
@@ -52,8 +54,9 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
 
     Returns:
         A row of plain numbers: what was run, ``curve`` (step, held-out loss, accuracy, training loss since the point
-        before) and, for all plans but ``alone``, ``signals`` between the points. ``payload_bytes`` and ``sent_bytes``
-        are those of a step on one rank, the mean of all steps. Accordion adds ``strong_share``, L-GreCo ``spread``.
+        before), ``sums`` of each signal over the run (none of ``alone``) and ``progress``, the mean over the points of
+        ⟨moved, reference⟩ / ‖reference‖². ``payload_bytes`` and ``sent_bytes`` are those of a step on one rank, the
+        mean of all steps. Accordion adds ``strong_share``, L-GreCo ``spread``.
 
     Raises:
         PlanError: There is no such plan.
@@ -79,7 +82,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
             "payload_bytes": 0.0,
             "sent_bytes": 0.0,
             "curve": alone_curve(recipe, ranks, seed, steps, every),
-            "signals": [],
+            "sums": {},
         }
     else:
         row |= _together(recipe, chosen, ranks, seed, steps, every)
@@ -140,8 +143,9 @@ def _learned(learner: Learner, plan: Callable[[], Plan | Sequence[Plan]], every:
     """Train to the end. ``plan`` is called before each step."""
     steps = learner.steps
     curve: list[list[float]] = []
-    signals: list[dict[str, float]] = []
-    losses, sums, payload, sent = 0.0, dict.fromkeys(NAMES, 0.0), 0, 0
+    sums: dict[str, float] = defaultdict(float)
+    ratios: list[float] = []
+    losses, payload, sent = 0.0, 0, 0
     for step in range(1, steps + 1):
         done = learner.train(plan())
         losses += done.loss
@@ -154,9 +158,14 @@ def _learned(learner: Learner, plan: Callable[[], Plan | Sequence[Plan]], every:
             curve.append(_point(step, learner.evaluate(), losses / since))
             progress = asdict(learner.reference.pop(running=step == steps))
             del progress["steps"]
-            signals.append({name: _short(value) for name, value in (sums | progress).items()})
-            losses, sums = 0.0, dict.fromkeys(NAMES, 0.0)
-    return {"payload_bytes": payload / steps, "sent_bytes": sent / steps, "curve": curve, "signals": signals}
+            for name, value in progress.items():
+                sums[name] += value
+            if progress["reference_sq"] > 0:
+                ratios.append(progress["moved_dot_reference"] / progress["reference_sq"])
+            losses = 0.0
+    row: dict[str, Any] = {"payload_bytes": payload / steps, "sent_bytes": sent / steps, "curve": curve}
+    row["sums"] = {name: _short(value) for name, value in sums.items()}
+    return row | ({"progress": _short(mean(ratios))} if ratios else {})
 
 
 def alone_curve(recipe: Recipe, ranks: int, seed: int, steps: int, every: int) -> list[list[float]]:
@@ -192,5 +201,5 @@ def _point(step: int, score: Score, loss: float) -> list[float]:
 
 
 def _short(value: float) -> float:
-    """Round to four digits, which is all that a sum of a noisy run has, and keeps the file small."""
-    return float(f"{value:.4g}")
+    """Round to six digits: more than a sum of a noisy run has."""
+    return float(f"{value:.6g}")
