@@ -111,7 +111,7 @@ def test_the_same_seed_gives_the_same_row_and_alone_another_curve() -> None:
 def test_repetitions_of_dense_differ_by_rounding_errors_alone() -> None:
     """Each is another one, the same each time, and near dense before the errors grow."""
     dense, one, again, other = (
-        learn("logistic", plan, 2, 3, 20, points=20)
+        learn(TASK, plan, 2, 3, 20, points=20)
         for plan in ("dense", "dense:repeat=1", "dense:repeat=1", "dense:repeat=2")
     )
     curves = [[point[1] for point in row["curve"]] for row in (dense, one, other)]

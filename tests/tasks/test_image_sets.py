@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gravac_agent.tasks import TaskError, cifar, glyphs, image_sets, make
+from gravac_agent.tasks import TASKS, TaskError, cifar, glyphs, image_sets, linux, make
 from gravac_agent.tasks.images import Images
 
 
@@ -53,6 +53,27 @@ def test_glyphs_without_matplotlib(fonts: Path, tmp_path: Path, monkeypatch: pyt
         glyphs.load(fonts, tmp_path / "cache")
 
 
+def test_by_default_a_task_takes_what_is_installed(
+    fonts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip brings scikit-learn's digits and Python's own source. Fonts and the kernel's source are extra."""
+    pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'gravac[digits]'")
+    monkeypatch.setattr(linux, "ARCHIVE", tmp_path / "missing.tar.xz")
+    monkeypatch.setattr(glyphs, "FONTS", tmp_path / "missing")
+    for task in TASKS:
+        recipe = make(task)
+        assert recipe.data.source.startswith(("standard library", "handwritten digits"))
+        next(recipe.batches(0, 2, 0))
+    monkeypatch.setattr(glyphs, "FONTS", fonts)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    glyphs.installed.cache_clear()
+    assert "Noto fonts" in make("logistic").data.source
+    assert "digits" in make("logistic:images=digits").data.source
+    (fonts / "NotoMono-Regular.ttf").unlink()
+    assert "digits" in make("logistic").data.source, "some fonts are another task"
+    glyphs.installed.cache_clear()
+
+
 @pytest.mark.parametrize(("classes", "files"), [(10, cifar.NAMES[10]), (100, cifar.NAMES[100])])
 def test_cifar(tmp_path: Path, classes: int, files: tuple[str, str]) -> None:
     """The image of class c has pixels c, c + 1 and c + 2 in its three channels."""
@@ -87,6 +108,8 @@ def test_a_folder_that_is_not_cifars_binary_version(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(b"x" * 3074)
     with pytest.raises(TaskError, match="class 120, but CIFAR-100 ends at 99"):
         make("resnet", tmp_path)
+    with pytest.raises(TaskError, match="two sources"):
+        make("resnet:images=digits", tmp_path)
     with pytest.raises(TaskError, match="brings its own images"):
         make("digits", tmp_path)
 

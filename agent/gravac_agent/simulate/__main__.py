@@ -127,6 +127,7 @@ def run(
             "name": one.name,
             "compute_seconds": clock.compute_seconds,
             "elements": clock.elements,
+            "data": recipe.data.source,
             "optimizer": recipe.optimizer_kind,
         }
         if job is not None:

@@ -72,6 +72,7 @@ def learn(task: str, plan: str, ranks: int, seed: int, steps: int, points: int =
         "steps": steps,
         "gravac": __version__,
         "optimizer": recipe.optimizer_kind,
+        "data": recipe.data.source,
         "elements": elements_of(recipe.build_model(seed)),
     }
     every = max(1, steps // points)

@@ -22,7 +22,7 @@ def load(folder: Path) -> Images:
         TaskError: The files are missing or have another format.
     """
     if not folder.is_dir():
-        raise TaskError(f"--data {folder} is not a folder; give one that holds text files or images")
+        raise TaskError(f"data={folder} is not a folder; give one that holds CIFAR's images")
     for classes, patterns in NAMES.items():
         training, heldout = (sorted(folder.glob(pattern)) for pattern in patterns)
         if training and heldout:
@@ -40,7 +40,7 @@ def load(folder: Path) -> Images:
             )
     pickled = any(folder.glob("data_batch_[0-9]")) or (folder / "train").is_file()
     raise TaskError(
-        f"--data {folder} must hold CIFAR's binary version, data_batch_1.bin … and test_batch.bin, or train.bin and "
+        f"data={folder} must hold CIFAR's binary version, data_batch_1.bin … and test_batch.bin, or train.bin and "
         f"test.bin"
         + (
             "; this is the Python version, which is pickled and could run any code when it is read"

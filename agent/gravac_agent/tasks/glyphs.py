@@ -3,6 +3,7 @@
 import string
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -66,6 +67,12 @@ def installed() -> Images:
     return load()
 
 
+def are_installed() -> bool:
+    """Whether the fonts and matplotlib, which renders them, are installed."""
+    fonts = all(any(FONTS.glob(f"{family}-*.ttf")) for family in (*TRAIN, *HELDOUT))
+    return fonts and find_spec("matplotlib") is not None
+
+
 def _files(folder: Path, families: Iterable[str]) -> list[Path]:
     """The fonts of the families, each of which must be there."""
     found = []
@@ -74,7 +81,7 @@ def _files(folder: Path, families: Iterable[str]) -> list[Path]:
         if not styles:
             raise TaskError(
                 f"the glyphs are rendered from {folder / family}-*.ttf, which are missing: apt-get install "
-                "fonts-noto-core fonts-noto-mono; or take images=digits, or --data with a CIFAR folder"
+                "fonts-noto-core fonts-noto-mono; or take images=digits"
             )
         found += styles
     return found

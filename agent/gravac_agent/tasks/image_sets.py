@@ -21,14 +21,20 @@ def load(data: Path | None, images: str, heldout: int) -> Images:
 
     Args:
         data: Folder with CIFAR's binary version; None: see ``images``.
-        images: ``glyphs`` or ``digits``.
+        images: ``glyphs`` or ``digits``; ``auto`` is glyphs where fonts and matplotlib are installed, else digits.
         heldout: Most held-out images.
 
     Raises:
         TaskError: The images are unknown or missing.
     """
-    found = choose("images", images, {"glyphs": glyphs.installed, "digits": digits})
+    found = choose("images", images, {"auto": _installed, "glyphs": glyphs.installed, "digits": digits})
+    if data is not None and images != "auto":
+        raise TaskError(f"images={images!r} and the folder {data} are two sources; give one of them")
     return replace(found() if data is None else _folder(data.resolve()), heldout_limit=heldout)
+
+
+def _installed() -> Images:
+    return glyphs.installed() if glyphs.are_installed() else digits()
 
 
 @lru_cache(1)

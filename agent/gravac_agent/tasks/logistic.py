@@ -18,7 +18,7 @@ RATES = {"sgd": 4.8, "adamw": 4e-2, "lamb": 3e-2}
 def recipe(
     data: Path | None = None,
     *,
-    images: str = "glyphs",
+    images: str = "auto",
     optimizer: str = "sgd",
     rate: float | None = None,
     batch: int = 64,
@@ -28,7 +28,7 @@ def recipe(
 
     Args:
         data: Folder with CIFAR's binary version; None: see ``images``.
-        images: ``glyphs`` rendered from fonts, or ``digits`` of scikit-learn.
+        images: ``glyphs`` rendered from fonts, ``digits`` of scikit-learn, or ``auto``: what is installed, glyphs first.
         optimizer: ``sgd``, ``adamw`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Images in a step of all ranks.

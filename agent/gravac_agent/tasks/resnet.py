@@ -80,7 +80,7 @@ def recipe(
     data: Path | None = None,
     *,
     size: str = "0.3m",
-    images: str = "glyphs",
+    images: str = "auto",
     optimizer: str = "sgd",
     rate: float | None = None,
     batch: int = 32,
@@ -91,7 +91,7 @@ def recipe(
     Args:
         data: Folder with CIFAR's binary version; None: see ``images``.
         size: Number of parameters, a key of ``SHAPES``.
-        images: ``glyphs`` rendered from fonts, or ``digits`` of scikit-learn.
+        images: ``glyphs`` rendered from fonts, ``digits`` of scikit-learn, or ``auto``: what is installed, glyphs first.
         optimizer: ``sgd``, ``adamw`` or ``lamb``.
         rate: Peak learning rate; None: that of the optimizer on this task.
         batch: Images in a step of all ranks.

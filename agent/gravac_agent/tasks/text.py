@@ -136,19 +136,19 @@ def folder_text(folder: Path) -> tuple[Tensor, Tensor]:
         TaskError: The folder or its files are missing, or have too little text.
     """
     if not folder.is_dir():
-        raise TaskError(f"--data {folder} is not a folder; give one that holds text files or images")
+        raise TaskError(f"data={folder} is not a folder; give one that holds text files")
     files = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".raw", ".tokens"))
     found = {part: [path for path in files if part in path.name] for part in ("train", "valid", "test")}
     training, heldout = found["train"], found["valid"] or found["test"]
     if len(training) != 1 or len(heldout) != 1:
         raise TaskError(
-            f"--data {folder} must hold one text file *train*.txt and one *valid*.txt (or *test*.txt), as Penn "
+            f"data={folder} must hold one text file *train*.txt and one *valid*.txt (or *test*.txt), as Penn "
             f"Treebank and WikiText do; it holds {', '.join(path.name for path in files) or 'no .txt'}"
         )
     train, held = (path[0].read_bytes() for path in (training, heldout))
     if len(train) < 100_000 or len(held) < 10_000:
         raise TaskError(
-            f"--data {folder}: {len(train)} bytes to train on and {len(held)} held out are too few; "
+            f"data={folder}: {len(train)} bytes to train on and {len(held)} held out are too few; "
             "at least 100,000 and 10,000 are needed"
         )
     return as_bytes(train), as_bytes(held)

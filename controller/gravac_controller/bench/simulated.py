@@ -102,6 +102,7 @@ def simulate(simulation: Simulation, progress: Progress) -> dict[str, Any]:
         "compute_seconds": rows[0]["compute_seconds"],
         "compute_measured": simulation.compute_seconds is None,
         "elements": rows[0]["elements"],
+        "data": rows[0]["data"],
         "optimizer": rows[0]["optimizer"],
         "target": simulation.target,
         **compared(rows, simulation.target),

@@ -208,7 +208,8 @@ def show(result: dict[str, Any], console: Console) -> None:
         for each in result["links"]
     )
     console.print(
-        f"{printable(result['task'])}, {result['elements']:,} parameters, {result['optimizer']}; {result['ranks']} "
+        f"{printable(result['task'])} on {printable(result['data'])}, {result['elements']:,} parameters, "
+        f"{result['optimizer']}; {result['ranks']} "
         f"simulated ranks, {result['steps']} steps, seed {result['seed']}; links of {links}, "
         f"{delay(result['latency_seconds'])}"
     )
