@@ -8,10 +8,11 @@ import stat
 from pathlib import Path
 from typing import Self
 
+from gravac.traces.own_files import PRIVATE_FILE, create_own, make_folder, open_own
+
 LOCK_NAME = ".controller.lock"
 CONTROL_TOKEN_NAME = ".controller.control-token"
 """File with the control token for the owner of the folder (``owner_may_steer``)."""
-PRIVATE = 0o600
 
 
 class DataDirError(Exception):
@@ -32,8 +33,8 @@ class DataDirLock:
     def acquire(self) -> Self:
         """Take the lock. Raises DataDirInUse when another process holds it, DataDirError where that fails."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(self.path.parent)
+            fd = open_own(self.path, os.O_RDWR, 0o644)  # others who share the folder read the address
         except OSError as error:
             folder = self.path.parent
             raise DataDirError(
@@ -68,12 +69,11 @@ class DataDirLock:
         Raises DataDirError where the file system cannot keep it private.
         """
         path = self.path.with_name(CONTROL_TOKEN_NAME)
-        self._remove_token()
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE)
+            fd = create_own(path)
             try:
-                os.fchmod(fd, PRIVATE)
-                private = stat.S_IMODE(os.fstat(fd).st_mode) == PRIVATE
+                os.fchmod(fd, PRIVATE_FILE)
+                private = stat.S_IMODE(os.fstat(fd).st_mode) == PRIVATE_FILE
                 if private:
                     os.write(fd, token.encode())
             finally:

@@ -17,6 +17,7 @@ from typing import Annotated, BinaryIO, cast
 from pydantic import Field
 
 from gravac.protocol import Count, Record
+from gravac.traces.own_files import create_own
 
 ACTIVE = "journal.jsonl"
 """Name of the part being written."""
@@ -150,8 +151,7 @@ def _reopen(file: Path, path: Path) -> None:
     """Make a full part the active one again."""
     if file.suffix == ".gz":
         draft = next_path(path)
-        with open_part(file) as packed, draft.open("wb") as plain:
-            os.fchmod(plain.fileno(), 0o600)
+        with open_part(file) as packed, open(create_own(draft), "wb") as plain:
             shutil.copyfileobj(packed, plain, 1 << 18)
             plain.flush()
             os.fsync(plain.fileno())
@@ -184,8 +184,7 @@ def compress(path: Path) -> Path:
     """Compress a full part with gzip and return the new path. At every moment one of the two files is whole."""
     target = path.with_name(path.name + ".gz")
     draft = target.with_name(target.name + ".tmp")
-    with path.open("rb") as source, draft.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)
+    with path.open("rb") as source, open(create_own(draft), "wb") as file:
         with gzip.GzipFile("", "wb", COMPRESS_LEVEL, file, mtime=0) as packed:
             shutil.copyfileobj(source, packed, 1 << 18)
         file.flush()

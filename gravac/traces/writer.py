@@ -10,6 +10,7 @@ from typing import Self
 from gravac.protocol import Event
 from gravac.traces import parts
 from gravac.traces.line import Line, TraceError, TraceRecord, encode, kind_of
+from gravac.traces.own_files import create_own, make_folder, open_own
 from gravac.traces.parts import Part
 from gravac.traces.reader import Trace
 
@@ -52,9 +53,9 @@ class TraceWriter:
         self.part, self.lines, self.size, self.digest, self.begins_after = 1, 0, 0, "", ""
         self._now = now
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             parts.repair(self.path)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = open_own(self.path, os.O_RDWR)
         except OSError as error:
             raise TraceError(str(path), None, f"cannot be opened for writing: {error.strerror}") from None
         try:
@@ -125,7 +126,7 @@ class TraceWriter:
         part = Part(number=self.part + 1, lines=self.lines, digest=self.digest, summary=summary)
         data, lines = self._encoded((part, *records), time)
         full = parts.full_part_path(self.path.parent, self.part)
-        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file = create_own(fresh)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with open(os.dup(file), "wb") as stream:
@@ -218,9 +219,9 @@ def _in_place(file: int, path: Path, size: int) -> bool:
 
 def _write_back(file: int, path: Path) -> int:
     """Write a deleted file back to its path; return the new one, open at its end and locked. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     fresh = parts.next_path(path)
-    copy = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    copy = create_own(fresh)
     try:
         fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.lseek(file, 0, os.SEEK_SET)

@@ -3,15 +3,19 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
 from pathlib import Path
 from typing import ClassVar
 
+from gravac.traces.own_files import make_folder, open_own
 from gravac_agent.errors import SetupError
 
 LOCK_NAME = ".agent.lock"
+
+log = logging.getLogger("gravac.agent")
 
 
 class JobLock:
@@ -32,35 +36,35 @@ class JobLock:
         """Take the lock.
 
         Returns:
-            None where the folder cannot be written or has no locks; then there is no journal either.
+            None where the folder cannot be written or has no locks, which is logged.
 
         Raises:
             SetupError: Another run has this job's name; the message names it.
         """
-        path = data_dir.absolute() / job / LOCK_NAME
+        path = data_dir / job / LOCK_NAME
         if path in cls._held:
             raise SetupError(
                 f"job={job!r} has an open Agent in this process already: give this one another job name"
             )
         fd = -1
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(path.parent)
+            fd = open_own(path, os.O_RDWR)
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             holder = _read(fd) if fd >= 0 and isinstance(error, BlockingIOError) else None
             if fd >= 0:
                 os.close(fd)
             if holder is None:
-                return None
+                return cls._without(job, error)
             raise SetupError(
                 f"job={job!r} is already running ({holder}): give this run another job name, "
                 "or stop the other run first"
             ) from None
-        except OSError:
+        except OSError as error:
             if fd >= 0:
                 os.close(fd)
-            return None
+            return cls._without(job, error)
         with contextlib.suppress(OSError):
             holder_note = {
                 "pid": os.getpid(),
@@ -71,6 +75,12 @@ class JobLock:
             os.pwrite(fd, json.dumps(holder_note).encode(), 0)
         cls._held.add(path)
         return cls(path, fd)
+
+    @staticmethod
+    def _without(job: str, error: OSError) -> None:
+        log.warning(
+            "job %s: nothing keeps another run off its name, because its lock cannot be taken: %s", job, error
+        )
 
     def release(self) -> None:
         """Release the lock; safe to repeat. The file stays, since removing it would race with the next run."""

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from gravac.traces.own_files import make_folder, open_own
 from gravac.wording import printable
 
 log = logging.getLogger("gravac.agent")
@@ -106,10 +107,10 @@ class ControllerProcess:
 
     def _start(self, port: int, until: float) -> str:
         log_path = self.data_dir / "controller.log"
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.data_dir)
         command = [sys.executable, "-m", "gravac_controller", "serve", "--announce", "--with-parent"]
         command += ["--data-dir", str(self.data_dir), "--job", self.job, "--port", str(port)]
-        with self._lock, log_path.open("ab") as errors:
+        with self._lock, open(open_own(log_path, os.O_WRONLY | os.O_APPEND), "ab") as errors:
             if self._closed:
                 raise OSError("the agent is closed")
             begin = errors.tell()
