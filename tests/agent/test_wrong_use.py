@@ -371,6 +371,61 @@ def test_steering_needs_a_controller_that_the_agent_starts() -> None:
             load(steering="owner", controller=controller)
 
 
+def test_a_later_chdir_does_not_split_the_journal(
+    world_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("begun", "later"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "begun")
+    module, optimizer = pair()
+    with Agent(module, optimizer, controller=None, data_dir="runs", job="mine", window=1):
+        step(module, optimizer)
+        monkeypatch.chdir(tmp_path / "later")
+        for _ in range(3):
+            step(module, optimizer)
+    assert list((tmp_path / "later").iterdir()) == []
+    records = [line.record for line in read_trace(tmp_path / "begun/runs/mine/journal.jsonl")]
+    assert [type(each) for each in records].count(WindowReport) >= 3
+    assert isinstance(records[-1], End)
+
+
+def test_a_working_folder_that_is_gone(
+    world_of_one: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    module, optimizer = pair()
+    for controller in (None, "auto"):
+        with pytest.raises(
+            SetupError,
+            match=r"data_dir='gravac-runs' is relative, and the working folder is gone: .*absolute path",
+        ):
+            Agent(module, optimizer, controller=controller).__enter__()
+    with Agent(module, optimizer, controller=None, data_dir=tmp_path / "runs", job="mine"):
+        step(module, optimizer)
+    assert check(tmp_path / "runs/mine/journal.jsonl").ok
+
+
+@pytest.mark.parametrize("blocked", ["runs", "runs/mine"])
+def test_closing_does_not_wait_for_a_controller_that_cannot_start(
+    world_of_one: None, tmp_path: Path, blocked: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that cannot be written; for root too, because a file has its name."""
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).touch()
+    module, optimizer = pair()
+    with Agent(module, optimizer, data_dir=tmp_path / "runs", job="mine", window=1) as agent:
+        until = time.monotonic() + 60
+        while "no valid answer" not in caplog.text and time.monotonic() < until:
+            step(module, optimizer)
+        began = time.monotonic()
+        agent.close()
+        assert time.monotonic() - began < 12
+    assert "the journal of job mine lacks" in caplog.text
+
+
 def test_gradients_that_are_not_on_the_cpu(world_of_one: None, monkeypatch: pytest.MonkeyPatch) -> None:
     module, optimizer = pair()
     elsewhere = [

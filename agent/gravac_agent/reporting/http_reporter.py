@@ -66,7 +66,7 @@ class HttpReporter:
         self.url = url
         self.trace_path: Path | None = None
         if process is not None:
-            self.trace_path = process.data_dir.absolute() / spec.job / "journal.jsonl"
+            self.trace_path = process.data_dir / spec.job / "journal.jsonl"
         self.policy_state = spec.policy_state
         self._policy = build(spec.policy).fitted(spec)
         start = self._policy.start().decision
@@ -87,6 +87,8 @@ class HttpReporter:
         self._refusals = 0  # of the record in flight, in a row
         self._pauses = RetryPauses()
         self._hung = False
+        self._given_up = False
+        self._cannot_start = False  # the agent's own controller did not, when it was last tried
         self._closing, self._closing_until = threading.Event(), 0.0
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
@@ -111,7 +113,7 @@ class HttpReporter:
             log.warning("job %s: %s", job, message)
         if dropping:
             log.error(
-                "job %s: no controller for %d windows: from now on the oldest are dropped",
+                "job %s: no answer from the controller for %d windows: from now on the oldest are dropped",
                 job,
                 self._outbox.windows,
             )
@@ -194,7 +196,8 @@ class HttpReporter:
                 if self._outbox or self._closing.is_set():
                     self._wake.set()
                 continue
-            if self._closing.is_set() and time.monotonic() > self._closing_until:
+            late = time.monotonic() > self._closing_until or self._given_up
+            if self._closing.is_set() and late:
                 return
             self._pause(pause)
             self._wake.set()
@@ -246,7 +249,11 @@ class HttpReporter:
         try:
             self.url = process.start(CLOSING_START_SECONDS if closing else START_SECONDS)
         except OSError as error:
+            # A second failure, at the end: a third would not end otherwise.
+            self._given_up = closing and self._cannot_start
+            self._cannot_start = True
             raise NoAnswer(str(error)) from None
+        self._cannot_start = False
 
     def _register(self, connection: Connection) -> None:
         with self._lock:

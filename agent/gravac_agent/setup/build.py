@@ -195,7 +195,7 @@ def assemble(
         rule = rule.fitted(spec)
         start = Directive.of(rule.start().decision, codecs)
         if rank == 0:
-            reporter = _reporter(spec, settings, policy, _job_lock(job, settings))
+            reporter = _reporter(spec, placed := _placed(settings), policy, _job_lock(job, placed))
     sparse = set(sparse_parameters(module.module))
     parameters = {
         name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
@@ -324,6 +324,17 @@ def _unstable(encoder: Encoder, plan: Plan) -> str | None:
     if not isinstance(aggregator, OneShot | CompressedReduceScatter):
         return None
     return memories.stability(encoder.memory, aggregator.compressor, plan.cf)
+
+
+def _placed(settings: AgentSettings) -> AgentSettings:
+    """Return the settings with a ``data_dir`` that a later chdir does not move."""
+    try:
+        return settings.model_copy(update={"data_dir": settings.data_dir.absolute()})
+    except FileNotFoundError:
+        raise SetupError(
+            f"data_dir={str(settings.data_dir)!r} is relative, and the working folder is gone: give an absolute path, "
+            "or start in a folder that exists"
+        ) from None
 
 
 def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:

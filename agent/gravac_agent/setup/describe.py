@@ -66,7 +66,10 @@ def environment(module: DataParallel, commit: str | None) -> Environment:
 
 def revision() -> str | None:
     """Return the git commit of the trainer's script; None where it is not known."""
-    script = Path(sys.argv[0] or ".").resolve()
+    try:
+        script = Path(sys.argv[0] or ".").resolve()
+    except OSError:  # the working folder is gone
+        return None
     command = [
         "git",
         "-C",
