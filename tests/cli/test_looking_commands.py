@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from gravac_controller.cli import main
+from gravac_controller.client import discovery
+from gravac_controller.settings import DEFAULT_PORT
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.traces_made import make
 from tools.harness.builders import PostedJob
@@ -116,6 +118,52 @@ def test_without_an_address_the_running_controller_is_found(job: PostedJob, tmp_
     output = " ".join(run("status", "--data-dir", str(tmp_path), code=1).split())
     assert f"no controller serves {tmp_path}" in output
     assert f"{tmp_path} has no journal" in output
+
+
+def test_a_controller_of_another_folder_is_nobodys_default(
+    job: PostedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at the default port, where on a shared machine another user's may listen, as it may during this test."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        other = Controller(tmp_path / "others", port=DEFAULT_PORT)
+    except RuntimeError:
+        other = None
+    try:
+        for command in (["status"], ["top"], ["explain"], ["dense", "alpha"]):
+            assert "no controller serves gravac-runs" in " ".join(run(*command, code=1).split())
+        assert "GRAVAC_CONTROLLER" in run("dense", "alpha", code=1)
+        monkeypatch.setenv("GRAVAC_DATA_DIR", str(job.controller.data_dir))
+        assert json.loads(run("status", "--json"))["url"] == job.controller.url
+        monkeypatch.setenv("GRAVAC_DATA_DIR", "mine")
+        for unset in ("auto", "none", ""):
+            monkeypatch.setenv("GRAVAC_CONTROLLER", unset)
+            assert "no controller serves" in run("status", code=1)
+        monkeypatch.setenv("GRAVAC_CONTROLLER", job.controller.url)
+        assert json.loads(run("status", "--json"))["url"] == job.controller.url
+        assert "in force" in run("explain", "--job", "alpha")
+        assert "token" in run("dense", "alpha", "--wait", "0", code=1)
+        assert "no controller serves" in run("status", "--data-dir", "mine", code=1)
+        monkeypatch.setenv("GRAVAC_CONTROLLER", "ftp://x")
+        assert "GRAVAC_CONTROLLER: URL 'ftp://x': not an address" in run("status", code=2)
+    finally:
+        if other is not None:
+            other.stop()
+
+
+def test_a_slow_controller_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "PROBE_SECONDS", 0.3)
+    controller = Controller(tmp_path / "runs")
+    try:
+        PostedJob(controller, "beta").windows(1)
+        controller.process.send_signal(signal.SIGSTOP)
+        for command in (["status"], ["dense", "beta"]):
+            output = run(*command, "--data-dir", str(tmp_path / "runs"), code=1)
+            assert f"{controller.url} did not answer in time" in output
+            assert "o controller" not in output
+    finally:
+        controller.process.send_signal(signal.SIGCONT)
+        controller.stop()
 
 
 def test_where_no_controller_runs_the_newest_journals_are_shown(

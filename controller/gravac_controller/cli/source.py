@@ -7,21 +7,25 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
 from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
 from gravac.wording import printable
-from gravac_controller.client import Client, ControllerError, running_controllers
+from gravac_controller.client import Client, running_controllers
+from gravac_controller.client.connection import base_url
 from gravac_controller.live.job_views import job_view
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.lock import being_written
-from gravac_controller.settings import DEFAULT_PORT, ControllerSettings
+from gravac_controller.settings import ControllerSettings
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
-DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
-DEFAULT_FOLDER = Path("gravac-runs")
+ADDRESS = "GRAVAC_CONTROLLER"
+"""The variable with the address of a controller, as trainings read it."""
+DEFAULT_FOLDER, FOLDER = Path("gravac-runs"), "GRAVAC_DATA_DIR"
+"""Folder of the journals, and the variable that names another one, also for trainings."""
 NEWEST = 5
 """How many journals are shown where no controller runs."""
 
@@ -134,12 +138,14 @@ class FromTrace:
 def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEWEST) -> list[Source]:
     """The sources that ``text`` names: a trace, the folder of one, or an address.
 
-    None: all controllers that serve ``data_dir``, else the one at the default port, else the ``most`` newest journals
-    in ``data_dir``. Raises SourceError.
+    None: the controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``, else the ``most`` newest
+    journals in ``data_dir``. Raises SourceError.
     """
+    if text is None and (address := address_in_environment()) is not None:
+        return [_closing(Client(address, token))]
     if text is None:
         found: list[Source] = [_closing(client) for client in running_controllers(data_dir, token)]
-        return found or _default_port(token) or _newest(data_dir, most)
+        return found or _newest(data_dir, most)
     path = Path(text)
     if path.is_dir():
         path = path / ACTIVE
@@ -154,6 +160,18 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
         raise click.UsageError(
             f"{error}, or give the path of a trace ({printable(text)} does not exist)"
         ) from None
+
+
+def address_in_environment() -> str | None:
+    """The address in GRAVAC_CONTROLLER; None where it has none, or ``--data-dir`` says where to look."""
+    given = click.get_current_context().get_parameter_source("data_dir")
+    text = os.environ.get(ADDRESS, "")
+    if given is ParameterSource.COMMANDLINE or text in ("", "auto", "none"):
+        return None
+    try:
+        return base_url(text)
+    except ValueError as error:
+        raise click.UsageError(f"{ADDRESS}: {error}") from None
 
 
 def one_source(text: str | None, data_dir: Path, token: str | None, job: str | None = None) -> Source:
@@ -205,7 +223,8 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path),
         default=DEFAULT_FOLDER,
         show_default=True,
-        help="Folder of the journals; used to find the controllers that serve it.",
+        envvar=FOLDER,
+        help=f"Folder of the journals; used to find the controllers that serve it [{FOLDER}].",
     )(command)
 
 
@@ -217,16 +236,6 @@ def token_of(file: Path | None) -> str | None:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"--token-file {file} cannot be read: {error}") from None
-
-
-def _default_port(token: str | None) -> list[Source]:
-    """The controller at the default port, if there is one."""
-    client = Client(DEFAULT_URL, token)
-    try:
-        client.health()
-    except ControllerError:
-        return []
-    return [_closing(client)]
 
 
 def _newest(data_dir: Path, most: int) -> list[Source]:
@@ -242,9 +251,9 @@ def _newest(data_dir: Path, most: int) -> list[Source]:
             break
     if not found:
         raise SourceError(
-            f"no controller serves {data_dir}, none answers at {DEFAULT_URL}, and {data_dir} has no journal. Give the "
-            "address that the training logs at its start, or a trace file; `gravac serve` starts a permanent "
-            "controller"
+            f"no controller serves {data_dir}, and {data_dir} has no journal. Give the address that the training logs "
+            f"at its start, here or in {ADDRESS}, the folder of its journals with --data-dir, or a trace file; "
+            "`gravac serve` starts a permanent controller"
         )
     more = len(journals) - len(found)
     older = f" ({more} older ones are not shown)" if more else ""

@@ -23,8 +23,9 @@ from gravac_controller.views.models import JobView
 def status(source: str | None, data_dir: Path, token_file: Path | None, as_json: bool) -> None:
     """Show jobs, one line each, and below them the reasons of the current decisions.
 
-    SOURCE is the address of a controller or a trace file. By default: all controllers that serve the journals in
-    ./gravac-runs, else the one at port 8756, else the newest journals. Open the address in a browser for the live page.
+    SOURCE is the address of a controller or a trace file. By default: the controller that GRAVAC_CONTROLLER names, else
+    all that serve the journals in ./gravac-runs, else the newest journals. Open the address in a browser for the live
+    page.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gravac.protocol import Decision, Override
 from gravac.wording import did_you_mean, printable
-from gravac_controller.cli.source import DEFAULT_FOLDER, DEFAULT_URL, SourceError
+from gravac_controller.cli.source import ADDRESS, DEFAULT_FOLDER, FOLDER, SourceError, address_in_environment
 from gravac_controller.client import (
     Client,
     ControllerError,
@@ -25,6 +25,7 @@ from gravac_controller.client import (
     owner_control_token,
     running_controllers,
 )
+from gravac_controller.client.connection import TimedOut
 
 Action = Literal["pin", "dense", "pause", "resume"]
 CONTROL_TOKEN = "GRAVAC_CONTROLLER_CONTROL_TOKEN"
@@ -59,7 +60,8 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=Path),
             default=DEFAULT_FOLDER,
             show_default=True,
-            help="Folder of the journals; used to find the controllers that serve it.",
+            envvar=FOLDER,
+            help=f"Folder of the journals; used to find the controllers that serve it [{FOLDER}].",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead."),
     )
@@ -229,15 +231,20 @@ def _lines(job: str, outcome: Outcome, waited: float) -> Iterator[str]:
 
 def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None) -> Client:
     """The controller at ``url``, or the running one that has the job. Raises ControllerError"""
+    url = url or address_in_environment()
     if url is not None:
         try:
             return Client(url, token or owner_control_token(data_dir, url))
         except ValueError as error:
             raise click.UsageError(f"--{error}") from None
     known, asked = list[str](), list[str]()
-    for client in (*running_controllers(data_dir, token, steering=True), Client(DEFAULT_URL, token)):
+    slow: TimedOut | None = None
+    for client in running_controllers(data_dir, token, steering=True):
         try:
             names = [one.job for one in client.jobs()]
+        except TimedOut as error:
+            slow = error
+            continue
         except NoController:
             continue
         if job in names:
@@ -245,10 +252,11 @@ def _controller_of(job: str, url: str | None, data_dir: Path, token: str | None)
         known += names
         asked.append(client.url)
         client.close()
+    if slow is not None:  # it may have the job
+        raise slow
     if not asked:
         raise SourceError(
-            f"no controller serves {data_dir}, and none answers at {DEFAULT_URL}: give its address with --url, or its "
-            "folder with --data-dir"
+            f"no controller serves {data_dir}: give its address with --url or {ADDRESS}, or its folder with --data-dir"
         )
     listed = ", ".join(known) or "none"
     raise SourceError(

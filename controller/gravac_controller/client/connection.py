@@ -27,6 +27,10 @@ class NoController(ControllerError):
     """No controller answers at the address, or the connection broke before the answer was complete."""
 
 
+class TimedOut(NoController):
+    """Something listens at the address and did not answer in time."""
+
+
 class NotAController(ControllerError):
     """The answer cannot be read: another service, or a controller of another version."""
 
@@ -188,6 +192,8 @@ class Connection:
         return channel.http.getresponse()
 
     def _no_controller(self, error: Exception) -> NoController:
+        if isinstance(error, TimeoutError):
+            return TimedOut(f"{self.url} did not answer in time; a busy controller may, if you try again")
         return NoController(f"no controller answers at {self.url} ({error or type(error).__name__})")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gravac_controller.client.client import Client
-from gravac_controller.client.connection import ControllerError, base_url
+from gravac_controller.client.connection import ControllerError, TimedOut, base_url
 from gravac_controller.lock import LOCK_NAME, control_token_in, read_note
 
 PROBE_SECONDS = 2.0
@@ -16,8 +16,9 @@ def running_controllers(
 ) -> Iterator[Client]:
     """A client for each controller that serves ``data_dir`` or a job of it, the most recently started one first.
 
-    Notes of dead controllers are skipped: the instance that wrote the note must answer at its address. ``steering``:
-    where there is no ``token``, use the control token that the controller stored for the owner of the folder.
+    Notes of dead controllers are skipped: the instance that wrote the note must answer at its address, or be slow to.
+    ``steering``: where there is no ``token``, use the control token that the controller stored for the owner of the
+    folder.
     """
     for path in _notes(data_dir):
         found = read_note(path) or {}
@@ -27,6 +28,8 @@ def running_controllers(
         try:
             with Client(url, seconds=PROBE_SECONDS) as probe:
                 alive = probe.health().instance == instance
+        except TimedOut:
+            alive = True
         except (ControllerError, ValueError):
             continue
         if alive:
