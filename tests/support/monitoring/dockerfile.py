@@ -24,6 +24,7 @@ def read(path: Path) -> list[list[Instruction]]:
     """The stages of a Dockerfile, each from its FROM on."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     stages: list[list[Instruction]] = []
+    defaults: dict[str, str] = {}  # of arguments before the first stage
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if not line.strip():
             continue
@@ -34,7 +35,13 @@ def read(path: Path) -> list[list[Instruction]]:
         )
         for flag in flags:
             rest = rest.replace(flag, "", 1)
+        if name == "ARG" and not stages:
+            argument, _, value = rest.partition("=")
+            defaults[argument] = value
+            continue
         if name == "FROM":
+            for argument, value in defaults.items():
+                rest = rest.replace(f"${{{argument}}}", value)
             stages.append([])
         stages[-1].append(Instruction(name, flags, rest.strip()))
     return stages
