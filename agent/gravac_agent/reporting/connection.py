@@ -111,12 +111,14 @@ class Connection:
         headers = {} if body is None else {"Content-Type": "application/json"}
         if with_token and self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        with self._deadline():
+        with self._deadline() as late:
             try:
                 self._http.request(method, path, body, headers)
                 with self._http.getresponse() as response:
                     answer = response.read(MAX_ANSWER_BYTES)
             except (OSError, http.client.HTTPException, ValueError) as error:
+                if late.is_set() or isinstance(error, TimeoutError):
+                    raise NoAnswer(f"it did not answer within {self._seconds:g} s") from None
                 raise NoAnswer(_why(error)) from None
         if response.length:  # http.client raises nothing when a body ends early
             raise NoAnswer(f"the answer is incomplete, or larger than {MAX_ANSWER_BYTES} bytes")
@@ -141,8 +143,12 @@ class Connection:
         )
 
     @contextlib.contextmanager
-    def _deadline(self) -> Iterator[None]:
+    def _deadline(self) -> Iterator[threading.Event]:
+        """Cut the connection after the total time of a request, and tell that it was."""
+        late = threading.Event()
+
         def cut() -> None:
+            late.set()
             with contextlib.suppress(OSError, AttributeError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
 
@@ -150,7 +156,7 @@ class Connection:
         timer.daemon = True
         timer.start()
         try:
-            yield
+            yield late
         finally:
             timer.cancel()
 
