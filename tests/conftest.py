@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,6 +32,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("together", "alone"),
         help="only tests that may run beside others, or only those that measure time (`make test` runs both)",
     )
+    parser.addoption("--skips", type=Path, help="file to which a line is added for each skipped test: why")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Add why each test was skipped to the file that `make test` asks for: it sums up both runs."""
+    config = terminalreporter.config
+    path = config.getoption("--skips")
+    if path is not None and not hasattr(config, "workerinput"):
+        reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
+        with path.open("a") as file:
+            file.writelines(f"{' '.join(reason.split())}\n" for reason in reasons)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,6 +29,19 @@ def test_what_it_starts_orders_its_sets_as_it_likes():
 def test_for_itself(more):
     assert "PYTEST_XDIST_WORKER" not in os.environ
 
+def test_skips_beside():
+    pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+
+@pytest.mark.alone
+@pytest.mark.skipif(True, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.parametrize("more", range(2))
+def test_skips_for_itself(more):
+    pass
+
+@pytest.mark.alone
+def test_skips_for_another_reason():
+    pytest.skip("no GPU here")
+
 def test_fails_beside():
     assert "apples" == "pears"
 
@@ -67,15 +80,39 @@ def test_each_run_has_its_own_tests_and_the_second_runs_although_the_first_faile
     assert code == 1
     together, alone = output.split("== --phase=together: exit code 1")
     assert "FAILED test_it.py::test_fails_beside" in together
-    assert "1 failed, 2 passed" in together
+    assert "1 failed, 2 passed, 1 skipped" in together
     assert "FAILED test_it.py::test_fails_for_itself" in alone
-    assert "1 failed, 3 passed" in alone
+    assert "1 failed, 3 passed, 3 skipped" in alone
+    assert output.splitlines()[-1] == (
+        "== skipped: 4 (2 for lack of prometheus, 1 for lack of chromium, 1 for other reasons)"
+    )
 
 
 def test_a_run_without_tests_is_no_failure(tree: Path) -> None:
     code, output = run_tests(tree, "-k", "test_beside")
     assert code == 0, output
     assert "== --phase=alone: exit code 5" in output
+    assert output.splitlines()[-1] == "== skipped: 0"
+
+
+def test_what_is_installed_by_hand_can_be_hidden() -> None:
+    """CI runs tests so, to see that no default needs more than pip brings."""
+    fresh = str(ROOT / ".ci/fresh")
+    look = 'command -v chromium prometheus promtool tc curl; ls -A /usr/share/fonts /usr/src "$HOME/.cache" 2>/dev/null'
+    done = subprocess.run([fresh, "sh", "-c", look], capture_output=True, text=True, check=False)
+    if "skipped" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert [line for line in done.stdout.splitlines() if line and not line.endswith(":")] == []
+    code = [
+        fresh,
+        sys.executable,
+        "-c",
+        "import shutil, sys; sys.exit(3 if shutil.which('tc') is None else 4)",
+    ]
+    assert subprocess.run(code, check=False).returncode == 3
+    other = ["setpriv", "--reuid=65534", fresh, "false"]
+    done = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "fresh: skipped: hiding what is installed needs root\n")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 Two runs of pytest: first the tests that may share the machine, on three workers; then those marked ``alone``, which
 measure time, one by one. Both run, whatever the first one returns. The exit code is 0 when nothing failed, 5 when
-neither run had a test, and otherwise that of the first run that failed.
+neither run had a test, and otherwise that of the first run that failed. The last line says how many tests were skipped,
+and which system packages would add them.
 """
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
+from pathlib import Path
 
 # Three workers for two cores: tests of ranks and servers wait a fifth of their time.
 TOGETHER = ["--phase=together", "--numprocesses=3", "--dist=worksteal"]
@@ -35,13 +40,28 @@ def exit_code(*codes: int) -> int:
     return next((code for code in codes if code not in (0, NO_TESTS)), 0)
 
 
+def summary(reasons: list[str]) -> str:
+    """How many tests were skipped, by the system package that their reasons name, as in ``(Debian: prometheus)``."""
+    packages = [re.search(r"Debian: (?:apt-get install )?([\w ,.+-]+)", reason) for reason in reasons]
+    counts = Counter("other reasons" if found is None else found[1] for found in packages)
+    listed = ", ".join(
+        f"{count} for {name}" if name == "other reasons" else f"{count} for lack of {name}"
+        for name, count in counts.most_common()
+    )
+    return f"== skipped: {len(reasons)}{f' ({listed})' if listed else ''}"
+
+
 def main(arguments: list[str]) -> int:
     # A fresh clone compiles the kernels: once, while the workers import torch, and not in each process that uses them.
     compiling = subprocess.Popen([sys.executable, "-c", COMPILE], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    # xdist's workers must agree on the order of parametrized tests, so on the order of sets.
-    together = run([*TOGETHER, *arguments], PYTHONHASHSEED="0")
-    compiling.wait()
-    alone = run([*ALONE, *arguments])
+    with tempfile.TemporaryDirectory() as folder:
+        skips = Path(folder) / "skips"
+        skips.touch()
+        # xdist's workers must agree on the order of parametrized tests, so on the order of sets.
+        together = run([*TOGETHER, f"--skips={skips}", *arguments], PYTHONHASHSEED="0")
+        compiling.wait()
+        alone = run([*ALONE, f"--skips={skips}", *arguments])
+        print(summary(skips.read_text().splitlines()), flush=True)
     return exit_code(together, alone)
 
 

@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 60.0
 READY = "document.querySelector('#cf').textContent !== ''"
 """True once the page shows a job."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-HOW = "needs Chromium; on Debian or Ubuntu: apt-get install chromium"
+HOW = "needs Chromium (Debian: apt-get install chromium)"
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
