@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gravac_controller.bench.namespaces import NetworkUnavailable
+from gravac_controller.bench.namespaces import NetworkUnavailable, obstacle
 from gravac_controller.bench.network import Host, Network
 from tests.support.ranks.harness import RunEach, RunRanks
 from tests.support.ranks.harness import run_ranks as run_ranks_in
@@ -123,7 +123,7 @@ def test_quantized_training_ends_at_the_loss_of_native_hsdp(digits: Any) -> None
 def test_nodes_send_fewer_bytes_by_the_wire_cf(digits: Any, hosts: tuple[Host, ...]) -> None:
     """By the counters of a node's interface, with ticks and headers. Traffic inside a node does not pass it."""
     if not hosts:
-        pytest.skip("this machine does not let us make networks")
+        pytest.skip(obstacle() or "this machine does not let us make networks")
     for method in METHODS:
         fewer = digits["native"]["sent_bytes"] / digits[method]["sent_bytes"]
         assert 0.7 * digits[method]["wire"] < fewer < 1.1 * digits[method]["wire"], method

@@ -1,5 +1,6 @@
 """Images by name or from a folder, for the tasks on images."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +28,12 @@ def load(data: Path | None, images: str, heldout: int) -> Images:
     Raises:
         TaskError: The images are unknown or missing.
     """
-    found = choose("images", images, {"auto": _installed, "glyphs": glyphs.installed, "digits": digits})
+    sets: dict[str, Callable[[], Images]] = {
+        "auto": _installed,
+        "glyphs": glyphs.installed,
+        "digits": digits,
+    }
+    found = choose("images", images, sets)
     if data is not None and images != "auto":
         raise TaskError(f"images={images!r} and the folder {data} are two sources; give one of them")
     return replace(found() if data is None else _folder(data.resolve()), heldout_limit=heldout)
