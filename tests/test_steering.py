@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gravac.fold import JobFold
 from gravac.policies import parse
-from gravac.protocol import Decision, Order, Override
+from gravac.protocol import CodecSize, Decision, Order, Override
 from gravac.traces import TraceWriter, read_trace
 from gravac.traces.replay import check, replay
 from tests.support.traces_made import Ticker
@@ -78,6 +78,36 @@ def test_after_resuming_the_policy_decides_what_it_would_have_decided(
     assert fold.override is None
     expected = [(sending(one), one.rule, one.epoch + 2) for one in run(undisturbed, 8)]
     assert [(sending(one), one.rule, one.epoch) for one in run(fold, 8)] == expected
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_decision_names_a_cf_that_the_compressor_does_not_reach(policy: str) -> None:
+    """Other codecs reach what is asked for here; ``auto`` takes only plans that it knows."""
+    if "variant=paper" in policy or "preset=paper" in policy:
+        return  # relative factors, as printed
+    one = (CodecSize(codec=None, cf=3.9, up_to=1e9),)
+    few = (CodecSize(codec=None, cf=5.7, up_to=6.0), CodecSize(codec=None, cf=25.6, up_to=1e9))
+    for sizes in (one, few):
+        spec = job_spec(parse(policy).spec(), sizes=sizes)
+        fold = JobFold(spec)
+        decisions = [fold.decision, *run(fold, 30)]
+        named = {
+            cf
+            for one in decisions
+            if one.codec is None
+            for cf in (one.cf_minimum, one.cf_candidate, *(row.cf for row in one.candidates if not row.codec))
+        }
+        assert named <= {1.0, *(size.cf for size in sizes)}
+        assert fold.policy.spec() == parse(policy).spec()
+        assert policy.startswith(("dense", "auto", "static:cf=1,")) or max(named) > 1.0
+
+
+def test_a_codec_sends_the_size_that_was_asked_for_or_the_next() -> None:
+    sizes = [CodecSize(codec=None, cf=cf, up_to=up_to) for cf, up_to in ((4.0, 4.0), (7.9, 8.0), (15.5, 1e9))]
+    spec = job_spec(parse("dense").spec(), sizes=tuple(sizes))
+    asked = (1.0, 3.0, 4.0, 4.5, 7.9, 8.0, 8.5, 15.5, 1000.0)
+    assert [spec.reached(None, cf) for cf in asked] == [1.0, 4.0, 4.0, 7.9, 7.9, 7.9, 15.5, 15.5, 15.5]
+    assert spec.reached("topk", 20.0) == 20.0
 
 
 def test_dense_is_dense_and_the_note_is_told() -> None:

@@ -166,7 +166,7 @@ def test_the_stored_traces_are_of_many_kinds() -> None:
             specs.append((path.name, next(line.record for line in lines if line.kind == "job")))
         kinds |= {line.kind for line in lines}
         events |= {line.record.model_dump()["kind"] for line in lines if line.kind == "event"}
-    assert SCHEMA == 4
+    assert SCHEMA == 5
     assert len(specs) >= 10
     assert len({spec.model.name for _, spec in specs}) >= 3  # type: ignore[union-attr]
     assert len({spec.compressor.partition("+")[0] for _, spec in specs}) >= 6  # type: ignore[union-attr]

@@ -16,6 +16,7 @@ OLD = {
     1: TRACES / "schema-1.jsonl.gz",
     2: TRACES / "mlp-ruled-out.jsonl.gz",
     3: TRACES / "mlp-steps.jsonl.gz",
+    4: TRACES / "mlp-auto.jsonl.gz",
 }
 
 
@@ -69,6 +70,16 @@ def test_version_3_decisions_send_with_the_jobs_compressor() -> None:
     assert {each.sums.progress_steps for each in levels} == {0}
     assert {each.optimizer for each in records if isinstance(each, JobSpec)} == {None}
     assert any(each.steps for each in records if isinstance(each, WindowReport)), "what version 3 has stays"
+
+
+def test_in_version_4_every_codec_takes_any_cf_and_models_are_not_told_apart() -> None:
+    spec = next(line.record for line in read_trace(OLD[4]) if isinstance(line.record, JobSpec))
+    assert (spec.sizes, spec.model.digest) == ((), None)
+    assert spec.reached("nearest:levels=39", 20.0) == 20.0
+    assert (
+        spec.differs(spec.model_copy(update={"model": spec.model.model_copy(update={"digest": "x"})})) == ""
+    )
+    assert len(spec.plans) > 20, "what version 4 has stays"
 
 
 def test_quantiles_are_values_that_are_there() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gravac.collectives.base import Exchange
 from gravac.collectives.communicator import Communicator, communicator
-from gravac.compressors.base import Key
+from gravac.compressors.base import Key, Size, few_sizes
 from gravac.kernels import Scalar, SelectionHint
 
 
@@ -130,6 +130,15 @@ class Aggregator(ABC):
     @abstractmethod
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         """Returns the bytes that each of ``ranks`` ranks hands to collectives; expected ones, where sizes vary."""
+
+    def sizes(self, tensors: Tensors) -> tuple[Size, ...]:
+        """Returns the CFs that are reached if they are few, as ``Compressor.sizes``.
+
+        Args:
+            tensors: The tensors of the model.
+        """
+        dense, ranks = 4 * sum(tensors.numels), self.communicator.size
+        return few_sizes(lambda cf: dense / max(1, self.wire_bytes(tensors, cf, torch.float32, ranks)))
 
     def aggregate(
         self, tensors: Tensors, x: Tensor, cf: float, key: Key, dtype: torch.dtype = torch.float32

@@ -18,7 +18,7 @@ from gravac.collectives.messages import (
     padded,
     unpack_payload,
 )
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.base import Compressor, Key, Payload, Size
 from gravac.compressors.rows import PayloadRows, Rows
 from gravac.kernels import Scalar, SelectionHint
 
@@ -134,6 +134,9 @@ class CompressedReduceScatter(Aggregator):
     ) -> _Draft:
         payload = self.codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
         return _Draft(self, self.codec, {cf: payload}, None, key, dtype)
+
+    def sizes(self, tensors: Tensors) -> tuple[Size, ...]:
+        return self.compressor.sizes()
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         headers = 0 if self.compressor.traits.linear else ranks * HEADER_BYTES

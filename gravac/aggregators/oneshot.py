@@ -20,7 +20,7 @@ from gravac.collectives import (
     Workload,
     check,
 )
-from gravac.compressors.base import Compressor, Key, Payload
+from gravac.compressors.base import Compressor, Key, Payload, Size
 from gravac.kernels import Scalar, SelectionHint
 
 
@@ -123,6 +123,9 @@ class OneShot(Aggregator):
         codec = self.codec_for(tensors)
         payload = codec.blank(sum(tensors.numels), cf, key, dtype, device, value)
         return _Draft(self, codec, tensors, {cf: payload}, None, key, dtype)
+
+    def sizes(self, tensors: Tensors) -> tuple[Size, ...]:
+        return self.compressor.sizes()
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         workload = Workload(self.codec_for(tensors), sum(tensors.numels), cf, dtype, ranks)

@@ -1,7 +1,8 @@
 """The base class of codecs: a codec turns a flat tensor into a payload, and back."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,6 +10,20 @@ from torch import Tensor
 from gravac import kernels
 from gravac.compressors.payload import Bound, Key, Payload, TensorSpec, Traits
 from gravac.kernels import Scalar, SelectionHint
+
+MANY_ELEMENTS = 1 << 20
+"""Elements by which ``Compressor.sizes`` compares: scales and headers hardly count."""
+MOST_SIZES = 8
+"""A codec with more sizes takes any CF."""
+LARGEST_CF = 1e9
+"""The largest CF that can be asked for."""
+
+
+class Size(NamedTuple):
+    """A CF that a codec reaches, and the largest CF asked for that gives it."""
+
+    cf: float
+    up_to: float
 
 
 class Compressor(ABC):
@@ -177,6 +192,13 @@ class Compressor(ABC):
     def plain_bytes(self, numel: int, cf: float, dtype: torch.dtype) -> int:
         """Returns ``wire_bytes`` without entropy coding, which says how much the codec rounds."""
         return self.wire_bytes(numel, cf, dtype)
+
+    def sizes(self) -> tuple[Size, ...]:
+        """Returns the CFs that the codec reaches if they are few, ascending; empty: it takes any CF.
+
+        Huffman coding does not count: it changes the bytes of a codec and not its values.
+        """
+        return few_sizes(lambda cf: 4 * MANY_ELEMENTS / self.plain_bytes(MANY_ELEMENTS, cf, torch.float32))
 
     def reached(self, numel: int, cf: float) -> float:
         """Returns the CF that asking for ``cf`` gives with float32 values (expected, where the size varies)."""
@@ -347,6 +369,35 @@ class Compressor(ABC):
         """
         if state:
             raise ValueError(f"compressor={self.name!r} has no state, but {sorted(state)[0]!r} was given")
+
+
+def few_sizes(reached: Callable[[float], float]) -> tuple[Size, ...]:
+    """Returns the CFs that are reached, rounded to a tenth, if they are few and can be asked for; else none.
+
+    Args:
+        reached: Returns the CF that asking for one gives. It never falls as that one grows.
+    """
+
+    def size(asked: float) -> float:
+        return max(1.0, round(reached(asked), 1))
+
+    step = 10**0.05  # from 1 to 1000
+    last: dict[float, float] = {}  # the largest CF asked for that is known to give a size
+    for number in range(61):
+        last[size(step**number)] = step**number
+        if len(last) > MOST_SIZES:
+            return ()
+    sizes = []
+    for cf, low in last.items():
+        high = low * step
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if size(middle) == cf else (low, middle)
+        even = round(low, 4)  # as one asks for it
+        sizes.append(Size(cf, even if size(even) == cf else low))
+    sizes[-1] = Size(sizes[-1].cf, LARGEST_CF)
+    named = all(one.cf <= one.up_to for one in sizes)  # whether asking for a size gives it
+    return tuple(sizes) if named else ()
 
 
 def kept_count(numel: int, cf: float) -> int:

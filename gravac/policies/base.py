@@ -7,6 +7,7 @@ decisions, byte for byte, on every platform (promise P7).
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -131,6 +132,10 @@ class Policy(ABC):
 class PolicySettings(Record):
     """Base of every policy's settings. Each field has a description: a sentence with its unit."""
 
+    def fitted(self, spec: JobSpec) -> Self:
+        """Return these settings with the CFs that the compressor of a job reaches instead of those asked for."""
+        return self
+
     before: ClassVar[Mapping[str, Any]] = {}
     """Settings added after journals were first written, with the value that means what was done until then. A recorded
     spec that lacks one has that value."""
@@ -148,22 +153,31 @@ class ConfiguredPolicy(Policy, Generic[SettingsT]):
     """
 
     Settings: ClassVar[type[PolicySettings]]
+    given: SettingsT
+    """As the user gave them."""
     settings: SettingsT
+    """As decisions follow them: fitted to the job."""
 
     def __init__(self, **given: object) -> None:
-        self.settings = check_settings("policy", self.name, self.Settings, given)  # type: ignore[assignment]
+        self.given = check_settings("policy", self.name, self.Settings, given)  # type: ignore[assignment]
+        self.settings = self.given
 
     def spec(self) -> PolicySpec:
-        return PolicySpec(name=self.name, settings=json.loads(self.settings.model_dump_json()))
+        return PolicySpec(name=self.name, settings=json.loads(self.given.model_dump_json()))
+
+    def fitted(self, spec: JobSpec) -> Self:
+        other = copy(self)
+        other.settings = self.given.fitted(spec)
+        return other
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.settings == self.settings
+        return type(other) is type(self) and other.given == self.given
 
     def __hash__(self) -> int:
-        return hash((self.name, self.settings))
+        return hash((self.name, self.given))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.settings)})"
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.given)})"
 
 
 def narrow(state: PolicyState, expected: type[StateT]) -> StateT:

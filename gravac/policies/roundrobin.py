@@ -1,13 +1,13 @@
 """A measuring tour: every CF of a ladder in turn, one window each, again and again."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
 from gravac.policies.candidates import Candidates, untried, update
 from gravac.policies.windows import Measurement, levels_under, measure, next_decision, unusable
-from gravac.protocol import CompressionFactor, Count, Decision, WindowReport
+from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, WindowReport
 from gravac.wording import format_cf, format_gain, format_number
 
 
@@ -30,10 +30,13 @@ class RoundRobinSettings(PolicySettings):
     )
 
     @model_validator(mode="after")
-    def _ascending(self) -> "RoundRobinSettings":
+    def _ascending(self) -> Self:
         if list(self.cfs) != sorted(set(self.cfs)):
             raise ValueError(f"cfs must ascend strictly, got {self.cfs}")
         return self
+
+    def fitted(self, spec: JobSpec) -> Self:
+        return self.model_copy(update={"cfs": tuple(sorted({spec.reached(None, cf) for cf in self.cfs}))})
 
 
 class RoundRobinPolicy(ConfiguredPolicy[RoundRobinSettings]):

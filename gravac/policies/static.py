@@ -1,12 +1,12 @@
 """Fixed compression: one CF for the whole run, or none at all. What people do without a controller."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
 from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
-from gravac.protocol import CompressionFactor, Decision, Ratio, WindowReport
+from gravac.protocol import CompressionFactor, Decision, JobSpec, Ratio, WindowReport
 
 
 class StaticState(PolicyState):
@@ -28,6 +28,9 @@ class StaticSettings(PolicySettings):
         default=0.0,
         description="Least gain, 0 to 1, at which a step is sent compressed; below it, dense. 0: always.",
     )
+
+    def fitted(self, spec: JobSpec) -> Self:
+        return self.model_copy(update={"cf": spec.reached(None, self.cf)})
 
 
 class StaticPolicy(ConfiguredPolicy[StaticSettings]):

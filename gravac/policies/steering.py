@@ -5,9 +5,9 @@ asked and learns nothing, windows have the job's length, and the codec stays unl
 restores the decision that the policy had made before, with its state.
 """
 
-from gravac.policies.base import Policy, PolicyState, Verdict
+from gravac.policies.base import Plan, Policy, PolicyState, Verdict
 from gravac.policies.windows import gain_of, next_decision
-from gravac.protocol import Decision, Override, WindowReport
+from gravac.protocol import Decision, JobSpec, Order, Override, WindowReport
 from gravac.wording import format_cf, format_gain
 
 
@@ -27,6 +27,45 @@ def decide(policy: Policy, state: PolicyState, ordered: Override | None, report:
     if ordered.action == "resume":
         return _release(state, ordered, report)
     return _obey(policy, state, ordered, report)
+
+
+def pinned_plan(policy: Policy, spec: JobSpec, in_force: Decision, order: Order) -> Plan:
+    """Return the plan that a pin is about: with the codec that it names, else with one that reaches its CF.
+
+    That is the codec in force if it can, else one that has exactly this size, else one that takes any CF.
+
+    Args:
+        policy: The job's policy, fitted to it.
+        spec: The job.
+        in_force: The decision in force.
+        order: A pin.
+
+    Raises:
+        ValueError: No codec reaches the CF, or the one that was named does not. The message names what can be pinned.
+    """
+    cf, codecs = _pinned(order), (None, *policy.codecs())
+    sized = [codec for codec in codecs if spec.sizes_of(codec)]
+    now = in_force.codec if order.codec is None else _codec(policy, in_force, order)
+    family = _family(spec, now)
+    sized.sort(key=lambda codec: _family(spec, codec) != family)
+    others = (*sized, *(codec for codec in codecs if codec not in sized)) if order.codec is None else ()
+    for codec in (now, *others):
+        if spec.reached(codec, cf) == cf:
+            return Plan(codec, cf)
+    can = [f"{size.cf:g} with {_name(spec, codec)}" for codec in sized for size in spec.sizes_of(codec)]
+    can += [f"any with {_name(spec, codec)}" for codec in codecs if codec not in sized]
+    only = " or ".join(f"{size.cf:g}" for size in spec.sizes_of(now))
+    raise ValueError(
+        f"{_name(spec, now)} sends {only}, not {cf:g}. What can be pinned: 1 (dense), {', '.join(can)}"
+    )
+
+
+def _name(spec: JobSpec, codec: str | None) -> str:
+    return spec.compressor if codec is None else codec
+
+
+def _family(spec: JobSpec, codec: str | None) -> str:
+    return _name(spec, codec).partition(":")[0]
 
 
 def _obey(policy: Policy, state: PolicyState, order: Override, report: WindowReport) -> Verdict:
@@ -97,14 +136,14 @@ def _next_epoch(
     return Verdict(decision, state.model_copy(update=changes))
 
 
-def _codec(policy: Policy, in_force: Decision, order: Override) -> str | None:
+def _codec(policy: Policy, in_force: Decision, order: Order) -> str | None:
     """Return the codec of an order as decisions have it: None for the job's compressor."""
     if order.codec is None:
         return in_force.codec
     return order.codec if order.codec in policy.codecs() else None
 
 
-def _pinned(order: Override) -> float:
+def _pinned(order: Order) -> float:
     return 1.0 if order.cf is None else order.cf
 
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from gravac.policies.base import ConfiguredPolicy, PolicySettings, PolicyState, Verdict, narrow
 from gravac.policies.windows import gain_of, levels_under, next_decision, unusable
-from gravac.protocol import CompressionFactor, Count, Decision, Phase, Ratio, WindowReport
+from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Phase, Ratio, WindowReport
 from gravac.wording import format_cf, format_gain
 
 Windows = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -46,6 +46,10 @@ class WarmupSettings(PolicySettings):
         if any(lower >= upper for lower, upper in pairwise((1.0, *self.ramp))):
             raise ValueError(f"ramp must ascend strictly from above 1, got {self.ramp}")
         return self
+
+    def fitted(self, spec: JobSpec) -> Self:
+        ramp = tuple(sorted({spec.reached(None, cf) for cf in self.ramp}))
+        return self.model_copy(update={"cf": spec.reached(None, self.cf), "ramp": ramp})
 
     @property
     def rungs(self) -> tuple[float, ...]:

@@ -35,6 +35,7 @@ from gravac.protocol.fields import (
     WindowSteps,
 )
 from gravac.protocol.job import (
+    CodecSize,
     End,
     Environment,
     Event,
@@ -74,6 +75,7 @@ __all__ = [
     "Bytes",
     "Candidate",
     "Choice",
+    "CodecSize",
     "CompressionFactor",
     "Count",
     "Decision",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of these records. A reader refuses a larger one and upgrades a smaller one (``gravac.traces.upgrades``).
 
 It grows with every field, even one with a default. Records take no unknown fields, so an older reader would otherwise

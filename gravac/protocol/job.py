@@ -51,6 +51,7 @@ class ModelShape(Record):
     name: Text  # class of the wrapped module
     tensors: Count  # how many of them are trained
     elements: Count  # trained = gradient elements a step
+    digest: Text | None = None  # of names and shapes of all parameters; null: unknown
 
 
 class OptimizerSpec(Record):
@@ -79,6 +80,14 @@ class PlanCost(Record):
     seconds: Seconds | None = None  # of the exchange on the measured network; null: not measured
 
 
+class CodecSize(Record):
+    """A CF of a codec that reaches few of them, such as ``int8``."""
+
+    codec: Choice | None  # null: the job's compressor
+    cf: CompressionFactor  # dense bytes / payload bytes, without Huffman coding
+    up_to: CompressionFactor  # the largest CF asked for that gives it
+
+
 class JobSpec(Record):
     """What a job is. First line of its journal; body of ``POST /v1/jobs``.
 
@@ -104,11 +113,38 @@ class JobSpec(Record):
     plans: Annotated[
         tuple[PlanCost, ...], Field(max_length=64)
     ] = ()  # that the policy may choose, dense among them
+    sizes: Annotated[
+        tuple[CodecSize, ...], Field(max_length=600)
+    ] = ()  # of each codec, ascending; one without any takes every CF
 
     @property
     def optimizer_kind(self) -> str:
         """Kind of the optimizer; ``other`` where it is not known."""
         return "other" if self.optimizer is None else self.optimizer.kind
+
+    def sizes_of(self, codec: str | None) -> tuple[CodecSize, ...]:
+        """Return the CFs that a codec reaches, ascending; empty: any. ``codec`` None: the job's compressor."""
+        return tuple(size for size in self.sizes if size.codec == codec)
+
+    def reached(self, codec: str | None, cf: float) -> float:
+        """Return the CF that a codec sends where ``cf`` is asked for. ``codec`` as in ``sizes_of``."""
+        sizes = self.sizes_of(codec)
+        if cf == 1.0 or not sizes:
+            return cf
+        return next((size.cf for size in sizes if cf <= size.up_to), sizes[-1].cf)
+
+    def differs(self, other: Self) -> str:
+        """Return what makes ``other`` another training than this one: its model or optimizer. Empty: nothing known."""
+        ours, theirs = self.model, other.model
+        if None not in (ours.digest, theirs.digest) and ours.digest != theirs.digest:
+            return f"model {_shown(theirs)}, and this one {_shown(ours)}"
+        if self.optimizer and other.optimizer and self.optimizer.name != other.optimizer.name:
+            return f"optimizer {other.optimizer.name}, and this one {self.optimizer.name}"
+        return ""
+
+
+def _shown(model: ModelShape) -> str:
+    return f"{model.name} ({model.tensors} tensors, {model.elements:,} elements)"
 
 
 class Event(Record):
@@ -145,9 +181,14 @@ class End(Record):
 
 
 class JobAnswer(Record):
-    """Answer to ``POST /v1/jobs``: the decision in force and the first window that the controller lacks."""
+    """Answer to ``POST /v1/jobs``: the decision in force and the first window that the controller lacks.
+
+    ``job``: the name that the run has, for its further requests. It is not the name asked for where that one is of
+    another training; ``note`` says why.
+    """
 
     job: Name
+    note: Text = ""
     next_window: Count
     decision: Decision
     policy_state: str

@@ -64,5 +64,6 @@ UPGRADES: dict[int, Upgrade | None] = {
     1: _add_spread,
     2: None,  # version 3 added an optional list of steps, which older windows lack
     3: None,  # version 4 added codecs and window lengths of decisions, the optimizer, and sums that were not measured
+    4: None,  # version 5 added the digest of the model and the sizes of codecs
 }
 """The upgrade from each version; None: nothing to do. Other new fields had a default that means "unknown"."""

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gravac.protocol import End
+from gravac.policies import parse
+from gravac.protocol import CodecSize, End
 from gravac_controller.cli import main
 from gravac_controller.lock import CONTROL_TOKEN_NAME
 from tools.harness.builders import PostedJob
@@ -228,6 +229,39 @@ def test_what_is_no_order(job: PostedJob, arguments: list[str], code: int, words
 def test_no_controller(tmp_path: Path) -> None:
     said = run("dense", "alpha", "--data-dir", tmp_path, code=1)
     assert f"no controller serves {tmp_path}" in said
+
+
+def test_a_controller_that_is_found_twice_is_asked_once(
+    job: PostedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its folder, and at the default port."""
+    url = job.controller.url
+    monkeypatch.setattr("gravac_controller.cli.steer.DEFAULT_URL", url)
+    said = run("dense", "alpah", "--data-dir", job.controller.data_dir, code=1)
+    assert f"(did you mean 'alpha'?) at {url}; its jobs: alpha. Or" in said
+
+
+def test_a_pin_is_sent_by_a_codec_that_reaches_it_or_refused(tmp_path: Path) -> None:
+    sizes = (
+        CodecSize(codec=None, cf=3.9, up_to=1e9),
+        CodecSize(codec="nearest:levels=3", cf=17.3, up_to=1e9),
+    )
+    policy = parse("auto:plans=nearest:levels=3").spec()
+    controller = Controller(tmp_path / "runs", "--owner-may-steer")
+    try:
+        rounding = PostedJob(controller, "beta", policy=policy, compressor="int8", sizes=sizes)
+        folder = ("--data-dir", tmp_path / "runs")
+        said = run("pin", "beta", 20, *folder, code=1)
+        assert "int8 sends 3.9, not 20. What can be pinned: 1 (dense), 3.9 with int8, 17.3 with" in said
+        with trains_on(rounding):
+            said = run("pin", "beta", 17.3, *folder)
+        assert "pinned CF 17.3 with nearest:levels=3" in said
+        assert "beta: the codec in force does not send 17.3x; nearest:levels=3 does." in said
+        shown = controller.ask("GET", "/v1/jobs/beta").json
+        assert (rounding.decision.codec, rounding.decision.cf_candidate) == ("nearest:levels=3", 17.3)
+        assert shown["override"]["codec"] == "nearest:levels=3"
+    finally:
+        controller.stop()
 
 
 def test_another_order_that_came_first(job: PostedJob) -> None:

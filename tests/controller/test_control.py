@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gravac.protocol import Decision, End
+from gravac.policies import parse
+from gravac.protocol import CodecSize, Decision, End
 from gravac.traces.replay import check
 from tests.support.in_process import InProcess, journal, post, register, run
 from tools.harness.builders import Trainer, spec
@@ -139,6 +140,44 @@ def test_a_codec_that_no_rank_has_built_is_refused(steered: InProcess) -> None:
         refused, 422
     )
     assert put(steered, decision.epoch, "pin", cf=20.0, codec="topk").status_code == 202
+
+
+SIZES = (
+    CodecSize(codec=None, cf=3.9, up_to=1e9),
+    CodecSize(codec="nearest:levels=3", cf=17.3, up_to=1e9),
+    CodecSize(codec="nearest:levels=39", cf=5.7, up_to=1e9),
+)
+
+
+def test_a_pin_that_no_codec_can_send_is_refused_with_what_could_be_pinned(steered: InProcess) -> None:
+    policy = parse("auto:plans=nearest:levels=3/nearest:levels=39").spec()
+    decision = register(steered, policy=policy, compressor="int8", sizes=SIZES).decision
+    detail = is_problem(put(steered, decision.epoch, "pin", cf=20.0), 422)
+    assert "int8 sends 3.9, not 20. What can be pinned: 1 (dense), 3.9 with int8" in detail
+    assert "17.3 with nearest:levels=3, 5.7 with nearest:levels=39" in detail
+    assert "any with" not in detail
+    named = is_problem(put(steered, decision.epoch, "pin", cf=5.7, codec="nearest:levels=3"), 422)
+    assert "nearest:levels=3 sends 17.3, not 5.7" in named
+    assert "override" not in journal(steered)
+    answer = put(steered, decision.epoch, "pin", cf=17.3)
+    assert answer.status_code == 202
+    assert answer.json()["waiting"]["codec"] == "nearest:levels=3"  # the plan that has this size, said
+    pinned = run(steered, Trainer(), decision, 1)
+    assert (pinned.codec, pinned.cf_candidate) == ("nearest:levels=3", 17.3)
+    assert "pinned CF 17.3 with nearest:levels=3" in pinned.reason
+
+
+def test_where_another_codec_takes_any_cf_it_sends_the_pin(steered: InProcess) -> None:
+    policy = parse("auto:plans=nearest:levels=39").spec()
+    decision = register(steered, policy=policy, sizes=SIZES[2:]).decision  # topk takes any
+    trainer = Trainer()
+    assert put(steered, decision.epoch, "pin", cf=5.7, codec="nearest:levels=39").status_code == 202
+    decision = run(steered, trainer, decision, 1)
+    assert (decision.codec, decision.cf_candidate) == ("nearest:levels=39", 5.7)
+    answer = put(steered, decision.epoch, "pin", cf=20.0)
+    assert answer.json()["waiting"]["codec"] == "topk"
+    decision = run(steered, trainer, decision, 1)
+    assert (decision.codec, decision.cf_candidate) == (None, 20.0)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from tools.harness.controller import Controller
 
 
 def spec(job: str = "job", **changes: object) -> JobSpec:
-    """A job of two ranks under GraVAC."""
-    return job_spec(PolicySpec(name="gravac", settings={}), **({"job": job} | changes))
+    """A job of two ranks, under GraVAC unless ``policy`` is given."""
+    return job_spec(**({"policy": PolicySpec(name="gravac", settings={}), "job": job} | changes))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -67,10 +67,10 @@ class Trainer:
 class PostedJob:
     """A job on a controller: ``windows(n)`` posts the next n windows of its trainer."""
 
-    def __init__(self, controller: Controller, name: str, token: str = "") -> None:
+    def __init__(self, controller: Controller, name: str, token: str = "", **changes: object) -> None:
         self.controller, self.trainer = controller, Trainer(name)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = controller.ask("POST", "/v1/jobs", spec(name), headers)
+        answer = controller.ask("POST", "/v1/jobs", spec(name, **changes), headers)
         self.decision: Decision = JobAnswer.model_validate_json(answer.body).decision
 
     def windows(self, count: int) -> None:

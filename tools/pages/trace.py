@@ -54,6 +54,7 @@ field, even an optional one: records take no unknown fields, so an older gravac 
 | 2 | `window.spread` (for older windows computed from their ranks), `job.settings`, `job.environment.revision` |
 | 3 | `window.steps` |
 | 4 | `codec` of decisions, candidates and levels, `window_steps`, `efficiency`, `job.optimizer`, sums of updates |
+| 5 | `job.sizes`, `job.model.digest` |
 
 ## Reading and repairs
 

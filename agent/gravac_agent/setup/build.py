@@ -38,11 +38,11 @@ from gravac_agent.setup.describe import (
     environment,
     innermost,
     model_shape,
-    names_digest,
     optimizer_spec,
     revision,
+    trained_shapes,
 )
-from gravac_agent.setup.plan_costs import Shards, plan_costs, without_waits
+from gravac_agent.setup.plan_costs import Shards, codec_sizes, plan_costs, reached_plans, without_waits
 from gravac_agent.setup.usage import sparse_parameters
 from gravac_agent.streams.executor import StreamExecutor
 from gravac_agent.windows.progress import Progress
@@ -152,7 +152,6 @@ def assemble(
             "replicas": exchange_group.size(),
             "agent": number,
             "parameters": model_shape(module).model_dump(),
-            "parameter names": names_digest(module),
             "gravac": __version__,
             "plugins": registry.plugins(settings.compressor, *codecs, settings.memory, rule.spec().name),
         },
@@ -169,7 +168,9 @@ def assemble(
     )
     for aggregator in encoder.aggregators:
         builder.fit(aggregator, metered)
-    plans = rule.plans(settings.compressor)
+    sizes = codec_sizes({None: encoder.aggregator, **encoder.others}, trained_shapes(module))
+    spec = spec.model_copy(update={"sizes": sizes})
+    plans = reached_plans(rule.plans(settings.compressor), spec)
     if device is not None and not rule.spec().settings.get("plans"):
         plans = without_waits(plans)  # others are used only where the user lists them
     if len(plans) > 1 and world_size > 1:

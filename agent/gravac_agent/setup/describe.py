@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from gravac.protocol import Environment, ModelShape, OptimizerSpec
 from gravac.version import __version__
+from gravac_agent.exchange.hook import real_shape
 from gravac_agent.fsdp.model import DataParallel
 
 OptimizerKind = Literal["sgd", "adam", "sign", "other"]
@@ -92,12 +93,24 @@ def model_shape(module: DataParallel) -> ModelShape:
         name=type(module.module).__name__,
         tensors=len(trainable),
         elements=sum(parameter.numel() for parameter in trainable),
+        digest=names_digest(module),
     )
 
 
+def trained_shapes(module: DataParallel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the trained parameters by name."""
+    return {name: real_shape(one) for name, one in module.module.named_parameters() if one.requires_grad}
+
+
 def names_digest(module: DataParallel) -> str:
-    """Return a digest of the names and shapes of all parameters. It differs between most models."""
-    lines = [f"{name} {tuple(parameter.shape)}" for name, parameter in module.module.named_parameters()]
+    """Return a digest of the names and shapes of all parameters. It differs between most models.
+
+    Compiling a part of the model does not change it.
+    """
+    lines = [
+        f"{name.replace('_orig_mod.', '')} {tuple(parameter.shape)}"
+        for name, parameter in module.module.named_parameters()
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -1,11 +1,15 @@
-"""What the plans of a policy cost in this job: bytes and messages of a step, by the cost model."""
+"""What the codecs of a job reach and its plans cost: sizes, bytes and messages of a step, by the cost model."""
 
 import logging
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gravac.aggregators import Aggregator
 from gravac.collectives import Network
+from gravac.memories import Bucket
 from gravac.policies import Plan
-from gravac.protocol import PlanCost
+from gravac.protocol import CodecSize, JobSpec, PlanCost
 from gravac.whatif.exchange import UnknownSizes, Volume, codec_of, volume, volume_of_rounds, volume_of_shards
 from gravac.whatif.samples import ASSUMED_NETWORK
 
@@ -24,6 +28,28 @@ class Shards(NamedTuple):
 
     modules: int
     whole: bool
+
+
+def codec_sizes(
+    codecs: Mapping[str | None, Aggregator], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[CodecSize, ...]:
+    """Return the CFs of the codecs that reach few of them.
+
+    Args:
+        codecs: By the names that plans have; None is the job's compressor.
+        shapes: Of the trained parameters.
+    """
+    tensors = Bucket(0, tuple(shapes), tuple(map(math.prod, shapes.values())), tuple(shapes.values()))
+    return tuple(
+        CodecSize(codec=name, cf=size.cf, up_to=size.up_to)
+        for name, aggregator in codecs.items()
+        for size in aggregator.sizes(tensors)
+    )
+
+
+def reached_plans(plans: Sequence[Plan], spec: JobSpec) -> tuple[Plan, ...]:
+    """Return the plans with the CFs that their codecs reach, each once."""
+    return tuple(dict.fromkeys(Plan(codec, spec.reached(codec, cf)) for codec, cf in plans))
 
 
 def plan_costs(

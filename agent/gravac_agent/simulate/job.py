@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gravac import aggregators, memories, policies
-from gravac.collectives import AUTO
+from gravac.collectives import ALONE, AUTO
 from gravac.policies.base import Policy
 from gravac.protocol import Decision, End, Environment, JobSpec, ModelShape
 from gravac.signals.gain import GainTracker
@@ -24,7 +24,7 @@ from gravac_agent.exchange.plan import Plan, next_plan
 from gravac_agent.reporting.reporter import LocalReporter
 from gravac_agent.setup.build import checked_codecs
 from gravac_agent.setup.describe import optimizer_spec
-from gravac_agent.setup.plan_costs import plan_costs
+from gravac_agent.setup.plan_costs import codec_sizes, plan_costs, reached_plans
 from gravac_agent.simulate.clock import Clock
 from gravac_agent.simulate.learning import Learner
 from gravac_agent.simulate.ranks import SimulatedRanks
@@ -108,15 +108,12 @@ class SimulatedJob:
             raise SetupError(str(error)) from None
         model = recipe.build_model(setting.seed)
         elements, network = elements_of(model), setting.clock.network(0)
-        costs = plan_costs(
-            policy.plans(setting.compressor),
-            setting.compressor,
-            elements,
-            setting.ranks,
-            network,
-            setting.collective,
-        )
-        self._spec = JobSpec(
+        shapes = {name: tuple(one.shape) for name, one in model.named_parameters() if one.requires_grad}
+        codecs = {
+            codec: aggregators.build(codec or setting.compressor, ALONE)
+            for codec in (None, *checked_codecs(policy, setting.collective))
+        }
+        spec = JobSpec(
             job=setting.name,
             incarnation=INCARNATION,
             world_size=setting.ranks,
@@ -138,8 +135,17 @@ class SimulatedJob:
                 device="cpu",
             ),
             optimizer=optimizer_spec(recipe.optimizer(model.parameters())),
-            plans=costs,
+            sizes=codec_sizes(codecs, shapes),
         )
+        costs = plan_costs(
+            reached_plans(policy.plans(setting.compressor), spec),
+            setting.compressor,
+            elements,
+            setting.ranks,
+            network,
+            setting.collective,
+        )
+        self._spec = spec.model_copy(update={"plans": costs})
         self._policy = policy.fitted(self._spec)
         ranks = SimulatedRanks(
             setting.ranks,

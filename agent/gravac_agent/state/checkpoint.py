@@ -20,6 +20,7 @@ from gravac_agent.exchange.plan import Directive, Plan
 from gravac_agent.fsdp.model import DataParallel
 from gravac_agent.fsdp.pieces import fitted, mean_by_shard, shard_of
 from gravac_agent.setup.build import Parts
+from gravac_agent.setup.describe import trained_shapes
 from gravac_agent.state import by_rank
 from gravac_agent.state.rates import Rates
 from gravac_agent.state.regroup import Regrouper, regrouper
@@ -50,7 +51,7 @@ def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Ra
         "gain_averages": _averages(loop.tracker, 0),
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
-        "shapes": {name: list(shape) for name, shape in _shapes(module).items()},
+        "shapes": {name: list(shape) for name, shape in trained_shapes(module).items()},
         "shard": shard_of(module),
         "rates": rates.state(),
         "clipping": loop.clipper.state(),
@@ -184,10 +185,6 @@ def _wanted(
     return states[0] if mapping and len(states) == 1 else states
 
 
-def _shapes(module: DataParallel) -> dict[str, tuple[int, ...]]:
-    return {name: real_shape(p) for name, p in module.module.named_parameters() if p.requires_grad}
-
-
 def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
     """Raise SetupError for a state of another model. States of gravac 0.1 have no shapes, only sizes of residuals."""
     here = {name: real_shape(parameter) for name, parameter in module.module.named_parameters()}
@@ -207,7 +204,7 @@ def _check_shapes(state: dict[str, Any], module: DataParallel) -> None:
             raise SetupError(
                 f"the agent state is of another model: parameter {name!r} has shape {shape} there and {here[name]} here"
             )
-    new = [name for name in _shapes(module) if name not in there]
+    new = [name for name in trained_shapes(module) if name not in there]
     if new and "shapes" in state:
         log.warning(
             "the agent state lacks %d parameters, such as %s: their residual starts at zero", len(new), new[0]

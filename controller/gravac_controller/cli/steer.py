@@ -74,14 +74,18 @@ def _steering(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("job")
 @click.argument("cf", type=click.FloatRange(min=1, max=1e9))
 @click.option(
-    "--codec", help="Codec to send with: the job's compressor, or one that its policy may choose [no change]."
+    "--codec",
+    help="Codec to send with: the job's compressor, or one that its policy may choose [one that reaches CF, the one in "
+    "force if it does].",
 )
 @_steering
 def pin(job: str, cf: float, codec: str | None, **given: Any) -> None:
     """Pin JOB to compression factor CF from the next window on, regardless of its gain; 1 is dense.
 
-    The order is in force until `gravac resume JOB`. Steering is off by default. Enable it with
-    `gravac serve --owner-may-steer`, or with GRAVAC_STEERING=owner for a controller that a training starts.
+    Where the codec in force does not reach CF, another one of the job sends it. If none does, the order is refused with
+    a list of what can be pinned. The order is in force until `gravac resume JOB`, or until the training ends or starts
+    again. Steering is off by default. Enable it with `gravac serve --owner-may-steer`, or with GRAVAC_STEERING=owner
+    for a controller that a training starts.
 
     \b
     Example:
@@ -174,6 +178,12 @@ def _give(
     else:
         for line in _lines(job, outcome, wait_seconds):
             click.echo(printable(line))
+        if codec is None and outcome.order is not None and outcome.order.codec is not None:
+            click.echo(
+                printable(
+                    f"{job}: the codec in force does not send {cf:g}x; {outcome.order.codec} does. Choose with --codec."
+                )
+            )
 
 
 def _order(

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from gravac.fold import JobFold
+from gravac.policies import steering
 from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
 from gravac.traces import Line, TraceRecord
 from gravac.traces.follow import Difference, Follower
@@ -224,6 +225,8 @@ class Job:
                 raise refusals.pin_too_strong(order.cf, limit)
             if order.codec is not None and order.codec not in fold.codecs:
                 raise refusals.codec_not_built(order.codec, fold.codecs)
+            if order.action == "pin":
+                order = _with_plan(fold, order)
             override = Override(**order.model_dump(), epoch=fold.decision.epoch)
             fold.order(override)
             await self._write(override)
@@ -309,3 +312,14 @@ class Job:
         if self._fold is None:
             raise refusals.unknown_job()
         return self._fold
+
+
+def _with_plan(fold: JobFold, pin: Order) -> Order:
+    """Return a pin that names its codec where that is not the one in force. Raises Invalid."""
+    try:
+        plan = steering.pinned_plan(fold.policy, fold.spec, fold.decision, pin)
+    except ValueError as error:
+        raise Invalid.field("cf", str(error)) from None
+    if pin.codec is not None or plan.codec == fold.decision.codec:
+        return pin
+    return pin.model_copy(update={"codec": plan.codec or fold.spec.compressor})

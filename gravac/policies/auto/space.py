@@ -165,7 +165,7 @@ def unfitted(listed: tuple[str, ...]) -> Space:
 
 def of_job(listed: tuple[str, ...], spec: JobSpec) -> Space:
     """Return the space of a job. Plans whose cost the job does not state are left out, if it states any."""
-    wanted = plans(listed, spec.compressor)
+    wanted = tuple(Plan(codec, spec.reached(codec, cf)) for codec, cf in plans(listed, spec.compressor))
     if spec.world_size == 1:
         wanted = (DENSE,)
     stated = {Plan(cost.codec, cost.cf): cost for cost in spec.plans}

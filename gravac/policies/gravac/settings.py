@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gravac.policies.base import GainDenominator, PolicySettings, PolicyState
-from gravac.protocol import CompressionFactor, Count, Decision, Ratio, Record
+from gravac.protocol import CompressionFactor, Count, Decision, JobSpec, Ratio, Record
 
 EPSILON = 0.3
 """Default of ``epsilon``. The paper's 0.7 and 0.9 do not fit the gain it prints; how this one was chosen from
@@ -194,6 +194,13 @@ class GravacSettings(PolicySettings):
                 "ladder must be exponential or geometric for the paper variant, whose factors are relative"
             )
         return self
+
+    def fitted(self, spec: JobSpec) -> Self:
+        """The paper variant stays as it is: its factors are relative."""
+        reached = {spec.reached(None, cf) for cf in self.rungs} - {1.0}
+        if self.variant == "paper" or not reached or not spec.sizes_of(None):
+            return self
+        return self.model_copy(update={"ladder": tuple(sorted(reached))})
 
     @property
     def rungs(self) -> tuple[float, ...]:

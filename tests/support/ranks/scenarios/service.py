@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -226,30 +227,51 @@ def names_taken(rank: int, world: int, folder: str, job: str) -> dict[str, Any]:
 
 
 def steered(
-    rank: int, world: int, folder: str, token: str, orders: dict[str, dict[str, Any]], steps: int
+    rank: int,
+    world: int,
+    folder: str,
+    token: str,
+    orders: dict[str, dict[str, Any]],
+    steps: int,
+    policy: str = "static:cf=10",
 ) -> dict[str, Any]:
-    """A job whose own controller gets ``orders`` (by step) over HTTP; returns what each step sent, and its epoch."""
+    """A job whose own controller gets ``orders`` (by step) over HTTP.
+
+    Returns what each step sent, with its epoch, codec and bytes, and what the controller said to orders it refused.
+    """
     os.environ["GRAVAC_CONTROLLER_CONTROL_TOKEN"] = token
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     sent: list[tuple[float, int]] = []
-    options: dict[str, Any] = {"policy": "static:cf=10", "window": 10, "settle_steps": 0}
+    codecs, wire, refused = list[str](), list[float](), dict[str, str]()
+    options: dict[str, Any] = {"policy": policy, "window": 10, "settle_steps": 0}
     with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
         assert agent.wait_ready(60)
         dist.barrier()
         reporter = agent._parts.reporter if agent._parts else None
         for step in range(steps):
             if reporter is not None and str(step) in orders:
-                _order(agent.url or "", token, orders[str(step)])
+                try:
+                    _order(agent.url or "", token, orders[str(step)])
+                except urllib.error.HTTPError as error:
+                    refused[str(step)] = json.load(error)["detail"]
             if step % 10 == 5:  # the decision on the last window is there before this one is over
                 until = time.monotonic() + 60
                 while reporter is not None and reporter._outbox and time.monotonic() < until:  # type: ignore[attr-defined]
                     time.sleep(0.01)
                 dist.barrier()
+            before = agent.state
+            assert before is not None
             train(module, optimizer, rank, range(step, step + 1))
-            assert agent.state is not None
-            sent.append((agent.state.cf, agent.state.epoch))
-    return {"sent": sent, "parameters": fingerprint(module)}
+            after = agent.state
+            assert after is not None
+            sent.append((after.cf, after.epoch))
+            codecs.append(before.codec)
+            wire.append(
+                (after.dense_bytes - before.dense_bytes) / (after.payload_bytes - before.payload_bytes)
+            )
+    found = {"sent": sent, "codecs": codecs, "wire": wire, "parameters": fingerprint(module)}
+    return found | ({"refused": refused} if rank == 0 else {})
 
 
 def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
