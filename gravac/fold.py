@@ -51,7 +51,7 @@ class JobFold:
             verdict = self.policy.start()
             self._state: PolicyState = verdict.state
         else:
-            self._state = self._read_state(spec.policy_state)
+            self._state = self.read_state(spec.policy_state)
         self.start_decision = self._state.decision
         self._windows: OrderedDict[int, bytes] = OrderedDict()  # fingerprints
         self.ordered: Override | None = None
@@ -122,10 +122,11 @@ class JobFold:
         """Return the answer to a window, new or resent: always the newest decision."""
         return WindowAnswer(decision=self.decision, policy_state=self.policy_state)
 
-    def job_answer(self) -> JobAnswer:
-        """Return the answer to a registration."""
+    def job_answer(self, note: str = "") -> JobAnswer:
+        """Return the answer to a registration. ``note``: what the trainer's log should say."""
         return JobAnswer(
             job=self.spec.job,
+            note=note,
             next_window=self.next_window,
             decision=self.decision,
             policy_state=self.policy_state,
@@ -137,11 +138,14 @@ class JobFold:
             update={"policy_state": self.policy_state, "first_window": self.next_window}
         )
 
-    def resume(self, spec: JobSpec) -> None:
+    def resume(self, spec: JobSpec) -> str:
         """Register the job again: the same incarnation reconnected, or a new one started.
 
         The state continues. A policy state with a higher epoch in ``spec`` replaces it: the job ran elsewhere
-        meanwhile, and epochs never decrease.
+        meanwhile, and epochs never decrease. An operator's order ends with its incarnation.
+
+        Returns:
+            A sentence about the order that ended; empty where none did.
 
         Raises:
             ValueError: ``spec`` is of another job, or has another policy, compressor or memory, so that measurements no
@@ -164,12 +168,21 @@ class JobFold:
                 f"policy: job {spec.job!r} runs {shortened(self.policy.spec().model_dump_json(), 300)}, got "
                 f"{shortened(spec.policy.model_dump_json(), 300)}; use another job name to change it"
             )
-        brought = None if spec.policy_state is None else self._read_state(spec.policy_state)
+        brought = None if spec.policy_state is None else self.read_state(spec.policy_state)
         if brought is not None and brought.decision.epoch > self.decision.epoch:
             self._state = brought
+        over = ""
+        if spec.incarnation != self.spec.incarnation:
+            if self.override is not None:
+                self._state = steering.ended(self._state)
+                over = self.decision.reason
+            elif self.ordered is not None and self.ordered.action != "resume":
+                over = f"The order of {self.ordered.actor} ({self.ordered.action}) came too late for the start before."
+            self.ordered, self.orders_waiting = None, 0
         self.next_window = max(self.next_window, spec.first_window)
         self.spec = spec.model_copy(update={"policy": policy})
         self.policy = self.policy.fitted(self.spec)
+        return over
 
     def forget(self) -> None:
         """Treat all windows before the next one as duplicates: they are in parts of the journal that were not read."""
@@ -182,7 +195,8 @@ class JobFold:
         """
         self._state = self._state.model_copy(update={"decision": decision})
 
-    def _read_state(self, text: str) -> PolicyState:
+    def read_state(self, text: str) -> PolicyState:
+        """Parse a state of the job's policy. Raises ValueError, which says what is wrong."""
         try:
             return self.policy.State.model_validate_json(text)
         except ValidationError as error:

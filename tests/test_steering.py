@@ -110,6 +110,50 @@ def test_a_codec_sends_the_size_that_was_asked_for_or_the_next() -> None:
     assert spec.reached("topk", 20.0) == 20.0
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("action", ["pin", "dense", "pause", "none"])
+def test_an_order_ends_with_its_start_of_the_trainer(policy: str, action: str, tmp_path: Path) -> None:
+    """The next start goes on where the policy was, with a reason, and the journal replays."""
+    undisturbed, fold = start(policy), start(policy)
+    run(undisturbed, 4)
+    path = tmp_path / "journal.jsonl"
+    with TraceWriter(path, Ticker()) as writer:
+        writer.append(fold.spec, fold.decision)
+        for number in range(7):
+            if number == 4 and action != "none":
+                writer.append(order(fold, action, 33.5 if action == "pin" else None, note="a try"))
+            report = CLUSTER.report(fold.next_window, fold.decision)
+            writer.append(report, fold.decide(report))
+        before = fold.decision
+        again = fold.spec.model_copy(update={"incarnation": "second"})
+        said = fold.resume(again)
+        writer.append(again, fold.decision)
+        if action == "none":
+            assert said == ""
+            assert fold.decision == before
+        else:
+            assert (
+                f"The order of alice ({action}, because: a try) ended with the start of the training" in said
+            )
+            assert fold.override is None
+            assert (fold.decision.rule, fold.decision.epoch) == ("resumed", before.epoch + 1)
+            assert fold.decision.reason == said
+            assert sending(fold.decision) == sending(undisturbed.decision)
+            expected = [(sending(one), one.rule) for one in run(undisturbed, 5)]
+            for wanted in expected:
+                report = CLUSTER.report(fold.next_window, fold.decision, incarnation="second")
+                decision = fold.decide(report)
+                writer.append(report, decision)
+                assert (sending(decision), decision.rule) == wanted
+        late = order(fold, "dense")
+        writer.append(late, again.model_copy(update={"incarnation": "third"}))
+        assert "(dense) came too late" in fold.resume(again.model_copy(update={"incarnation": "third"}))
+        writer.append(fold.decision)
+    assert (fold.ordered, fold.orders_waiting) == (None, 0)
+    found = check(path)
+    assert found.ok, found.differences
+
+
 def test_dense_is_dense_and_the_note_is_told() -> None:
     fold = start("static:cf=40")
     order(fold, "dense", note="the loss looks odd")

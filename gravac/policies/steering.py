@@ -2,7 +2,7 @@
 
 An order takes effect with the decision on the next window, at a new epoch. While it is in force, the policy is not
 asked and learns nothing, windows have the job's length, and the codec stays unless the order names one. ``resume``
-restores the decision that the policy had made before, with its state.
+restores the decision that the policy had made before, with its state; so does a new start of the trainer (``ended``).
 """
 
 from gravac.policies.base import Plan, Policy, PolicyState, Verdict
@@ -125,6 +125,21 @@ def _release(state: PolicyState, order: Override, report: WindowReport) -> Verdi
         window_steps=own.window_steps,
     )
     return _next_epoch(state, decision, override=None, suspended=None)
+
+
+def ended(state: PolicyState) -> PolicyState:
+    """Return a state without the order in force, for a new start of the trainer: an order ends with its start."""
+    order, own = state.override, state.suspended
+    if order is None or own is None:
+        return state
+    before, why = state.decision, f", because: {order.note}" if order.note else ""
+    reason = (
+        f"The order of {order.actor} ({order.action}{why}) ended with the start of the training that it was given to: "
+        f"the policy goes on at {format_cf(own.cf_candidate)} ({own.phase})."
+    )
+    changes = {"window": before.window, "epoch": before.epoch + 1, "rule": "resumed", "reason": reason}
+    decision = own.model_copy(update=changes)
+    return state.model_copy(update={"decision": decision, "override": None, "suspended": None})
 
 
 def _next_epoch(

@@ -196,6 +196,7 @@ def test_without_the_control_token_it_is_the_control_token_that_is_named(
         end = End(incarnation="first", windows=0, steps=0, message="")
         controller.ask("POST", "/v1/jobs/alpha/end", end, {"Authorization": f"Bearer {AGENT}"})
         assert "the job has ended" in run("dense", "alpha", *folder, code=1)
+        assert "no order is in force, it has ended, and orders end with it" in run("resume", "alpha", *folder)
         assert job.trainer.window == 0
     finally:
         controller.stop()

@@ -247,3 +247,27 @@ def test_a_full_disk_refuses_orders(steered: InProcess, monkeypatch: pytest.Monk
     decision = run(steered, Trainer(), register(steered).decision, 1)
     assert decision.rule == "warmup"
     assert "override" not in journal(steered)
+
+
+def test_an_order_ends_with_its_start_of_the_trainer(steered: InProcess) -> None:
+    decision = run(steered, trainer := Trainer(), register(steered).decision, 3)
+    assert put(steered, decision.epoch, "dense", note="odd").status_code == 202
+    dense = run(steered, trainer, decision, 1)
+    assert dense.cf_candidate == 1.0
+    post(steered, "/v1/jobs/job/end", End(incarnation="first", windows=4, steps=200, message=""))
+    assert view(steered)["override"] is None
+    assert b'gravac_override_active{job_name="job"} 0.0' in steered.client.get("/metrics").content
+    answer = put(steered, dense.epoch, "resume")  # nothing to resume: the order ended with the job
+    assert answer.status_code == 202
+    assert (answer.json()["in_force"], answer.json()["waiting"]) == (None, None)
+    again = register(steered, incarnation="second")
+    assert "The order of alice (dense, because: odd) ended with the start" in again.note
+    assert (again.decision.rule, again.decision.epoch) == ("resumed", dense.epoch + 1)
+    assert again.decision.cf_candidate == decision.cf_candidate
+    assert again.decision.phase == decision.phase
+    assert again.note in view(steered)["events"][-1]["event"]["message"]
+    trainer.incarnation = "second"
+    assert run(steered, trainer, again.decision, 2).rule != "pinned"
+    found = check(steered.services.settings.data_dir / "job" / "journal.jsonl")
+    assert found.ok, found.differences
+    assert register(steered, incarnation="third").note == ""

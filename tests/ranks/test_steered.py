@@ -23,6 +23,8 @@ ORDERS = {
 def test_all_ranks_follow_orders_at_the_same_step(run_ranks: RunRanks, tmp_path: Path) -> None:
     one, two = run_ranks("steered", 2, token=TOKEN, orders=ORDERS, steps=130)
     assert one.pop("refused") == {}
+    assert [order for _, order in one.pop("again")] == [None, None]
+    assert not any("ended with the start" in text for text in one.pop("logged"))
     assert one == two
     stretches = [(cf, len(list(steps))) for cf, steps in groupby(cf for cf, _ in one["sent"])]
     assert [cf for cf, length in stretches if length > 5] == [10.0, 25.0, 1.0, 10.0]
@@ -45,11 +47,11 @@ def test_a_pin_is_what_is_sent_or_is_refused(run_ranks: RunRanks, tmp_path: Path
         "12": {"action": "pin", "cf": 5.7, "codec": rounding, "actor": "alice"},
         "42": {"action": "pin", "cf": 20.0, "codec": rounding, "actor": "alice"},
         "52": {"action": "pin", "cf": 20.0, "actor": "alice"},
-        "92": {"action": "pin", "cf": 7.5, "actor": "alice"},
+        "92": {"action": "pin", "cf": 7.5, "codec": "nearest:levels=15", "actor": "alice"},
     }
     policy = f"auto:plans={rounding}/nearest:levels=15"
     one, two = run_ranks("steered", 2, token=TOKEN, orders=orders, steps=130, policy=policy)
-    refused = one.pop("refused")
+    refused, again, logged = one.pop("refused"), one.pop("again"), one.pop("logged")
     assert one == two
     assert list(refused) == ["42"]
     for words in (f"{rounding} sends 5.7, not 20", "7.5 with nearest:levels=15", "any with topk+bf16"):
@@ -67,3 +69,8 @@ def test_a_pin_is_what_is_sent_or_is_refused(run_ranks: RunRanks, tmp_path: Path
     assert list(asked) == [(rounding, 5.7), ("topk+bf16", 20.0), ("nearest:levels=15", 7.5)]
     found = check(tmp_path / "steered" / "journal.jsonl")
     assert found.ok, found.differences
+    # The order in force at the end has ended with it: for the next start, and for one from its checkpoint.
+    assert [order for _, order in again] == [None, None]
+    assert all(rule != "pinned" for rule, _ in again)
+    ended = [text for text in logged if "The order of alice (pin) ended with the start" in text]
+    assert len(ended) == 2, logged

@@ -15,7 +15,7 @@ from gravac_agent.reporting.controller_api import DecisionChecker, read_state
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
-from gravac_agent.reporting.reporter import renumbered
+from gravac_agent.reporting.reporter import renumbered, without_order
 
 log = logging.getLogger("gravac.agent")
 
@@ -132,7 +132,8 @@ class HttpReporter:
             self._wake.set()
             return
         try:
-            state = read_state(self._policy, policy_state)
+            state = without_order(self._spec.job, read_state(self._policy, policy_state))
+            policy_state = state.model_dump_json()
             directive = self._directive_of(state.decision)
         except (NoAnswer, ValueError) as error:
             raise SetupError(
@@ -273,6 +274,8 @@ class HttpReporter:
                 # Another run of this name reported meanwhile: ours were never accepted, so they are numbered after its.
                 self._offset = answer.next_window - first
             self._registered = True
+        if answer.note:
+            log.warning("job %s: %s", spec.job, answer.note)
         self._ready.set()
         log.debug("controller at %s decides for job %s", self.url, spec.job)
 
@@ -287,7 +290,8 @@ class HttpReporter:
             return max(0, min(next_window, self._next_reported + self._offset) - self._next_window)
         if self._spec.policy_state is None:
             return None
-        return max(0, next_window - self._spec.first_window)
+        # Each start since the checkpoint may have ended an order, which takes a window to begin.
+        return 2 * max(0, next_window - self._spec.first_window) + 1
 
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:

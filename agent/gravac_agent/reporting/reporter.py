@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gravac.fold import JobFold
-from gravac.policies.base import Policy
+from gravac.policies import steering
+from gravac.policies.base import Policy, PolicyState
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.signals import figures
 from gravac.traces import Line, TraceWriter
@@ -75,6 +76,14 @@ def renumbered(record: Numbered, offset: int) -> Numbered:
     return record.model_copy(update={"window": record.window + offset})
 
 
+def without_order(job: str, state: PolicyState) -> PolicyState:
+    """Return a state from a checkpoint without the operator's order in it, and log that."""
+    released = steering.ended(state)
+    if released is not state:
+        log.warning("job %s: %s", job, released.decision.reason)
+    return released
+
+
 class LocalReporter:
     """Decides in process, at once and so at a fixed step: for tests, notebooks, and policies that are not registered.
 
@@ -116,7 +125,8 @@ class LocalReporter:
         # The previous run may have died between a window and its decision.
         self._write(*(follower.missing_head if follower.missing is None else (follower.missing,)))
         if follower.fold is not None:  # the job was run before: its windows and epochs continue
-            follower.fold.resume(spec)
+            if over := follower.fold.resume(spec):
+                log.warning("job %s: %s", spec.job, over)
             self._fold = follower.fold
             self._offset = self._fold.next_window - spec.first_window
         self._write(spec, self._fold.decision)
@@ -136,8 +146,12 @@ class LocalReporter:
         self._write(renumbered(event, self._offset))
 
     def resume(self, policy_state: str | None, window: int) -> None:
-        spec = self._fold.spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+        spec = self._fold.spec
         try:
+            if policy_state is not None:
+                state = without_order(spec.job, self._fold.read_state(policy_state))
+                policy_state = state.model_dump_json()
+            spec = spec.model_copy(update={"policy_state": policy_state, "first_window": window})
             self._fold.resume(spec)
             directive = self._directive_of(self._fold.decision)
         except ValueError as error:

@@ -109,7 +109,7 @@ class FromTrace:
             repeats = isinstance(line.record, Part) or (repeats and isinstance(line.record, JobSpec))
         if follower.fold is None or before is None:
             raise TraceError(str(path), None, "holds no job")
-        self._live.override = follower.fold.override
+        self._live.override = None if self._live.ended else follower.fold.override
         self._written = being_written(path)
 
     def jobs(self) -> list[JobView]:

@@ -207,7 +207,7 @@ def _outcome(client: Client, job: str, state: OverrideState, seconds: float) -> 
     """Wait for the decision that follows the order. Raises ControllerError."""
     order, until = state.view.waiting, time.monotonic() + seconds
     if order is None:  # nothing to resume
-        return Outcome(None)
+        return Outcome(None, ended=client.job(job).state == "ended")
     while True:
         view = client.override(job).view
         if view.waiting is None or view.epoch > order.epoch:
@@ -227,7 +227,8 @@ def _outcome(client: Client, job: str, state: OverrideState, seconds: float) -> 
 
 def _lines(job: str, outcome: Outcome, waited: float) -> Iterator[str]:
     if outcome.order is None:
-        yield f"{job}: nothing to resume: no order is in force, the policy decides."
+        why = "it has ended, and orders end with it" if outcome.ended else "the policy decides"
+        yield f"{job}: nothing to resume: no order is in force, {why}."
     elif outcome.decision is not None:
         yield f"{job}, epoch {outcome.decision.epoch}: {outcome.decision.reason}"
         if outcome.later is not None:

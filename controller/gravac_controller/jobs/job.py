@@ -91,7 +91,7 @@ class Job:
             self.close()
             return False
         self._fold = fold
-        live.override = None if fold is None else fold.override
+        live.override = None if fold is None or live.ended else fold.override
         previous, self.live = self.live, live
         previous.notify()
         if fold is None or live.ended:
@@ -123,12 +123,13 @@ class Job:
             Unavailable: The journal cannot be written.
         """
         async with self._exclusive():
+            note = ""
             if self._fold is None:
                 await self._begin(spec)
             else:
-                await self._resume(self._fold, spec)
+                note = await self._resume(self._fold, spec)
             try:
-                return self._known().job_answer()
+                return self._known().job_answer(note)
             except ValueError as error:
                 raise refusals.undecidable(spec.policy.name, error) from error
 
@@ -216,10 +217,10 @@ class Job:
             fold = self._known()
             if seen != self.override_tag:
                 raise refusals.stale_order(self.override_tag, seen)
+            if order.action == "resume" and self.live.override is None and self.live.ordered is None:
+                return
             if self.live.ended:
                 raise refusals.job_has_ended()
-            if order.action == "resume" and fold.override is None and fold.ordered is None:
-                return
             limit = pin_limit(fold)
             if order.cf is not None and limit is not None and order.cf > limit:
                 raise refusals.pin_too_strong(order.cf, limit)
@@ -245,7 +246,8 @@ class Job:
         live = self.live if self.live.spec is None else LiveJob(self._settings)
         await self._write(spec, fold.decision, registration.registered_event(spec), live=live)
 
-    async def _resume(self, fold: JobFold, spec: JobSpec) -> None:
+    async def _resume(self, fold: JobFold, spec: JobSpec) -> str:
+        """Return what the trainer's log should say."""
         same = spec.incarnation == fold.spec.incarnation
         if same and self.live.ended:
             raise refusals.has_ended(spec.incarnation)
@@ -253,8 +255,10 @@ class Job:
             holder, silent = fold.spec.incarnation, self.live.silent_seconds()
             if (wait := registration.wait_seconds(self.live)) > 0:
                 raise refusals.job_is_live(spec.incarnation, spec.job, holder, silent, wait)
-        if records := registration.resume(fold, spec):
+        records, note = registration.resume(fold, spec)
+        if records:
             await self._write(*records)
+        return note
 
     @contextlib.asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
@@ -285,7 +289,7 @@ class Job:
             previous.notify()
         for line in lines:
             self.live.apply(line.number, line.time, line.record)
-        self.live.override = self._known().override
+        self.live.override = None if self.live.ended else self._known().override
         self.update_budget()
         self.live.notify()
 

@@ -6,6 +6,7 @@ Without this, two trainings under one job name would write into one journal as i
 from gravac.fold import JobFold
 from gravac.protocol import Event, JobSpec
 from gravac.traces import TraceRecord
+from gravac.wording import shortened
 from gravac_controller.errors import Conflict
 from gravac_controller.live.projection import LiveJob
 
@@ -48,30 +49,30 @@ def gap_event(expected: int, received: int) -> Event:
     return Event(kind="gap", window=received, message=f"windows {expected} to {received - 1} never arrived")
 
 
-def resume(fold: JobFold, spec: JobSpec) -> list[TraceRecord]:
+def resume(fold: JobFold, spec: JobSpec) -> tuple[list[TraceRecord], str]:
     """Register a known job again.
 
     Returns:
-        The records to journal; empty where nothing changed.
+        The records to journal, none where nothing changed, and what the trainer's log should say.
 
     Raises:
         Conflict: The job cannot continue under this spec.
     """
     previous, decision, next_window = fold.spec, fold.decision, fold.next_window
     try:
-        fold.resume(spec)
+        over = fold.resume(spec)
     except ValueError as error:
         raise Conflict(str(error), reason="conflict") from None
     same = spec.incarnation == previous.incarnation
     moved = fold.decision != decision or fold.next_window != next_window
     if same and not moved and _without_progress(spec) == _without_progress(previous):
-        return []
+        return [], ""
     kind = "the trainer found its controller again" if same else "the trainer started again"
     records: list[TraceRecord] = [spec, fold.decision]
     if fold.next_window > next_window:
         records.append(gap_event(next_window, fold.next_window))
-    message = f"{kind}: {spec.world_size} ranks, next window {fold.next_window}"
-    return [*records, Event(kind="restarted", window=None, message=message)]
+    message = f"{kind}: {spec.world_size} ranks, next window {fold.next_window}{over and f'. {over}'}"
+    return [*records, Event(kind="restarted", window=None, message=shortened(message, 999))], over
 
 
 def _without_progress(spec: JobSpec) -> JobSpec:

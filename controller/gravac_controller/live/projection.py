@@ -141,6 +141,7 @@ class LiveJob:
                 self._apply_event(line, EventView(time=time, event=_order_event(record)))
             case End():
                 self.ended, self.end_message = True, record.message
+                self.override = self.ordered = None  # an order ends with its start of the trainer
                 self.recent.add_change(Change(line, end=record.message, time=time))
 
     def carried(self) -> str:
@@ -188,6 +189,7 @@ class LiveJob:
         if self.spec is None or self.spec.incarnation != spec.incarnation:
             self.ended = False
             if self.spec is not None:
+                self.override = self.ordered = None
                 self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
 

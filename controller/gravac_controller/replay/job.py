@@ -42,7 +42,7 @@ class ReplayedLive(LiveJob):
     def apply(self, line: int, time: float, record: TraceRecord) -> None:
         waiting = self.ordered
         super().apply(line, time, record)
-        if waiting is not None and self.ordered is None:
+        if waiting is not None and self.ordered is None and isinstance(record, Decision):
             self.override = None if waiting.action == "resume" else waiting
 
     interrupted = False

@@ -190,18 +190,20 @@ def resumed_under_another_policy(rank: int, world: int, folder: str) -> dict[str
             optimizer,
         )
 
-    first, module, optimizer = agent("static:cf=10", controller=None)
-    with first:
-        train(module, optimizer, rank, range(5))
-        state = first.state_dict()
     messages = []
-    for controller in (None, "auto"):
-        other, module, optimizer = agent("gravac", controller=controller)
-        try:
-            with other:
-                other.load_state_dict(state)
-        except SetupError as error:
-            messages.append(str(error))
+    for saved, loaded in (("static:cf=10", "gravac"), ("dense", "auto"), ("dense", "static:cf=10")):
+        first, module, optimizer = agent(saved, controller=None)
+        with first:
+            train(module, optimizer, rank, range(5))
+            state = first.state_dict()
+        for controller in (None, "auto"):
+            other, module, optimizer = agent(loaded, controller=controller)
+            try:
+                with other:
+                    other.load_state_dict(state)
+                    messages.append(f"{loaded} took it")
+            except SetupError as error:
+                messages.append(str(error))
     return {"messages": messages}
 
 
@@ -238,6 +240,7 @@ def steered(
     """A job whose own controller gets ``orders`` (by step) over HTTP.
 
     Returns what each step sent, with its epoch, codec and bytes, and what the controller said to orders it refused.
+    Then the job starts again, also from a checkpoint of its end: ``again`` has the rules in force, and what was logged.
     """
     os.environ["GRAVAC_CONTROLLER_CONTROL_TOKEN"] = token
     module = wrapped(buckets=4)
@@ -270,8 +273,40 @@ def steered(
             wire.append(
                 (after.dense_bytes - before.dense_bytes) / (after.payload_bytes - before.payload_bytes)
             )
-    found = {"sent": sent, "codecs": codecs, "wire": wire, "parameters": fingerprint(module)}
-    return found | ({"refused": refused} if rank == 0 else {})
+        saved = agent.state_dict()
+    found: dict[str, Any] = {
+        "sent": sent,
+        "codecs": codecs,
+        "wire": wire,
+        "parameters": fingerprint(module),
+    }
+    lines = Lines()
+    logging.getLogger("gravac.agent").addHandler(lines)
+    again = []
+    for state in (None, saved):
+        with Agent(module, optimizer, data_dir=folder, job="steered", **options) as agent:
+            assert agent.wait_ready(60)
+            if state is not None:
+                agent.load_state_dict(state)
+                assert agent.wait_ready(60)
+            reporter = agent._parts.reporter if agent._parts else None
+            dist.barrier()
+            train(module, optimizer, rank, range(25))
+            if reporter is not None:
+                again.append(json.loads(reporter.policy_state or "{}"))
+    orders_left = [(one["decision"]["rule"], one["override"]) for one in again]
+    return found | ({"refused": refused, "again": orders_left, "logged": lines.texts} if rank == 0 else {})
+
+
+class Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
