@@ -55,6 +55,8 @@ class Parts:
 
     job: str
     incarnation: str
+    policy: str
+    """Its name."""
     rank: int
     world_size: int
     encoder: Encoder
@@ -266,6 +268,7 @@ def assemble(
     return Parts(
         job,
         spec.incarnation,
+        spec.policy.name,
         rank,
         world_size,
         encoder,

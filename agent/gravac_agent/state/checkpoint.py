@@ -49,6 +49,7 @@ def save(parts: Parts, layout: Sequence[Bucket], module: DataParallel, rates: Ra
         "plan": _plain(loop.plan, encoder.codecs),
         "following": _plain(loop.following, encoder.codecs),
         "gain_averages": _averages(loop.tracker, 0),
+        "policy": parts.policy,
         "policy_state": None if parts.reporter is None else parts.reporter.policy_state,
         "buckets": [list(bucket.names) for bucket in layout],
         "shapes": {name: list(shape) for name, shape in trained_shapes(module).items()},
@@ -138,6 +139,11 @@ def load(
                 f"the agent state has version {one.get('version')!r}, this gravac reads {VERSION}"
             )
     for one in states:
+        if one["policy"] != parts.policy:
+            raise SetupError(
+                f"the checkpoint does not fit policy={parts.policy!r}: it was saved under policy={one['policy']!r}. "
+                "Resume with the policy that it was saved with, or start without loading it"
+            )
         _check_shapes(one, module)
     own = isinstance(state, dict)
     residual = _own(states[0], parts, shard_of(module)) if own else mean_by_shard(states)
