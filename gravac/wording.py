@@ -1,8 +1,9 @@
 """Words of messages: safe text, paths, numbers, hints for misspelled names, and errors of pydantic in one sentence."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -56,6 +57,13 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     wanted = name.strip().lower().removeprefix(prefix.lower())
     close = [repr(prefix + by_lower[each]) for each in get_close_matches(wanted, by_lower, n=3)]
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield the name of a job, and others for it where that is taken: ``run``, ``run-2``, ``run-3``, …"""
+    yield name
+    for number in count(2):
+        yield f"{name[:60]}-{number}"  # a name has at most 64 characters
 
 
 def format_cf(value: float) -> str:

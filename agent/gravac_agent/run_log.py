@@ -108,7 +108,7 @@ class RunLog:
         how = "ended" if clean else "ended by an error in the training"
         log.info(
             "%s",
-            f"job {parts.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
+            f"job {parts.reporter.job} {how} after {parts.loop.step} steps{_sent(parts)}{_replay(parts.reporter)}",
         )
         if self._on_stderr:
             _stderr.leave()
@@ -127,7 +127,7 @@ class RunLog:
         page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
         what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
-        log.info("%s", f"job {parts.job}: {page}{journal} ({what})")
+        log.info("%s", f"job {reporter.job}: {page}{journal} ({what})")
 
 
 def _sent(parts: Parts) -> str:

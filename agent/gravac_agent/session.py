@@ -188,7 +188,7 @@ class Session:
             kind = optimizer_kind(type(innermost(self.optimizer)))
             useful = figures.useful_samples_per_second(report, kind, parts.encoder.compressor)
         return AgentState(
-            job=parts.job,
+            job=loop.job if parts.reporter is None else parts.reporter.job,
             rank=parts.rank,
             step=loop.step,
             window=loop.window.number,

@@ -168,6 +168,24 @@ def read_trace(
     return Trace(stream, str(path), verify, max_bytes, owned=True, recognize=recognize)
 
 
+def last_job(path: Path) -> JobSpec | None:
+    """Return the job as last registered in a journal; None where there is none, or it cannot be read.
+
+    Args:
+        path: The journal's active part. The other lines of it are not parsed.
+    """
+    found: bytes | None = None
+    try:
+        with parts.open_part(path) as stream:
+            for raw in iter(lambda: stream.readline(MAX_LINE_BYTES), b""):
+                if raw.startswith(b'{"kind":"job",'):
+                    found = raw
+        record = None if found is None else decode(found.removesuffix(b"\n"), 1, "", str(path)).record
+    except (OSError, EOFError, zlib.error, TraceError):
+        return None
+    return record if isinstance(record, JobSpec) else None
+
+
 @contextmanager
 def open_lines(trace: str | Path | BinaryIO | Iterable[Line]) -> Iterator[Iterable[Line]]:
     """Context manager for the lines of ``trace``, opened with ``read_trace`` unless they are lines already."""

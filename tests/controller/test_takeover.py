@@ -5,10 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gravac.protocol import End, JobAnswer
+from gravac.policies import parse
+from gravac.protocol import End, JobAnswer, ModelShape, OptimizerSpec
+from gravac.traces import read_trace
 from gravac_controller.jobs.registration import LEAST_SECONDS, MOST_SECONDS, patience_seconds
+from gravac_controller.report.summary import summarize
 from tests.support.in_process import InProcess, journal, post, register, run, silence
 from tools.harness.builders import Trainer, spec
+from tools.harness.cluster import Cluster
 
 SECOND = spec(incarnation="second")
 
@@ -101,3 +105,75 @@ def test_patience_has_bounds() -> None:
     assert patience_seconds(0.0) == LEAST_SECONDS
     assert patience_seconds(4.0) == 10.0
     assert patience_seconds(1e9) == MOST_SECONDS
+
+
+def model(digest: str) -> ModelShape:
+    return ModelShape(name="Net", tensors=4, elements=1000, digest=digest)
+
+
+def optimizer(name: str) -> OptimizerSpec:
+    return OptimizerSpec(name=name, kind="other", learning_rate=0.1, momentum=None, weight_decay=None)
+
+
+def test_another_training_gets_a_name_of_its_own(app: InProcess) -> None:
+    """Another model or optimizer under a known name, while that job runs or after its end."""
+    ours = {"model": model("a" * 16), "optimizer": optimizer("SGD")}
+    run(app, Trainer(), register(app, **ours).decision, 2)
+    lines = journal(app)
+    other = register(app, **ours | {"optimizer": optimizer("AdamW")}, incarnation="second")
+    assert other.job == "job-2"
+    for words in ("job 'job' is another training", "it trains with SGD, this run with AdamW", "job 'job-2'"):
+        assert words in other.note
+    assert other.note in app.client.get("/v1/jobs/job-2").json()["events"][0]["event"]["message"]
+    run(app, Trainer("job-2", "second"), other.decision, 1)
+    again = register(app, **ours | {"optimizer": optimizer("AdamW")}, incarnation="second")
+    assert (again.job, again.next_window, again.note) == ("job-2", 1, other.note)
+    third = register(app, **ours | {"model": model("b" * 16)}, incarnation="third")
+    assert third.job == "job-3"
+    assert "it trains Net (4 tensors, 1,000 elements, digest aaaa" in third.note
+    assert journal(app) == lines, "the known job is as it was"
+    silence(app, "job-2")
+    resumed = register(app, **ours | {"optimizer": optimizer("AdamW")}, incarnation="fourth")
+    assert (resumed.job, resumed.next_window) == ("job-2", 1), "it goes on under the name that it had"
+
+
+def test_what_may_change_between_starts_of_one_training(app: InProcess) -> None:
+    ours = {"model": model("a" * 16), "optimizer": optimizer("SGD")}
+    decision = run(app, Trainer(), register(app, **ours).decision, 2)
+    rate = optimizer("SGD").model_copy(update={"learning_rate": 9.0})
+    frozen = model("a" * 16).model_copy(update={"tensors": 2, "elements": 10})
+    changes = {"world_size": 4, "window_steps": 7, "optimizer": rate, "model": frozen}
+    assert register(app, **ours | changes, incarnation="second").job == "job"
+    unknown = register(app, incarnation="third")  # by an agent that knows neither
+    assert unknown.job == "job"
+    state = app.services.store.jobs["job"]._known().policy_state
+    loaded = {"optimizer": optimizer("AdamW"), "policy_state": state, "first_window": 2}
+    answer = register(app, **ours | loaded, incarnation="fourth")  # from a checkpoint
+    assert (answer.job, answer.note) == ("job", "")
+    assert answer.decision == decision
+
+
+def test_totals_and_baselines_are_of_the_present_start(app: InProcess) -> None:
+    slow, fast = Cluster(network_seconds=4.0), Cluster(network_seconds=0.1)
+    run(app, Trainer(cluster=slow), register(app, policy=parse("dense").spec()).decision, 3)
+    before = app.client.get("/v1/jobs/job").json()
+    answer = register(app, policy=parse("dense").spec(), incarnation="second")
+    begun = app.client.get("/v1/jobs/job").json()
+    assert (begun["totals"]["windows"], begun["baseline_step_seconds"]) == (0, None)
+    assert (begun["windows"], begun["steps"]) == (3, before["steps"])
+    trainer = Trainer(incarnation="second", cluster=fast, window=answer.next_window)
+    run(app, trainer, answer.decision, 2)
+    job = app.client.get("/v1/jobs/job").json()
+    assert job["totals"]["windows"] == 2
+    assert job["totals"]["dense_bytes"] == 2 * 400_000 + 3 + 4
+    assert job["baseline_step_seconds"] == pytest.approx(fast.step_seconds(1.0))
+    assert before["baseline_step_seconds"] == pytest.approx(slow.step_seconds(1.0))
+    assert (job["windows"], job["steps"]) == (5, before["steps"] + 100)
+    post(app, "/v1/jobs/job/end", End(incarnation="second", windows=0, steps=0, message=""))
+    last = app.services.settings.data_dir / "job" / "journal.jsonl"
+    end = [line.record for line in read_trace(last)][-1]
+    assert isinstance(end, End)
+    assert (end.windows, end.steps) == (5, before["steps"] + 100)
+    summary = summarize(last)
+    assert (summary.figures.windows, summary.figures.seconds) == (2, job["totals"]["seconds"])
+    assert "The training started 2 times. Totals and figures are of its last start." in summary.notes

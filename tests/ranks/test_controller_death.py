@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gravac.protocol import End, WindowReport
+from gravac.protocol import End, JobSpec, WindowReport
 from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent import SetupError
 from gravac_agent.reporting.job_lock import JobLock
 from tests.support.ranks.harness import RunRanks
+from tools.harness.controller import Controller
 
 pytestmark = pytest.mark.distributed
 
@@ -78,6 +79,43 @@ def test_a_checkpoint_of_another_policy_is_refused_on_all_ranks(run_ranks: RunRa
             saved, loaded = (("static", "gravac"), ("dense", "auto"), ("dense", "static"))[number // 2]
             assert f"policy={loaded!r}: it was saved under policy={saved!r}" in message
             assert "Resume with the policy that it was saved with" in message
+
+
+@pytest.mark.parametrize("which", ["own", "none", "shared"])
+def test_another_training_under_a_known_name_gets_its_own(
+    run_ranks: RunRanks, tmp_path: Path, which: str
+) -> None:
+    """Unless it loads a checkpoint of that job. It is said in the log, and each journal has one training."""
+    shared = Controller(tmp_path / "shared") if which == "shared" else None
+    address = {"own": "auto", "none": None}.get(which, shared and shared.url)
+    try:
+        one, two = run_ranks("another_training", 2, controller=address)
+    finally:
+        if shared is not None:
+            shared.stop()
+    folder = tmp_path / "shared" if shared else tmp_path
+    assert [names[1] for names in one["names"]] == ["same", "same-2", "same"]
+    if shared is None:  # known before the first step, to all ranks
+        assert [names[0] for names in one["names"]] == [names[0] for names in two["names"]]
+    said = [
+        text
+        for text in one["logged"]
+        if "is another training: it trains with SGD, this run with AdamW" in text
+    ]
+    assert len(said) == 2, one["logged"]
+    assert any("job same-2: it goes on as job same, from a checkpoint" in text for text in one["logged"])
+    windows: dict[str, list[int]] = {}
+    for job in ("same", "same-2"):
+        assert check(folder / job / "journal.jsonl").ok
+        records = [line.record for line in read_trace(folder / job / "journal.jsonl")]
+        assert isinstance(records[-1], End)
+        reports = [one for one in records if isinstance(one, WindowReport)]
+        assert {one.job for one in reports} == {job}
+        windows[job] = [one.window for one in reports]
+        used = {spec.optimizer.name for spec in records if isinstance(spec, JobSpec) and spec.optimizer}
+        assert used == ({"AdamW", "SGD"} if job == "same" else {"AdamW"})
+    assert windows == {"same": [*range(6)], "same-2": [*range(4)]}
+    assert not (folder / "same-3").exists()
 
 
 def test_a_name_is_free_when_its_run_has_ended_or_died(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gravac.policies import build
 from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
+from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting import controller_api
@@ -15,7 +16,7 @@ from gravac_agent.reporting.controller_api import DecisionChecker, read_state
 from gravac_agent.reporting.job_lock import JobLock
 from gravac_agent.reporting.launcher import ControllerProcess
 from gravac_agent.reporting.outbox import FIRST_PAUSE_SECONDS, Outbox, OutboxRecord, RetryPauses, label
-from gravac_agent.reporting.reporter import renumbered, without_order
+from gravac_agent.reporting.reporter import renumbered, went_on, without_order
 
 log = logging.getLogger("gravac.agent")
 
@@ -46,6 +47,7 @@ class HttpReporter:
         fallback_windows: Windows without an answer before all ranks go dense.
         pinned_cf: Largest CF that an operator may pin.
         lock: Held until ``close``.
+        asked: The name that the job had been given; None: as in ``spec``.
     """
 
     def __init__(
@@ -59,14 +61,14 @@ class HttpReporter:
         fallback_windows: int,
         pinned_cf: float = 1000.0,
         lock: JobLock | None = None,
+        asked: str | None = None,
     ) -> None:
         self._spec, self._process, self._job_lock = spec, process, lock
+        self._asked = asked or spec.job
+        self._left: str | None = None  # a name of its own, until a checkpoint was loaded
         self._token = process.token if process is not None else token
         self._request_seconds, self._fallback_windows = request_seconds, fallback_windows
         self.url = url
-        self.trace_path: Path | None = None
-        if process is not None:
-            self.trace_path = process.data_dir / spec.job / "journal.jsonl"
         self.policy_state = spec.policy_state
         self._policy = build(spec.policy).fitted(spec)
         start = self._policy.start().decision
@@ -93,6 +95,14 @@ class HttpReporter:
         self._wake.set()  # register at once
         self._thread = threading.Thread(target=self._run, name="gravac-reporter", daemon=True)
         self._thread.start()
+
+    @property
+    def job(self) -> str:
+        return self._spec.job
+
+    @property
+    def trace_path(self) -> Path | None:
+        return None if self._process is None else self._process.data_dir.absolute() / self.job / ACTIVE
 
     # -- called by the training -------------------------------------------------------------------------------
 
@@ -140,8 +150,17 @@ class HttpReporter:
                 f"the checkpoint does not fit policy={self._spec.policy.name!r}: {error}. Resume with the policy that "
                 "it was saved with, or start without loading it"
             ) from None
+        lock = self._job_lock
+        if self._process is not None and self.job != self._asked:
+            lock = JobLock.acquire(self._process.data_dir, self._asked)
         with self._lock:
-            self._spec = self._spec.model_copy(update={"policy_state": policy_state, "first_window": window})
+            if self.job != self._asked:
+                self._left = self.job
+            changes = {"job": self._asked, "policy_state": policy_state, "first_window": window}
+            self._spec = self._spec.model_copy(update=changes)
+            if lock is not self._job_lock and self._job_lock is not None:
+                self._job_lock.release()
+            self._job_lock = lock
             self.policy_state = policy_state
             self._decided = self.directive = directive
             self._checker.resume(state.decision)
@@ -205,6 +224,8 @@ class HttpReporter:
 
     def _deliver(self) -> bool:
         """Send all records on one connection. Returns False when there was only a registration to send."""
+        if self._left is not None:
+            self._leave(self._left)
         self._ensure_process()
         if self.url is None:
             raise NoAnswer("no controller yet")
@@ -231,6 +252,20 @@ class HttpReporter:
             raise
         self._hung = False
         return delivered
+
+    def _leave(self, name: str) -> None:
+        """End the job of its own that the run had until a checkpoint was loaded. Its controller serves no other."""
+        log.warning("job %s: it goes on as job %s, from a checkpoint of that", name, self.job)
+        self._left = None
+        try:
+            if self.url is not None:
+                with Connection(self.url, seconds=self._request_seconds, token=self._token) as connection:
+                    controller_api.send_record(connection, name, went_on(self._spec))
+        except NoAnswer as error:
+            log.debug("job %s: its end was not reported: %s", name, error)
+        if self._process is not None:
+            self._process.stop()
+            self._process.job, self.url = self.job, None
 
     def _next_record(self) -> OutboxRecord | None:
         with self._lock:
@@ -263,8 +298,11 @@ class HttpReporter:
         spec = controller_api.resumed(base, state, None if first is None else first + (offset or 0))
         answer = controller_api.register(connection, spec)
         with self._lock:
-            if self._spec is not base:
-                return  # a checkpoint was loaded meanwhile: register again
+            if self._spec is not base:  # a checkpoint was loaded meanwhile: register again
+                self._left = None if answer.job == self.job else answer.job
+                return
+            if answer.job != base.job:
+                self._spec = base.model_copy(update={"job": answer.job})
             decided = self._decided_before(answer.next_window)
             self._adopt(answer.decision, answer.policy_state, decided)
             self._next_window = answer.next_window
@@ -275,7 +313,7 @@ class HttpReporter:
                 self._offset = answer.next_window - first
             self._registered = True
         if answer.note:
-            log.warning("job %s: %s", spec.job, answer.note)
+            log.warning("job %s: %s", answer.job, answer.note)
         self._ready.set()
         log.debug("controller at %s decides for job %s", self.url, spec.job)
 
@@ -295,7 +333,7 @@ class HttpReporter:
 
     def _send(self, connection: Connection, record: OutboxRecord) -> None:
         try:
-            numbered = renumbered(record, self._offset or 0)
+            numbered = renumbered(record, self.job, self._offset or 0)
             answer = controller_api.send_record(connection, self._spec.job, numbered)
             if answer is not None and isinstance(numbered, WindowReport):
                 with self._lock:

@@ -10,12 +10,16 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from gravac.protocol import JobSpec
 from gravac.traces.own_files import make_folder, open_own
+from gravac.traces.parts import ACTIVE
+from gravac.traces.reader import last_job
+from gravac.wording import numbered
 from gravac_agent.errors import SetupError
 
-LOCK_NAME = ".agent.lock"
-
 log = logging.getLogger("gravac.agent")
+
+LOCK_NAME = ".agent.lock"
 
 
 class JobLock:
@@ -81,6 +85,29 @@ class JobLock:
         log.warning(
             "job %s: nothing keeps another run off its name, because its lock cannot be taken: %s", job, error
         )
+
+    @classmethod
+    def named(cls, data_dir: Path, spec: JobSpec) -> tuple[str, "JobLock | None"]:
+        """Take the lock of the job, or of a name of its own where that job is another training, and log that.
+
+        Returns:
+            The name, and as ``acquire``.
+
+        Raises:
+            SetupError: As ``acquire``.
+        """
+        why = ""
+        for name in numbered(spec.job):
+            lock = cls.acquire(data_dir, name)
+            known = last_job(data_dir / name / ACTIVE)
+            if known is None or not (found := spec.differs(known)):
+                if why:
+                    log.warning("%s", spec.named(name, why))
+                return name, lock
+            why = why or found
+            if lock is not None:
+                lock.release()
+        raise AssertionError
 
     def release(self) -> None:
         """Release the lock; safe to repeat. The file stays, since removing it would race with the next run."""

@@ -12,6 +12,7 @@ from gravac.protocol import Decision, End, Event, JobSpec, WindowReport
 from gravac.signals import figures
 from gravac.traces import Line, TraceWriter
 from gravac.traces.follow import Follower
+from gravac.traces.parts import ACTIVE
 from gravac_agent.errors import SetupError
 from gravac_agent.exchange.plan import Directive
 from gravac_agent.reporting.job_lock import JobLock
@@ -29,10 +30,18 @@ class Reporter(Protocol):
     """What the ranks should do now. The exchange thread reads it once a step."""
     url: str | None
     """Address of the live page, once known."""
-    trace_path: Path | None
-    """The job's journal, where it is on this machine."""
     policy_state: str | None
     """State of the policy as JSON, for checkpoints."""
+
+    @property
+    def job(self) -> str:
+        """The job's name; another than was asked for where that one is another training."""
+        ...
+
+    @property
+    def trace_path(self) -> Path | None:
+        """The job's journal, where it is on this machine."""
+        ...
 
     def report_window(self, report: WindowReport) -> None:
         """Report a window. Windows come in order, each once."""
@@ -66,14 +75,18 @@ class Reporter(Protocol):
 Numbered = TypeVar("Numbered", WindowReport, Event, WindowReport | Event | End)
 
 
-def renumbered(record: Numbered, offset: int) -> Numbered:
-    """Return the record with the job's window number: a restarted trainer counts from 0, and its job continues.
+def renumbered(record: Numbered, job: str, offset: int) -> Numbered:
+    """Return the record with the job's name and window number.
 
-    An end stays as it is: the journal's writer counts the whole job.
+    A restarted trainer counts from 0, and its job continues. An end stays as it is: the journal's writer counts the
+    whole job.
     """
-    if isinstance(record, End) or not offset or record.window is None:
-        return record
-    return record.model_copy(update={"window": record.window + offset})
+    changes: dict[str, object] = {}
+    if isinstance(record, WindowReport) and record.job != job:
+        changes["job"] = job
+    if not isinstance(record, End) and offset and record.window is not None:
+        changes["window"] = record.window + offset
+    return record.model_copy(update=changes) if changes else record
 
 
 def without_order(job: str, state: PolicyState) -> PolicyState:
@@ -82,6 +95,12 @@ def without_order(job: str, state: PolicyState) -> PolicyState:
     if released is not state:
         log.warning("job %s: %s", job, released.decision.reason)
     return released
+
+
+def went_on(spec: JobSpec) -> End:
+    """Return the end of a name that a run had until it loaded a checkpoint."""
+    message = f"loaded a checkpoint, and goes on as job {spec.job}"
+    return End(incarnation=spec.incarnation, windows=0, steps=0, message=message)
 
 
 class LocalReporter:
@@ -95,23 +114,37 @@ class LocalReporter:
         data_dir: Folder of the journals.
         policy: The decision rule; None: the registered one of ``spec``.
         lock: Held until ``close``.
+        asked: The name that the job had been given; None: as in ``spec``.
     """
 
     def __init__(
-        self, spec: JobSpec, data_dir: Path, policy: Policy | None = None, lock: JobLock | None = None
+        self,
+        spec: JobSpec,
+        data_dir: Path,
+        policy: Policy | None = None,
+        lock: JobLock | None = None,
+        asked: str | None = None,
     ) -> None:
-        self._lock = lock
-        self._fold = JobFold(spec, policy)
-        self._offset = self._steps = 0  # _steps: of all windows in the journal
+        self._lock, self._data_dir, self._policy = lock, data_dir, policy
+        self._asked = asked or spec.job
         self.url: str | None = None
-        self.trace_path: Path | None = data_dir / spec.job / "journal.jsonl"
+        self._begin(spec)
+        self.directive = self._directive_of(self._fold.decision)
+        self.policy_state: str | None = self._fold.policy_state
+
+    @property
+    def job(self) -> str:
+        return self._fold.spec.job
+
+    def _begin(self, spec: JobSpec) -> None:
+        self._fold = JobFold(spec, self._policy)
+        self._offset = self._steps = 0  # _steps: of all windows in the journal
+        self.trace_path: Path | None = self._data_dir / spec.job / ACTIVE
         self._writer: TraceWriter | None = None
         try:
             self._open(self.trace_path, spec)
         except Exception as error:
             self._stop_journal(error)
-        self.directive = self._directive_of(self._fold.decision)
-        self.policy_state: str | None = self._fold.policy_state
 
     def _open(self, path: Path, spec: JobSpec) -> None:
         follower = Follower(adopt=True)
@@ -132,7 +165,7 @@ class LocalReporter:
         self._write(spec, self._fold.decision)
 
     def report_window(self, report: WindowReport) -> None:
-        report = renumbered(report, self._offset)
+        report = renumbered(report, self.job, self._offset)
         decision = self._fold.decide(report)
         self._steps += figures.steps(report)
         self.policy_state = self._fold.policy_state
@@ -143,7 +176,7 @@ class LocalReporter:
             log.error("the policy made %s: the ranks go on as before", error)
 
     def report_event(self, event: Event) -> None:
-        self._write(renumbered(event, self._offset))
+        self._write(renumbered(event, self.job, self._offset))
 
     def resume(self, policy_state: str | None, window: int) -> None:
         spec = self._fold.spec
@@ -151,6 +184,8 @@ class LocalReporter:
             if policy_state is not None:
                 state = without_order(spec.job, self._fold.read_state(policy_state))
                 policy_state = state.model_dump_json()
+            if policy_state is not None and self.job != self._asked:
+                spec = self._take_asked_name()
             spec = spec.model_copy(update={"policy_state": policy_state, "first_window": window})
             self._fold.resume(spec)
             directive = self._directive_of(self._fold.decision)
@@ -163,6 +198,16 @@ class LocalReporter:
         self.policy_state = self._fold.policy_state
         self.directive = directive
         self._write(spec, self._fold.decision)
+
+    def _take_asked_name(self) -> JobSpec:
+        """Go on under the name that was asked for: a checkpoint continues its job. Raises SetupError where it runs."""
+        name, spec = self.job, self._fold.spec.model_copy(update={"job": self._asked})
+        lock = JobLock.acquire(self._data_dir, self._asked)
+        self.close(went_on(spec))
+        self._lock = lock
+        self._begin(spec)
+        log.warning("job %s: it goes on as job %s, from a checkpoint of that", name, self._asked)
+        return spec
 
     def wait_ready(self, seconds: float) -> bool:
         return True

@@ -17,7 +17,13 @@ from gravac.signals.gain import GainTracker
 from gravac.version import __version__
 from gravac_agent.devices.choose import device_of
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import align_groups, check_equal, fail_together, new_group
+from gravac_agent.exchange.agreement import (
+    align_groups,
+    check_equal,
+    fail_together,
+    gather_texts,
+    new_group,
+)
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
@@ -198,7 +204,8 @@ def assemble(
         rule = rule.fitted(spec)
         start = Directive.of(rule.start().decision, codecs)
         if rank == 0:
-            reporter = _reporter(spec, placed := _placed(settings), policy, _job_lock(job, placed))
+            reporter = _reporter(spec, _placed(settings), policy)
+    job = gather_texts(job if reporter is None else reporter.job, tick_group)[0]
     sparse = set(sparse_parameters(module.module))
     parameters = {
         name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
@@ -341,17 +348,17 @@ def _placed(settings: AgentSettings) -> AgentSettings:
         ) from None
 
 
-def _job_lock(job: str, settings: AgentSettings) -> JobLock | None:
-    """Lock the journal that this process or its controller writes. Raises SetupError when another run has it."""
-    writes = settings.controller in ("auto", "none")
-    return JobLock.acquire(settings.data_dir, job) if writes else None
-
-
-def _reporter(
-    spec: JobSpec, settings: AgentSettings, policy: Policy | None, lock: JobLock | None
-) -> Reporter:
+def _reporter(spec: JobSpec, settings: AgentSettings, policy: Policy | None) -> Reporter:
+    """Return rank 0's reporter. Raises SetupError when another run has the job's journal."""
+    asked, lock = spec.job, None
+    if settings.controller in (
+        "auto",
+        "none",
+    ):  # the journal is written here; else the controller names the job
+        name, lock = JobLock.named(settings.data_dir, spec)
+        spec = spec.model_copy(update={"job": name})
     if settings.controller == "none":
-        return LocalReporter(spec, settings.data_dir, policy, lock)
+        return LocalReporter(spec, settings.data_dir, policy, lock, asked)
     own = settings.controller == "auto"
     steerable = settings.steering == "owner"
     return HttpReporter(
@@ -365,4 +372,5 @@ def _reporter(
         fallback_windows=settings.fallback_windows,
         pinned_cf=settings.max_cf,
         lock=lock,
+        asked=asked,
     )

@@ -1,9 +1,9 @@
 """The agents that run in this process, and what they may not share."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gravac.wording import numbered
 from gravac_agent.errors import SetupError
 from gravac_agent.fsdp.model import DataParallel, named_parameters
 from gravac_agent.settings import AgentSettings
@@ -87,12 +87,4 @@ def _job(given: str | None, named: bool) -> str:
             )
         return given
     name = given or (_running[0].job if _running else job_name())
-    return next(one for one in _names(name) if one not in taken)
-
-
-def _names(name: str) -> Iterator[str]:
-    yield name
-    number = 2
-    while True:
-        yield f"{name[:60]}-{number}"  # a name has at most 64 characters
-        number += 1
+    return next(one for one in numbered(name) if one not in taken)

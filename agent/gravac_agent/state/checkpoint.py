@@ -13,7 +13,7 @@ from gravac.memories import Bucket
 from gravac.memories.states import TAG, VELOCITY
 from gravac.signals.gain import GainTracker
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import raise_together
+from gravac_agent.exchange.agreement import gather_texts, raise_together
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.hook import real_shape
 from gravac_agent.exchange.plan import Directive, Plan
@@ -95,11 +95,15 @@ def load_everywhere(
     except Exception as error:
         log.debug("loading failed", exc_info=True)
         problem = f"the agent state cannot be loaded: {type(error).__name__}: {error}"
-    parts.executor.run(
-        lambda: raise_together(
-            problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group
-        )
-    )
+
+    def agree() -> None:
+        raise_together(problem, "load_state_dict", parts.executor.tick_codec, figures, parts.tick_group)
+        name = (
+            "" if parts.reporter is None else parts.reporter.job
+        )  # the checkpoint's, if that is another one
+        parts.loop.job = gather_texts(name, parts.tick_group)[0]
+
+    parts.executor.run(agree)
     return found
 
 

@@ -81,7 +81,7 @@ class StepLoop:
         self.rank, self._group, self._encoder, self.tracker = rank, group, encoder, tracker
         self._dropped = 0
         self._window_steps, self._settle_steps = window_steps, settle_steps
-        self._reporter, self._job, self._incarnation = reporter, job, incarnation
+        self._reporter, self.job, self._incarnation = reporter, job, incarnation
         self._rank_rows = rank_rows
         self._step_rows = 0 if reporter is None else step_rows
         self._step_list = StepList(self._step_rows, group.size())
@@ -251,7 +251,7 @@ class StepLoop:
                     [totals_of(vector) for vector in vectors],
                     gains,
                     curve,
-                    self._job,
+                    self.job,
                     self._incarnation,
                     self._rank_rows,
                     step_list.detail(),

@@ -18,6 +18,7 @@ from gravac.policies import steering
 from gravac.protocol import End, Event, JobAnswer, JobSpec, Order, Override, WindowAnswer, WindowReport
 from gravac.traces import Line, TraceRecord
 from gravac.traces.follow import Difference, Follower
+from gravac.wording import shortened
 from gravac_controller.errors import Conflict, Invalid
 from gravac_controller.jobs import refusals, registration
 from gravac_controller.jobs.checks import check_report, pin_limit
@@ -114,8 +115,16 @@ class Job:
 
     # -- requests of agents --------------------------------------------------------------------------------------
 
-    async def register(self, spec: JobSpec) -> JobAnswer:
+    def differs(self, spec: JobSpec) -> str:
+        """Return why the job is another training than that of ``spec``; empty where nothing shows it."""
+        return "" if self._fold is None else spec.differs(self._fold.spec)
+
+    async def register(self, spec: JobSpec, note: str = "") -> JobAnswer:
         """Begin the job, resume it under a new incarnation, or repeat the answer.
+
+        Args:
+            spec: The job.
+            note: What the trainer's log should say.
 
         Raises:
             Conflict: Another run holds the job, or its state does not allow this.
@@ -123,13 +132,12 @@ class Job:
             Unavailable: The journal cannot be written.
         """
         async with self._exclusive():
-            note = ""
             if self._fold is None:
-                await self._begin(spec)
-            else:
-                note = await self._resume(self._fold, spec)
+                await self._begin(spec, note)
+            elif over := await self._resume(self._fold, spec):
+                note = f"{note}. {over}" if note else over
             try:
-                return self._known().job_answer(note)
+                return self._known().job_answer(shortened(note, 999))
             except ValueError as error:
                 raise refusals.undecidable(spec.policy.name, error) from error
 
@@ -183,7 +191,7 @@ class Job:
                 raise self._not_registered(end.incarnation)
             if self.live.ended:
                 return
-            await self._write(end.with_totals(self._known().next_window, self.live.totals.steps))
+            await self._write(end.with_totals(self._known().next_window, self.live.steps))
             self.close()
 
     # -- requests of operators -----------------------------------------------------------------------------------
@@ -237,14 +245,14 @@ class Job:
 
     # -- internals ---------------------------------------------------------------------------------------
 
-    async def _begin(self, spec: JobSpec) -> None:
+    async def _begin(self, spec: JobSpec, note: str) -> None:
         try:
             fold = JobFold(spec)
         except ValueError as error:
             raise Invalid(str(error)) from None
         self._fold = fold
         live = self.live if self.live.spec is None else LiveJob(self._settings)
-        await self._write(spec, fold.decision, registration.registered_event(spec), live=live)
+        await self._write(spec, fold.decision, registration.registered_event(spec, note), live=live)
 
     async def _resume(self, fold: JobFold, spec: JobSpec) -> str:
         """Return what the trainer's log should say."""

@@ -63,7 +63,7 @@ async def windows(
         Unavailable: The journal cannot be read.
     """
     known = list(job.live.all_windows())
-    if _complete(known, job.live.totals.windows, after):
+    if _complete(known, job.live.windows, after):
         return _page(_known_windows(known, after, wanted), after, limit)
     end = job.journal.end
     floor = -1 if after is None else after.floor

@@ -34,14 +34,13 @@ def patience_seconds(window_seconds: float | None) -> float:
     return min(MOST_SECONDS, max(LEAST_SECONDS, WINDOWS * window_seconds))
 
 
-def registered_event(spec: JobSpec) -> Event:
-    """The event of a job's first registration."""
-    return Event(
-        kind="registered",
-        window=None,
-        message=f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
-        f"{spec.window_steps} steps a window",
+def registered_event(spec: JobSpec, note: str) -> Event:
+    """The event of a job's first registration. ``note``: what the trainer's log says of it."""
+    message = (
+        f"{spec.world_size} ranks, policy {spec.policy.name}, compressor {spec.compressor}, "
+        f"{spec.window_steps} steps a window{note and f'. {note}'}"
     )
+    return Event(kind="registered", window=None, message=shortened(message, 999))
 
 
 def gap_event(expected: int, received: int) -> Event:

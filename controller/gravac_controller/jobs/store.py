@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from gravac.protocol import JobAnswer, JobSpec
-from gravac.wording import printable
+from gravac.wording import numbered, printable
 from gravac_controller.errors import LimitReached, NotServed
 from gravac_controller.jobs import refusals
 from gravac_controller.jobs.checks import NAME_RULE, check_counters, check_name, is_job_name
@@ -87,11 +87,22 @@ class Store:
         if self.settings.job not in (None, spec.job):
             raise NotServed(f"this controller serves job {self.settings.job!r} only", reason="unknown_job")
         async with self._creating:
+            spec, note = self._named(spec)
             if spec.job not in self.jobs:
-                return await self._create(spec)
-        return await self.jobs[spec.job].register(spec)
+                return await self._create(spec, note)
+        return await self.jobs[spec.job].register(spec, note)
 
-    async def _create(self, spec: JobSpec) -> JobAnswer:
+    def _named(self, spec: JobSpec) -> tuple[JobSpec, str]:
+        """Return a spec with a name of its own where its job is another training, and what to say of that."""
+        why = ""
+        for name in numbered(spec.job) if self.settings.job is None else ():
+            known = self.jobs.get(name)
+            if known is None or not (found := known.differs(spec)):
+                return spec.model_copy(update={"job": name}), why and spec.named(name, why)
+            why = why or found
+        return spec, ""
+
+    async def _create(self, spec: JobSpec, note: str) -> JobAnswer:
         if spec.job in self.unreadable:
             self.get(spec.job)
         if len(self.jobs) >= self.settings.max_jobs:
@@ -102,7 +113,7 @@ class Store:
             )
         job = self._new(self.settings.data_dir / spec.job)
         try:
-            answer = await job.register(spec)
+            answer = await job.register(spec, note)
         except BaseException:
             job.close()
             raise

@@ -35,8 +35,8 @@ def summary(job: LiveJob) -> JobSummary:
         phase=decision.phase if report is None else report.phase,
         cf=decision.cf_candidate if report is None else report.cf,
         codec=decision.codec or spec.compressor if job.latest is None else job.latest.codec,
-        windows=job.totals.windows,
-        steps=job.totals.steps,
+        windows=job.windows,
+        steps=job.steps,
         started_time=job.started_time,
         last_report_time=job.last_report_time,
     )

@@ -50,6 +50,8 @@ class Carried(Record):
     started_time: float
     last_report_time: float | None
     totals: Totals
+    windows: int | None = Field(default=None, description="Of all starts; null in older parts, as the next.")
+    steps: int | None = None
     decisions_by_rule: dict[str, int]
     events_by_kind: dict[str, int]
     missing_windows: int
@@ -94,6 +96,9 @@ class LiveJob:
         self.batch_bound_samples: LastKnown | None = None
         self.losses = LossSlope()
         self.totals = Totals()
+        """Of the present start of the trainer, as all sums, means and baselines are."""
+        self.windows = self.steps = 0
+        """Of all starts."""
         self.heat = RankHeat()
         self.decisions_by_rule: Counter[str] = Counter()
         self.events_by_kind: Counter[str] = Counter()
@@ -150,6 +155,8 @@ class LiveJob:
             started_time=self.started_time,
             last_report_time=self.last_report_time,
             totals=self.totals,
+            windows=self.windows,
+            steps=self.steps,
             decisions_by_rule=dict(self.decisions_by_rule),
             events_by_kind=dict(self.events_by_kind),
             missing_windows=self.missing_windows,
@@ -166,6 +173,8 @@ class LiveJob:
     def _restore(self, carried: Carried) -> None:
         self.started_time, self.last_report_time = carried.started_time, carried.last_report_time
         self.totals = carried.totals
+        self.windows = carried.totals.windows if carried.windows is None else carried.windows
+        self.steps = carried.totals.steps if carried.steps is None else carried.steps
         self.decisions_by_rule.update(carried.decisions_by_rule)
         self.events_by_kind.update(carried.events_by_kind)
         self.missing_windows = carried.missing_windows
@@ -190,8 +199,17 @@ class LiveJob:
             self.ended = False
             if self.spec is not None:
                 self.override = self.ordered = None
+                self._begin_start()
                 self.earlier_incarnations.append(self.spec.incarnation)
         self.spec = spec.model_copy(update={"policy_state": None}) if self._repeating else spec
+
+    def _begin_start(self) -> None:
+        """Begin the sums again: another start may have other ranks, another network and other losses."""
+        self.totals, self.losses = Totals(), LossSlope()
+        self.phase_seconds = dict.fromkeys(PHASES, 0.0)
+        self.gradient_diversity = self.batch_bound_samples = None
+        for known in (self._dense_medians, self._dense_exposed, self._dense_predicted):
+            known.clear()
 
     def _apply_window(self, time: float, report: WindowReport) -> None:
         if self.latest is not None:
@@ -241,6 +259,7 @@ class LiveJob:
             self.recent.add_change(Change(line, window=self.latest, decision=view, time=time))
 
     def _add_up(self, report: WindowReport) -> None:
+        self.windows, self.steps = self.windows + 1, self.steps + figures.steps(report)
         old = self.totals
         self.totals = Totals(
             windows=old.windows + 1,

@@ -126,7 +126,7 @@ class ReplayedJob(Job):
     @property
     def windows(self) -> int:
         """Number of windows read so far."""
-        return self._ahead.totals.windows
+        return self._ahead.windows
 
     @property
     def share(self) -> float:

@@ -23,14 +23,14 @@ MOST_WINDOWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Figures of one job over all of its windows. None: unknown."""
+    """Figures of one job over the windows of its last start. None: unknown."""
 
     windows: int
     steps: int
     seconds: float
     step_seconds_median: float | None
     efficiency: float | None
-    """η of the whole job: mean over windows, weighted by their steps."""
+    """η of the whole start: mean over windows, weighted by their steps."""
     useful_samples_per_second: float | None
     """T_sys · η of the windows that show η."""
     compression_throughput: float | None
@@ -94,11 +94,16 @@ def empty_job() -> ReplayedLive:
 def summarize(path: Path, most: int = MOST_WINDOWS) -> TraceSummary:
     """Read a trace once. ``most``: maximum number of windows in the report (``Thinned``). Raises TraceError."""
     live, history, sums, notes = empty_job(), History(most), _Sums(), list[str]()
+    start, starts = "", 0
     for view, decision in windows_of(path, live, notes):
         history.begin(live.decisions[0])
+        if view.report.incarnation != start:
+            start, starts, sums = view.report.incarnation, starts + 1, _Sums()
         sums.add(view)
         history.add(view, decision)
     history.begin(live.decisions[0])
+    if starts > 1:
+        notes.append(f"The training started {starts} times. Totals and figures are of its last start.")
     live.interrupted = not being_written(journal_path(path))
     return TraceSummary(
         path=str(path),

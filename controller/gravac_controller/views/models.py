@@ -68,7 +68,7 @@ class UnreadableJob(Record):
 
 
 class Totals(Record):
-    """Sums over all windows of a job, all ranks. Exact integers without an upper bound."""
+    """Sums over the windows of the job's present start, all ranks. Exact integers without an upper bound."""
 
     windows: int = 0
     steps: int = 0
@@ -197,7 +197,11 @@ class RiskView(Record):
 
 
 class JobView(JobSummary):
-    """One job: its state, decision in force and totals. History is in the lists."""
+    """One job: its state, decision in force and totals. History is in the lists.
+
+    Totals, baselines and predictions are of the present start of the trainer, which may have other ranks and another
+    network than those before.
+    """
 
     spec: JobSpec = Field(description="As last registered.")
     decision: Decision = Field(description="In force, with its reason.")

@@ -69,7 +69,7 @@ def read_routes(services: Services) -> APIRouter:
         summary="One job: state, and the decision in force with its reason",
     )
     async def job_view(request: Request, job: JobName) -> Response:
-        """Includes the last window, totals over all windows, and the last 100 events."""
+        """Includes the last window, totals of the present start, and the last 100 events."""
         return tagged(request, job_views.job_view(store.get(job).live))
 
     @router.get(

@@ -33,9 +33,9 @@ export class Heat {
   }
 
   /** The job as it is now, and the last window to show: a page that shows a trace at a window shows no later ones. */
-  show({ job, spec, totals, latest }) {
+  show({ job, spec, windows, latest }) {
     if (job !== this.job) this.data = null;
-    const windows = totals.windows, limit = latest?.report.window ?? -1;
+    const limit = latest?.report.window ?? -1;
     setHidden($("heat-box"), spec.world_size < 2 || windows === 0);
     if (job !== this.job || windows !== this.windows) this.stale = true;
     Object.assign(this, { job, windows, limit });

@@ -11,7 +11,9 @@ export function showSaved(state) {
     box.replaceChildren(el("p", { class: "muted" }, "No data before the first window."));
     return;
   }
-  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, predicted, denseSteps(state.rows)), ...headroomPart(headroomOf(state.rows), state.job));
+  const before = state.job.latest.report.window - totals.windows;  // windows up to here are of earlier starts
+  const rows = state.rows.filter((row) => row.window > before);
+  box.replaceChildren(...bytesPart(totals), ...timePart(totals, base, predicted, denseSteps(rows)), ...headroomPart(headroomOf(rows), state.job));
 }
 
 function bytesPart({ dense_bytes: dense, payload_bytes: payload }) {

@@ -50,6 +50,7 @@ from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
+    another_training,
     controller_dies,
     controller_missing,
     logged,
@@ -94,6 +95,7 @@ from tests.support.ranks.scenarios.tasks import task_trained
 
 __all__ = [
     "Branchy",
+    "another_training",
     "backward_fails",
     "batch",
     "chosen_collectives",

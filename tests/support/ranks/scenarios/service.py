@@ -298,6 +298,29 @@ def steered(
     return found | ({"refused": refused, "again": orders_left, "logged": lines.texts} if rank == 0 else {})
 
 
+def another_training(rank: int, world: int, folder: str, controller: str | None) -> dict[str, Any]:
+    """A job with SGD, then with AdamW under its name: afresh, and from the checkpoint. Returns the names."""
+    lines, names, saved = Lines(), [], None
+    logging.getLogger("gravac.agent").addHandler(lines)
+    for number, made in enumerate((torch.optim.SGD, torch.optim.AdamW, torch.optim.AdamW)):
+        module = wrapped(buckets=4)
+        optimizer = made(module.parameters(), lr=0.01)
+        options: dict[str, Any] = {"policy": "static:cf=10", "window": 5, "data_dir": folder}
+        with Agent(module, optimizer, job="same", controller=controller, **options) as agent:
+            if number == 2:
+                assert saved is not None
+                agent.load_state_dict(saved)
+            began = agent.state
+            assert agent.wait_ready(60)
+            train(module, optimizer, rank, range(10 if number == 2 else 0, 20))
+            state = agent.state
+            assert began is not None
+            assert state is not None
+            names.append([began.job, state.job])
+            saved = saved or agent.state_dict()
+    return {"names": names, "logged": lines.texts}
+
+
 class Lines(logging.Handler):
     """Keeps what is logged."""
 
