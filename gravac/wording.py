@@ -9,6 +9,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 _VALUE_CHARACTERS = 80
+_ROUNDING = {"nearest": "", "dither": ", dithered", "dither-subtractive": ", subtractive"}
+"""Codecs of a few levels, and how they differ in words."""
+_ROUNDED = {"bf16": "16 bits", "fp16": "float16", "int8": "8 bits", "int4": "4 bits", "blocksign": "signs"}
+"""Codecs of one size, also behind a selector, in words."""
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
@@ -79,6 +83,27 @@ def format_plan(codec: str, cf: float) -> str:
         cf: Compression factor; 1 is dense, whatever the codec.
     """
     return "dense" if cf == 1.0 else f"{printable(codec)} · {cf:g}x"
+
+
+def plan_in_words(codec: str, cf: float) -> str:
+    """Describe a plan in a few plain words: ``dense``, ``3 levels, Huffman`` or ``largest 1 %, 16 bits``.
+
+    Args:
+        codec: Name with settings. One without words of its own is shown as by ``format_plan``.
+        cf: Compression factor; 1 is dense, whatever the codec.
+    """
+    name, _, rest = codec.partition(":")
+    settings = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    coded = ", Huffman" if settings.pop("coding", "digits") == "huffman" else ""
+    levels = settings.pop("levels", None)
+    if cf == 1.0 or settings or (levels is None) == (name in _ROUNDING):
+        return format_plan(codec, cf)
+    if name in _ROUNDING:
+        return ("signs" if levels == "2" else f"{printable(str(levels))} levels") + _ROUNDING[name] + coded
+    selector, _, values = name.partition("+")
+    if selector == "topk" and (not values or values in _ROUNDED):
+        return f"largest {100 / cf:.3g} %" + (f", {_ROUNDED[values]}" if values else "")
+    return _ROUNDED.get(name) or format_plan(codec, cf)
 
 
 def format_number(value: float) -> str:

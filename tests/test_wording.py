@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from gravac.policies.auto import space
 from gravac.protocol import Order
 from gravac.wording import (
     did_you_mean,
@@ -15,6 +16,8 @@ from gravac.wording import (
     format_gain,
     format_number,
     format_percent,
+    format_plan,
+    plan_in_words,
     printable,
     shortened,
 )
@@ -80,3 +83,33 @@ def test_numbers() -> None:
     ]
     assert [format_gain(value) for value in (0.456, 0.0123)] == ["0.46", "0.012"]
     assert [format_percent(value) for value in (0.05, 0.057, 0.5)] == ["5 %", "5.7 %", "50 %"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "cf", "words"),
+    [
+        ("nearest:levels=39,coding=huffman", 5.7, "39 levels, Huffman"),
+        ("nearest:levels=3", 17.3, "3 levels"),
+        ("nearest:levels=2", 25.6, "signs"),
+        ("dither-subtractive:coding=huffman,levels=3", 17.3, "3 levels, subtractive, Huffman"),
+        ("topk+bf16", 100.0, "largest 1 %, 16 bits"),
+        ("topk", 400.0, "largest 0.25 %"),
+        ("nearest:levels=3", 1.0, "dense"),
+        ("nearest", 17.3, "nearest · 17.3x"),
+        ("nearest:levels=7,block=7", 10.1, "nearest:levels=7,block=7 · 10.1x"),
+        ("topk:levels=3", 10.0, "topk:levels=3 · 10x"),
+        ("powersgd", 100.0, "powersgd · 100x"),
+        ("their\x1b[31mcodec", 4.0, "their?[31mcodec · 4x"),
+    ],
+)
+def test_a_plan_in_plain_words(codec: str, cf: float, words: str) -> None:
+    assert plan_in_words(codec, cf) == words
+
+
+def test_every_plan_of_auto_has_short_words_of_its_own() -> None:
+    plans = [(str(plan.codec), plan.cf) for plan in space.DEFAULTS]
+    plans += [(codec, space.SIZES[codec]) for codec in space.LISTED_ONLY]
+    words = [plan_in_words(*plan) for plan in plans]
+    assert len(set(words)) == len(words)
+    assert max(map(len, words)) <= 30
+    assert not [plan for plan, text in zip(plans, words, strict=True) if text == format_plan(*plan)]
