@@ -36,6 +36,8 @@ Rule = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$", examples=[*RULES]
 Also the ``reason`` label of the decisions metric; see ``rule_label``.
 """
 OTHER_RULE = "other"
+Throughput = Annotated[float, Field(ge=0, le=1e15)]
+"""Samples a second."""
 
 
 def rule_label(rule: str) -> str:
@@ -52,12 +54,13 @@ class Candidate(Record):
 
     cf: CompressionFactor  # rung of the ladder
     gain: Ratio | None  # as last measured; null: not yet
-    samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # T_sys
-    useful_samples_per_second: Annotated[float, Field(ge=0, le=1e15)] | None  # what the policy maximizes
+    samples_per_second: Throughput | None  # T_sys, as measured
+    useful_samples_per_second: Throughput | None  # what the policy maximizes, as measured
     window: Count | None  # last window that measured it
     verdict: Literal["untried", "trying", "passed", "too_strong", "chosen"]  # of the policy
     codec: Choice | None = None  # of the plan; null: the job's compressor
     efficiency: Ratio | None = None  # predicted: steps dense needs / steps this plan needs; null: not known
+    predicted_samples_per_second: Throughput | None = None  # T_sys, expected; null: measured, or not known
 
 
 class Decision(Record):

@@ -19,6 +19,7 @@ from gravac_controller.views.models import (
     RiskView,
     Snapshot,
 )
+from gravac_controller.views.plans import plan_views
 
 
 def summary(job: LiveJob) -> JobSummary:
@@ -49,6 +50,7 @@ def job_view(job: LiveJob) -> JobView:
         **dict(summary(job)),
         spec=spec,
         decision=decision,
+        plans=tuple(each for each in plan_views(decision, spec.compressor) if each.notable),
         latest=job.latest,
         risk=_risk(job, decision.epsilon),
         totals=job.totals,
@@ -94,14 +96,14 @@ def override(job: LiveJob) -> OverrideView:
 
 
 def candidates(job: LiveJob) -> CandidatesView:
-    """Return what the policy knows about each CF."""
+    """Return what the policy knows about each plan."""
     spec, decision = job.spec_and_decision()
     return CandidatesView(
         job=spec.job,
         window=decision.window,
         epoch=decision.epoch,
         epsilon=decision.epsilon,
-        candidates=decision.candidates,
+        candidates=plan_views(decision, spec.compressor),
     )
 
 

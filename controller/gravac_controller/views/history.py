@@ -108,6 +108,7 @@ def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
                     one.verdict,
                     one.codec,
                     _short(one.efficiency, DIGITS, exact),
+                    _short(one.predicted_samples_per_second, DIGITS, exact),
                 ),
                 len(places),
             )

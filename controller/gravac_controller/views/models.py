@@ -196,6 +196,16 @@ class RiskView(Record):
     rule: Text = Field(description="How the level is determined, and the source of its limits.")
 
 
+class PlanView(Candidate):
+    """What the policy knows about one plan, and what that means."""
+
+    words: Text = Field(description="The plan in a few plain words.")
+    why: Text = Field(description="Why it is the one in force, or why it is not.")
+    notable: bool = Field(
+        description="Whether it is in force, was measured, or is one of the next three by prediction."
+    )
+
+
 class JobView(JobSummary):
     """One job: its state, decision in force and totals. History is in the lists.
 
@@ -205,6 +215,9 @@ class JobView(JobSummary):
 
     spec: JobSpec = Field(description="As last registered.")
     decision: Decision = Field(description="In force, with its reason.")
+    plans: tuple[PlanView, ...] = Field(
+        description="The notable plans at the decision in force; the others are in /candidates."
+    )
     latest: WindowView | None
     risk: RiskView | None = Field(description="Of the last window; null before the first.")
     totals: Totals
@@ -251,13 +264,13 @@ class OverrideView(Record):
 
 
 class CandidatesView(Record):
-    """What the policy knows about each plan it may choose, at the decision in force."""
+    """What the policy knows about each plan it may choose, at the decision in force: the notable ones first."""
 
     job: Name
     window: int = Field(description="Window that the decision followed; -1 for the first.")
     epoch: Count
     epsilon: Ratio = Field(description="Smallest gain that a CF must reach.")
-    candidates: tuple[Candidate, ...] = Field(description="codec null: the job's compressor.")
+    candidates: tuple[PlanView, ...] = Field(description="codec null: the job's compressor.")
 
 
 class RankView(Record):

@@ -180,7 +180,7 @@ class Outlook:
     def candidates(
         self, chosen: Plan, trying: bool, samples: float, gains: dict[Plan, float]
     ) -> tuple[Candidate, ...]:
-        """Return the rows of a decision. Throughput is given where it was measured.
+        """Return the rows of a decision. Throughput is given where it was measured, else as predicted.
 
         Args:
             chosen: Plan of the decision.
@@ -193,6 +193,8 @@ class Outlook:
     def _row(self, plan: Plan, chosen: Plan, trying: bool, samples: float, gain: float | None) -> Candidate:
         row, likely = self.seen.get(plan), self.efficiency(plan)
         rate = None if row is None else min(MOST, samples / max(1e-9, row.step_seconds))
+        known = any(each.fresh for each in self.seen.values())
+        predicted = None if not known or self.fresh(plan) else min(MOST, samples / self.seconds(plan))
         return Candidate.model_validate(
             {
                 "cf": plan.cf,
@@ -203,6 +205,7 @@ class Outlook:
                 "window": None if row is None else row.window,
                 "verdict": self._verdict(plan, chosen, trying),
                 "efficiency": likely,
+                "predicted_samples_per_second": predicted,
             }
         )
 

@@ -43,8 +43,9 @@ export function rowsOf({ columns, curves, dense }) {
 
 /** Decisions of a trace as the controller's REST answers give them. */
 export function viewsOf({ decisions, candidates }) {
-  const known = candidates.map(([cf, gain, speed, useful, window, verdict, codec, efficiency]) => (
-    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict, codec, efficiency }));
+  const known = candidates.map(([cf, gain, speed, useful, window, verdict, codec, efficiency, predicted]) => (
+    { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict, codec, efficiency,
+      predicted_samples_per_second: predicted }));
   return decisions.map(([time, changed, before, codecBefore, window, epoch, phase, codec, minimum, candidate, epsilon, rule, reason, seen]) => ({
     time, changed, cf_before: before, codec_before: codecBefore,
     decision: { window, epoch, phase, codec, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
