@@ -59,23 +59,23 @@ class Fleet:
             self._predictions[codec, cf] = self._predictor.predict(scenario, cf)
         return self._predictions[codec, cf]
 
-    def gain(self, cf: float, codec: str | None = None) -> float:
-        """Return the gain of ``cf`` with ``codec``; of a codec besides the compressor, 1 where it is not known.
+    def gain(self, cf: float, decision: Decision) -> float:
+        """Return the gain of ``cf`` with the codec of a decision; 1 where it is not known and the gate does not ask.
 
         Raises:
             GainUnknown: the trace does not determine it.
         """
-        estimate = self.predict(cf, codec).gain
-        if estimate.likely is None and codec is not None:
-            return 1.0
-        if estimate.likely is None:
+        estimate = self.predict(cf, decision.codec).gain
+        if estimate.likely is not None:
+            return estimate.likely
+        if decision.epsilon > 0.0:
             raise GainUnknown(f"the policy asks for CF {cf:g}, whose gain is unknown: {estimate.why}")
-        return estimate.likely
+        return 1.0
 
     def sent(self, decision: Decision) -> float:
         """Return the CF that the ranks' gate lets through."""
         for cf in (decision.cf_candidate, decision.cf_minimum):
-            if cf > 1.0 and self.gain(cf, decision.codec) >= decision.epsilon:
+            if cf > 1.0 and self.gain(cf, decision) >= decision.epsilon:
                 return cf
         return 1.0
 
@@ -109,7 +109,7 @@ class Fleet:
             nonfinite_steps=0,
             failed_steps=0,
             levels=(self._level(decision, predicted, dense, payload),),
-            gains=tuple(SmoothedGain(cf=one, gain=self.gain(one, decision.codec)) for one in measured),
+            gains=tuple(SmoothedGain(cf=one, gain=self.gain(one, decision)) for one in measured),
             phases=phases,
             spread=_spread(everyone) if everyone else None,
             ranks=tuple(everyone[: self._rows]),
@@ -119,15 +119,14 @@ class Fleet:
     def _level(self, decision: Decision, predicted: Prediction, dense: int, payload: int) -> LevelSums:
         steps = self.spec.window_steps
         energy = float(steps * self._scenario.ranks)
-        codec = decision.codec
-        sent = energy * self.gain(predicted.cf, codec)
+        sent = energy * self.gain(predicted.cf, decision)
         sums = GainSums(
             steps=steps,
             gradient_sq=energy,
             compensated_sq=energy,
             sent_sq=sent,
-            minimum_sq=energy * self.gain(decision.cf_minimum, codec),
-            candidate_sq=energy * self.gain(decision.cf_candidate, codec),
+            minimum_sq=energy * self.gain(decision.cf_minimum, decision),
+            candidate_sq=energy * self.gain(decision.cf_candidate, decision),
             residual_sq=energy - sent,
             residual_dot_gradient=0.0,
         )
@@ -141,7 +140,7 @@ class Fleet:
             dense_bytes=dense,
             payload_bytes=payload,
             sums=sums,
-            codec=codec if predicted.cf > 1.0 else None,
+            codec=decision.codec if predicted.cf > 1.0 else None,
         )
 
     def _curve(self, cf: float) -> GainCurve | None:

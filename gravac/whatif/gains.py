@@ -65,21 +65,27 @@ class GainModel:
     spread: float
 
     @classmethod
-    def of(cls, recording: Recording, same_codec: bool, largest: bool) -> "GainModel":
+    def of(cls, recording: Recording, codec: str, largest: bool) -> "GainModel":
         """Build the model of a codec from a recording.
 
         Args:
             recording: of any codec.
-            same_codec: the codec is the recorded one, so measured gains apply.
-            largest: the codec sends the largest elements, so measured curves apply.
+            codec: where it was sent, measured gains apply.
+            largest: the codec sends the largest elements, so curves of the codec that was sent most apply, too.
         """
-        sent = {cf: median(_late(gains)) for cf, gains in recording.gains.items()} if same_codec else {}
+        own = {cf: _late(gains) for (name, cf), gains in recording.gains.items() if name == codec}
+        sent = {cf: median(gains) for cf, gains in own.items()}
         sent = {1.0: 1.0, **sent} if sent else sent
-        curves = {cf: _mean(_late(found)) for cf, found in recording.curves.items()} if largest else {}
+        shown = codec if any(name == codec and cf > 1.0 for name, cf in recording.curves) else recording.codec
+        curves = {
+            cf: _mean(_late(found))
+            for (name, cf), found in recording.curves.items()
+            if largest and (cf == 1.0 or name == shown)
+        }
         spreads = [
-            median(abs(gain / sent[cf] - 1) for gain in _late(gains)) / 0.6745
-            for cf, gains in recording.gains.items()
-            if cf in sent and len(gains) > 2
+            median(abs(gain / sent[cf] - 1) for gain in gains) / 0.6745
+            for cf, gains in own.items()
+            if len(recording.gains[codec, cf]) > 2
         ]
         return cls(sent, curves, _decay(sent, curves), max(spreads, default=0.05))
 

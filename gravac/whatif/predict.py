@@ -152,9 +152,8 @@ class Predictor:
     def gains(self, compressor: str) -> GainModel:
         """Return the gain model of that compressor."""
         if compressor not in self._gains:
-            same = compressor == self.recording.spec.compressor
             self._gains[compressor] = GainModel.of(
-                _joined(self._recordings), same, exchange.keeps_largest(compressor)
+                _joined(self._recordings), compressor, exchange.keeps_largest(compressor)
             )
         return self._gains[compressor]
 
@@ -170,51 +169,64 @@ class Predictor:
         shown = sorted(self.recording.efficiencies.get((compressor, cf), ()), key=lambda each: each.likely)
         return shown[len(shown) // 2] if shown else None
 
-    def unknowns(self, scenario: Scenario, cfs: Sequence[float]) -> list[str]:
-        """List what the trace does not show about a scenario, and what was assumed, in a sentence each."""
-        found = list(self.fit.unknown)
-        recorded, model = self.recording.spec.compressor, self.gains(scenario.compressor)
-        if scenario.compressor != recorded:
+    def unknowns(self, places: Sequence[tuple[Scenario, Sequence[float]]], gains: bool = True) -> list[str]:
+        """List what the trace does not show about plans, and what was assumed, in a sentence each.
+
+        Args:
+            places: codecs in one network with as many ranks, each with the CFs that are predicted.
+            gains: whether gains count: say what is not known of them, too.
+        """
+        found, sent = list(self.fit.unknown), {codec for codec, cf in self.recording.sent if cf > 1.0}
+        others = [scenario for scenario, cfs in places if scenario.compressor not in sent and max(cfs) > 1.0]
+        if others:
+            found.append(f"encoding and decoding of codecs that were not sent: as {self.recording.codec}'s")
+        dark = {
+            scenario.compressor: blind
+            for scenario, cfs in places
+            if (blind := [cf for cf in cfs if self.efficiency(scenario.compressor, cf, scenario.ranks) is None])
+        }
+        for codec, cfs in dark.items():
             found.append(
-                f"compressor {scenario.compressor}: encoding and decoding are assumed to cost what {recorded}'s do"
+                f"the statistical efficiency of {codec} at CF {_listed(cfs)}: neither simulated nor recorded, so the "
+                "useful throughput is unknown"
             )
-            found.append(
-                f"the gain of {scenario.compressor} is that of the largest elements, with the recorded run's residuals"
-                if model.curves
-                else f"the gain of {scenario.compressor}: a run by {recorded} does not show what another codec keeps"
-            )
-        blind = [f"{cf:g}" for cf in cfs if model.at(cf).likely is None]
-        if blind and scenario.compressor == recorded:
-            found.append(
-                f"the gain at CF {', '.join(blind)}: not sent, and no gain curve of the trace covers it"
-            )
-        dark = [f"{cf:g}" for cf in cfs if self.efficiency(scenario.compressor, cf, scenario.ranks) is None]
-        if dark:
-            found.append(
-                f"the statistical efficiency of {scenario.compressor} at CF {', '.join(dark)}: neither simulated nor "
-                "recorded, so the useful throughput is unknown"
-            )
-        elif self.recording.spec.optimizer is None:
+        if not dark and self.recording.spec.optimizer is None:
             found.append("the optimizer: statistical efficiencies are those of one like Adam")
-        far = [f"{cf:g}" for cf in cfs if cf > 1 and cf not in model.sent and model.at(cf).likely is not None]
-        if far:
-            found.append(
-                f"the gain at CF {', '.join(far)} is an estimate, as it was not sent: a gain depends on the residual "
-                "that this CF would leave"
-            )
-        collectives = {self.predict(scenario, cf).volume.collective: None for cf in cfs}
+        if gains:
+            found += [text for scenario, cfs in places for text in self._unknown_gains(scenario.compressor, cfs)]
+        collectives = {
+            self.predict(scenario, cf).volume.collective: None for scenario, cfs in places for cf in cfs
+        }
         lossy = [name for name in collectives if name in COLLECTIVES and not COLLECTIVES[name].whole]
         if lossy:
             found.append(
                 f"what {' and '.join(lossy)} leave out: such a step sends less than the codec chose, and the gains "
                 "count all that it chose"
             )
-        if scenario.ranks != self.recording.ranks:
+        if places[0][0].ranks != self.recording.ranks:
             found.append(
                 f"the effect of other than {self.recording.ranks} ranks: the mean gradient of more ranks is less "
                 "noisy, and the slowest of more ranks is slower; gains and waiting are as recorded"
             )
         return found
+
+    def _unknown_gains(self, codec: str, cfs: Sequence[float]) -> Iterator[str]:
+        """Say what is not known of the gains of a codec."""
+        model = self.gains(codec)
+        if not model.sent and max(cfs) > 1.0:
+            yield (
+                f"the gain of {codec} is that of the largest elements, with the recorded run's residuals"
+                if model.curves
+                else f"the gain of {codec}: a run by {self.recording.codec} does not show what another codec keeps"
+            )
+        elif blind := [cf for cf in cfs if model.at(cf).likely is None]:
+            yield f"the gain at CF {_listed(blind)}: not sent, and no gain curve of the trace covers it"
+        far = [cf for cf in cfs if cf > 1 and cf not in model.sent and model.at(cf).likely is not None]
+        if far:
+            yield (
+                f"the gain at CF {_listed(far)} is an estimate, as it was not sent: a gain depends on the residual "
+                "that this CF would leave"
+            )
 
     def _error(self, scenario: Scenario, step: StepTime) -> float:
         """Return the relative standard error of a step's time."""
@@ -233,6 +245,10 @@ def best(predictions: Sequence[Prediction]) -> Prediction | None:
         if each.useful_samples_per_second is not None
     ]
     return max(usable, key=lambda pair: pair[0])[1] if usable else None
+
+
+def _listed(cfs: Sequence[float]) -> str:
+    return ", ".join(f"{cf:g}" for cf in cfs)
 
 
 def _error_of_unseen_cfs(fitted: Fit) -> float:
@@ -257,8 +273,8 @@ def _joined(recordings: Sequence[Recording]) -> Recording:
         return first
     joined = replace(first, gains={}, curves={})
     for each in recordings:
-        for cf, gains in each.gains.items():
-            joined.gains[cf] = deque([*joined.gains.get(cf, ()), *gains])
-        for cf, curves in each.curves.items():
-            joined.curves[cf] = deque([*joined.curves.get(cf, ()), *curves])
+        for sent, gains in each.gains.items():
+            joined.gains[sent] = deque([*joined.gains.get(sent, ()), *gains])
+        for sent, curves in each.curves.items():
+            joined.curves[sent] = deque([*joined.curves.get(sent, ()), *curves])
     return joined

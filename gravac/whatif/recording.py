@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -65,8 +65,9 @@ class Recording:
     Attributes:
         spec: the job.
         by_cf: observations by CF. Of these, gains and curves the last windows are held.
-        gains: gain at each CF of the job's compressor while that CF was sent, one value a window.
-        curves: gain curves by the CF of the job's compressor that was sent in the window.
+        sent: steps of these windows by the codec and CF that they were sent with; dense is CF 1.
+        gains: gain by codec and CF, while they were sent, one value a window.
+        curves: gain curves by the codec and CF that were sent in the window.
         efficiencies: statistical efficiency by codec and CF, while they were sent, one estimate a window.
         windows: windows of the trace.
         steps: steps of these windows.
@@ -82,8 +83,9 @@ class Recording:
 
     spec: JobSpec
     by_cf: dict[float, deque[Observation]] = field(default_factory=dict)
-    gains: dict[float, deque[float]] = field(default_factory=dict)
-    curves: dict[float, deque[GainCurve]] = field(default_factory=dict)
+    sent: Counter[tuple[str, float]] = field(default_factory=Counter)
+    gains: dict[tuple[str, float], deque[float]] = field(default_factory=dict)
+    curves: dict[tuple[str, float], deque[GainCurve]] = field(default_factory=dict)
     efficiencies: dict[tuple[str, float], deque[Efficiency]] = field(default_factory=dict)
     windows: int = 0
     steps: int = 0
@@ -132,6 +134,15 @@ class Recording:
         return self.spec.model.elements
 
     @property
+    def codec(self) -> str:
+        """Codec of most steps that were compressed; the job's compressor where none was."""
+        steps = Counter[str]()
+        for (codec, cf), count in self.sent.items():
+            if cf > 1.0:
+                steps[codec] += count
+        return max(steps, key=lambda codec: steps[codec], default=self.spec.compressor)
+
+    @property
     def confirmed(self) -> float | None:
         """ρ, the part of the mean gradient that is not noise; None where no window showed it."""
         if not self.raw_mean_sq > 0.0:
@@ -158,6 +169,7 @@ class Recording:
         self.useful_samples += report.samples * (1.0 if learned is None else learned.likely)
         for level in report.levels:
             codec = level.codec or compressor
+            self.sent[codec if level.cf > 1.0 else compressor, level.cf] += level.steps
             shown = None if level.cf == 1.0 else figures.level_efficiency(level, kind, compressor)
             if shown is not None:
                 _append(self.efficiencies, (codec, level.cf), shown)
@@ -203,15 +215,16 @@ class Recording:
 
     def _add_gain(self, report: WindowReport, steps: int) -> None:
         level = max(report.levels, key=lambda one: one.steps, default=None)
-        if level is None or level.steps < PURE * steps or level.codec is not None:
+        if level is None or level.steps < PURE * steps:
             return
+        sent = level.codec or self.spec.compressor, level.cf
         strongest = max((row.cf for row in report.gains), default=level.cf)
         sent_sq = level.sums.candidate_sq if level.cf == strongest else level.sums.minimum_sq
         gain = figures.ratio(sent_sq, level.sums.compensated_sq)
         if level.cf > 1.0 and gain is not None and gain > MIN_GAIN:
-            _append(self.gains, level.cf, min(1.0, gain))
+            _append(self.gains, sent, min(1.0, gain))
         if report.curve is not None:
-            _append(self.curves, level.cf, report.curve)
+            _append(self.curves, sent, report.curve)
 
 
 class NothingRecorded(ValueError):

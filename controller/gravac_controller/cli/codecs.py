@@ -1,20 +1,16 @@
 """``gravac codecs``: the catalogue of everything that can be chosen by name."""
 
 import json
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
+
+from gravac_controller.cli.table import printer
 
 if TYPE_CHECKING:
     from gravac.catalogue import Entry
-
-PIPED_WIDTH = 500
-"""Columns where there is no terminal: one line for each entry."""
-
 
 @click.command()
 @click.argument("name", required=False)
@@ -37,7 +33,7 @@ def codecs(name: str | None, as_json: bool) -> None:
         return
     from gravac_controller.cli.entries import in_full, overview  # only now: it needs torch
 
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = printer()
     with console.capture() as shown:
         if name is None:
             overview(console, entries)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gravac.catalogue import RANKS, Cost, Entry, Kind
+from gravac_controller.cli.table import Listing
 from gravac_controller.cli.wording import size
 
 
@@ -39,6 +40,8 @@ KINDS: dict[Kind, KindWords] = {
     ),
 }
 LINK = f"Link of {RANKS} ranks"
+NOTHING = 1.2e-38
+"""A smaller error is not a float32."""
 NUMERIC = {"Elements", "CF asked", "CF reached", "Payload", LINK, "Held"}
 
 
@@ -72,10 +75,12 @@ def bound(cost: Cost) -> str:
     """The proven bound of ``E‖C(x)−x‖²``; empty where there is none."""
     terms: list[str] = []
     if cost.delta is not None and (cost.omega is None or 1.0 - cost.delta <= cost.omega):
-        terms = ["0"] if cost.delta == 1.0 else [f"(1−{cost.delta:.3g})·‖x‖²"]
+        lost = 1.0 - cost.delta
+        small, share = f"{lost:.3g}", f"(1−{cost.delta:.3g})"
+        terms = ["0"] if not lost else [f"{small if lost < 0.5 else share}·‖x‖²"]
     elif cost.omega is not None:
         terms = [f"{cost.omega:.3g}·‖x‖²"]
-    if cost.absolute:
+    if cost.absolute and cost.absolute > NOTHING:
         terms.append(f"{cost.absolute:.3g}")
     return " + ".join(terms)
 
@@ -132,11 +137,7 @@ def overview(console: Console, entries: Sequence[Entry]) -> None:
         head, _, of = sends_of(kind, entries).partition(", ")
         sent = f"; {head.lower()}: {of}" if head else ""
         console.print(f"{words.title}: {words.does}{sent}", style="bold")
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("Name", no_wrap=True)
-        if head:
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("What")
+        table = Listing(("Name",), (head,) if head else (), prose="What", leaving=(), head="dim")
         for entry in entries:
             if entry.kind == kind:
                 table.add_row(entry.name, *([sends(entry)] if head else []), what(entry, entries))
@@ -162,9 +163,10 @@ def in_full(console: Console, entry: Entry) -> None:
     for head, rows in (settings(entry), costs(entry)):
         if not rows:
             continue
-        table = Table(box=None, pad_edge=False, header_style="dim")
-        for column in head:
-            table.add_column(column, justify="right" if numeric(column) else "left")
+        numbers = [column for column in head if numeric(column)]
+        texts = [column for column in head if not numeric(column)]
+        last = texts.pop() if texts else ""
+        table = Listing(texts, numbers, prose=last, leaving=(), head="dim")
         for row in rows:
             table.add_row(*row)
         console.print()

@@ -1,29 +1,30 @@
 """``gravac explain``: why a plan is in force, with the evidence and the results since."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from gravac.traces import TraceError
-from gravac.wording import format_plan, printable
-from gravac_controller.cli.source import Source, SourceError, choose, one_source, source_options, token_of
+from gravac.wording import format_plan, plan_in_words, printable
+from gravac_controller.cli.source import (
+    Source,
+    SourceError,
+    asked,
+    choose,
+    one_source,
+    source_options,
+    token_of,
+)
+from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.wording import clock, dense_step, factor, number, plan, seconds, spread
 from gravac_controller.client import ControllerError
-from gravac_controller.views.models import DecisionView, JobView, WindowView
-
-VERDICTS = {
-    "untried": "not tried",
-    "trying": "being measured",
-    "passed": "good enough",
-    "too_strong": "too strong",
-    "chosen": "chosen",
-}
+from gravac_controller.views.models import DecisionView, JobView, PlanView, WindowView
+from gravac_controller.views.plans import plan_views, speed, useful
 
 
 @dataclass(frozen=True)
@@ -42,45 +43,36 @@ class Explanation:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[EPOCH] [SOURCE]")
-@click.option("--job", help="The job, where SOURCE has several.")
+@click.argument("words", nargs=-1, metavar="[JOB] [EPOCH] [SOURCE]")
+@click.option("--all", "everything", is_flag=True, help="Show all plans, each with why it is not in force.")
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
 def explain(
-    words: tuple[str, ...], job: str | None, data_dir: Path, token_file: Path | None, as_json: bool
+    words: tuple[str, ...], everything: bool, data_dir: Path, token_file: Path | None, as_json: bool
 ) -> None:
     """Explain why a plan (codec and compression factor) is in force: the rule, its evidence, and the results since.
 
-    EPOCH is the number of a decision [the one in force]. SOURCE is the address of a controller or a trace file. By
-    default: the controller that serves the journals in ./gravac-runs, else the newest journal there.
+    The plans listed are the one in force, those that were measured, and the next three by prediction; a predicted
+    figure begins with ~. EPOCH is the number of a decision [the one in force]. SOURCE is the address of a controller or
+    a trace file. By default: the controller that serves the journals in ./gravac-runs, else the newest journal there.
 
     \b
     Examples:
       gravac explain
+      gravac explain my-job --all
       gravac explain 3 gravac-runs/my-job/journal.jsonl
     """
-    epoch, text = _parse(words)
+    given = asked(words, epochs=True)
     try:
-        source = one_source(text, data_dir, token_of(token_file), job)
-        chosen = choose(source.jobs(), job, source.where)
-        found = _collect(source, chosen, chosen.decision.epoch if epoch is None else epoch)
+        source = one_source(given.source, data_dir, token_of(token_file), given.job)
+        chosen = choose(source.jobs(), given.job, source.where)
+        found = _collect(source, chosen, chosen.decision.epoch if given.epoch is None else given.epoch)
     except (ControllerError, TraceError) as error:
         raise SourceError(printable(str(error))) from None
     if as_json:
         click.echo(json.dumps(_facts(found)))
     else:
-        _print(found)
-
-
-def _parse(words: tuple[str, ...]) -> tuple[int | None, str | None]:
-    """The epoch (a number) and the source (anything else), in any order."""
-    numbers = [word for word in words if word.isascii() and word.isdigit()]
-    others = [word for word in words if word not in numbers]
-    if len(numbers) > 1 or len(others) > 1:
-        raise click.UsageError(
-            f"give at most one EPOCH and one SOURCE, got {' '.join(map(printable, words))}"
-        )
-    return int(numbers[0]) if numbers else None, others[0] if others else None
+        _print(found, everything)
 
 
 def _collect(source: Source, job: JobView, epoch: int) -> Explanation:
@@ -116,6 +108,7 @@ def _facts(found: Explanation) -> dict[str, Any]:
         "cf_before": found.began.cf_before,
         "codec": decision.codec or found.job.spec.compressor,
         "decision": decision.model_dump(mode="json"),
+        "plans": [row.model_dump(mode="json") for row in plan_views(decision, found.job.spec.compressor)],
         "confirmed": len(found.confirmed),
         "latest_reason": (found.confirmed or (found.began,))[-1].decision.reason,
         "windows": len(steps),
@@ -133,21 +126,20 @@ def _before(found: Explanation) -> tuple[str | None, float | None]:
     return None if cf is None else found.began.codec_before or found.job.spec.compressor, cf
 
 
-def _print(found: Explanation) -> None:
-    console = Console(highlight=False, markup=False)
-
-    def say(text: str) -> None:
-        console.print(text, soft_wrap=not console.is_terminal)
-
+def _print(found: Explanation, everything: bool) -> None:
+    console = printer()
+    say = console.print
     decision = found.began.decision
     codec, cf = _before(found)
     now = plan(decision, found.job.spec.compressor)
-    was = now if codec is None or cf is None else format_plan(codec, cf)
+    was = now if codec is None or cf is None else plan_in_words(codec, cf)
     before = "" if was == now else f"{was} → "
     holds = "in force" if decision.epoch == found.job.decision.epoch else "over"
     when = "at the start" if decision.window < 0 else f"after window {decision.window}"
     say(f"{found.job.job}, epoch {decision.epoch} ({holds}): {before}{now}")
-    say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}")
+    name = format_plan(decision.codec or found.job.spec.compressor, decision.cf_candidate)
+    exact = "" if name == now else f", {name}"
+    say(f"{clock(found.began.time)}, {when}, rule {decision.rule}, phase {decision.phase}{exact}")
     say(f"\n{printable(decision.reason)}\n")
     if decision.cf_minimum != decision.cf_candidate:
         say(
@@ -155,7 +147,12 @@ def _print(found: Explanation) -> None:
             f"{number(decision.epsilon)}, else CF {factor(decision.cf_minimum)} if its gain is, else dense."
         )
     if any(candidate.window is not None for candidate in decision.candidates):
-        console.print(_candidates(found))
+        rows = plan_views(decision, found.job.spec.compressor)
+        listed = [row for row in rows if everything or row.notable]
+        console.print(_plans(listed))
+        if len(listed) < len(rows):
+            say(f"{_many(len(rows) - len(listed), 'other plan')}: gravac explain --all", style="dim")
+        say("")
     say(_since(found))
     if found.confirmed:
         last = found.confirmed[-1].decision
@@ -167,25 +164,27 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _candidates(found: Explanation) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="Evidence", title_justify="left")
-    rows, compressor = found.began.decision.candidates, found.job.spec.compressor
+def _plans(rows: Sequence[PlanView]) -> Listing:
+    """The table of plans. Only the policy that decides by gains has them."""
     by_efficiency = any(one.efficiency is not None for one in rows)
-    table.add_column("Plan", no_wrap=True)
-    for name in ("Gain", "η", "Samples/s", "Useful/s" if by_efficiency else "T_comp", "Window"):
-        table.add_column(name, justify="right")
-    table.add_column("Verdict")
+    useful_head, kept = ("Useful/s", "η") if by_efficiency else ("T_comp", "Gain")
+    leaving = ("Window", "Samples/s", kept)
+    table = Listing(("Plan",), (kept, "Samples/s", useful_head, "Window"), prose="Why", leaving=leaving)
     for one in rows:
+        about = "" if one.predicted_samples_per_second is None else "~"
         table.add_row(
-            format_plan(one.codec or compressor, one.cf),
-            number(one.gain),
-            number(one.efficiency),
-            number(one.samples_per_second),
-            number(one.useful_samples_per_second),
+            one.words,
+            number(one.efficiency if by_efficiency else one.gain),
+            _about(about, speed(one)),
+            _about(about, useful(one)),
             "–" if one.window is None else str(one.window),
-            VERDICTS[one.verdict],
+            one.why,
         )
     return table
+
+
+def _about(about: str, value: float | None) -> str:
+    return "–" if value is None else about + number(value)
 
 
 def _since(found: Explanation) -> str:
@@ -199,9 +198,10 @@ def _since(found: Explanation) -> str:
     measured, predicted = found.job.baseline_step_seconds, found.job.predicted_dense_step_seconds
     if measured is not None or predicted is not None:
         text += f" ({dense_step(measured, predicted)})"
+    gain = f", gain {number(found.mean('gain'))}" if found.began.decision.epsilon else ""
     efficiency = spread(*(found.mean(f"efficiency{end}") for end in ("", "_low", "_high")))
     return (
         f"{text}, efficiency η {efficiency}, useful throughput {number(found.mean('useful_samples_per_second'))} "
-        f"samples/s, gain {number(found.mean('gain'))}, backlog {number(found.mean('backlog'))}, wire CF "
+        f"samples/s{gain}, backlog {number(found.mean('backlog'))}, wire CF "
         f"{number(found.mean('wire_cf'))}."
     )

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 
 from gravac.protocol import Decision, PolicySpec
 from gravac.registry import parse_settings
@@ -22,6 +20,7 @@ from gravac.traces.replay import Check, Replay
 from gravac.traces.replay import check as check_trace
 from gravac.traces.replay import replay as replay_trace
 from gravac.wording import printable
+from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.wording import factor
 
 
@@ -115,10 +114,7 @@ def _show_rows(trace: Path, again: Replay, as_json: bool) -> None:
         rows = [_row(row) for row in again.decisions]
         click.echo(json.dumps({"path": str(trace), "rows": rows, "notes": again.notes}))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Window", "CF", "Phase", "Rule"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("Reason")
+    table = Listing(("Window", "CF", "Phase", "Rule"), prose="Reason", leaving=("Phase", "Rule"))
     for row in again.decisions:
         now = row.replayed
         reason = printable(now.reason)
@@ -127,7 +123,7 @@ def _show_rows(trace: Path, again: Replay, as_json: bool) -> None:
             reason += f" (RECORDED: CF {factor(was.cf_candidate)}, {was.phase}, {was.rule}: {printable(was.reason)})"
         window = "start" if row.window < 0 else str(row.window)
         table.add_row(window, factor(now.cf_candidate), now.phase, now.rule, reason)
-    console = Console(highlight=False, markup=False, soft_wrap=False)
+    console = printer()
     console.print(table)
     for note in again.notes:
         console.print(f"note: {printable(note)}")
@@ -168,7 +164,7 @@ def _compare(trace: Path, policy: str | None, changes: tuple[str, ...], as_json:
 
 
 def _show_comparison(found: Redecision) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=False)
+    console = printer()
     console.print(f"recorded  {_rule(found.recorded_policy, found.policy)}")
     console.print(f"other     {_rule(found.policy, found.recorded_policy)}")
     for run in _runs(found.differing):

@@ -4,10 +4,10 @@ from rich import box
 from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
-from gravac.wording import format_plan, printable
+from gravac.wording import plan_in_words, printable
+from gravac_controller.cli.table import Listing
 from gravac_controller.cli.wording import clock, dense_step, number, plan, seconds, size, spread
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import PHASES
@@ -38,7 +38,7 @@ def line(job: JobView, view: WindowView, after: DecisionView | None) -> str:
     report = view.report
     loss = "" if report.loss is None else f"  loss {report.loss:.4g}"
     text = (
-        f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {format_plan(view.codec, report.cf)} "
+        f"{clock(view.time)}  {job.job}  step {report.last_step + 1}  {plan_in_words(view.codec, report.cf)} "
         f"({report.phase})  {seconds(view.step_seconds)}/step  η {_efficiency(view)}  useful "
         f"{number(view.useful_samples_per_second)}/s  gain {number(view.gain)}  backlog {number(view.backlog)}{loss}"
     )
@@ -52,19 +52,19 @@ def _efficiency(view: WindowView) -> str:
     return spread(view.efficiency, view.efficiency_low, view.efficiency_high)
 
 
-def _list(jobs: list[JobView]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Job", "State", "Phase", "Plan"):
-        table.add_column(name, no_wrap=True)
-    for name in ("Ranks", "Step", "Step time", "η", "Useful/s"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _list(jobs: list[JobView]) -> Listing:
+    table = Listing(
+        ("Job", "State", "Phase", "Plan"),
+        ("Ranks", "Step", "Step time", "η", "Useful/s"),
+        leaving=("Phase", "Ranks", "η", "Step time", "Step"),
+    )
     for job in jobs:
         latest = job.latest
         table.add_row(
             job.job,
             Text(job.state, style=STATE_STYLE[job.state]),
             job.phase,
-            format_plan(job.codec, job.cf),
+            plan_in_words(job.codec, job.cf),
             str(job.world_size),
             str(job.totals.steps),
             seconds(None if latest is None else latest.step_seconds),
@@ -79,7 +79,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
         (job.job, "bold"),
         "  ",
         (job.state, STATE_STYLE[job.state]),
-        f"  step {job.totals.steps}  {job.world_size} ranks  {job.spec.compressor}  {job.policy}",
+        f"  step {job.totals.steps}  {job.world_size} ranks  policy {job.policy}",
     )
     order = job.override_waiting or job.override
     by = (
@@ -88,7 +88,7 @@ def _job(job: JobView, decisions: list[DecisionView]) -> RenderableType:
         else f"\norder of {order.actor}: {order.action}{f' {order.cf:g}' if order.cf else ''}"
     )
     why = Text.assemble(
-        (format_plan(job.codec, job.cf), "bold cyan"),
+        (plan_in_words(job.codec, job.cf), "bold cyan"),
         f"  {job.phase}, epoch {job.epoch}\n",
         printable(job.decision.reason),
         (by, "yellow"),
@@ -136,11 +136,9 @@ def _phases(latest: WindowView) -> Text:
     return text
 
 
-def _ranks(latest: WindowView) -> Table:
+def _ranks(latest: WindowView) -> Listing:
     """The slowest ranks by their own work, because all ranks wait for each other in the network."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("Rank", "Step", "Relative speed", "Memory"):
-        table.add_column(name, justify="right")
+    table = Listing((), ("Rank", "Step", "Relative speed", "Memory"), head="dim")
     views = rank_views(latest.report.ranks)
     for view in sorted(views, key=lambda one: one.relative_speed or 0)[:SLOWEST]:
         speed = number(view.relative_speed)
@@ -148,11 +146,8 @@ def _ranks(latest: WindowView) -> Table:
     return table
 
 
-def _decisions(decisions: list[DecisionView], compressor: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("Time", "Window", "Plan"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("Reason")
+def _decisions(decisions: list[DecisionView], compressor: str) -> Listing:
+    table = Listing(("Time", "Window", "Plan"), prose="Reason", leaving=("Window",), head="dim")
     for view in decisions:
         decision = view.decision
         window = "start" if decision.window < 0 else str(decision.window)

@@ -9,14 +9,15 @@ import click
 from rich.console import Console
 
 from gravac.tournament.curves import TARGET
-from gravac.wording import display_path, format_percent, printable
+from gravac.wording import display_path, format_percent, plan_in_words, printable
 from gravac_controller.bench import simulated
 from gravac_controller.bench.simulated import Simulation
 from gravac_controller.cli.bench import options, output
 from gravac_controller.cli.source import DEFAULT_FOLDER
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.show import delay, rate
-from gravac_controller.cli.wording import number, seconds, size, table_of
+from gravac_controller.cli.table import Listing
+from gravac_controller.cli.wording import number, seconds, size
 
 LONG_REASON = 400
 """Characters of a reason that are shown."""
@@ -221,7 +222,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     )
     console.print(f"Computation of a step: {seconds(compute)} ({how}).")
     heads = ("Held-out loss", "Step", "In all", "To target", "Faster", "Payload", "Wire CF", "η", "Retained")
-    table = table_of(("Plan",), heads)
+    leaving = ("Retained", "Wire CF", "In all", "Payload", "η")
+    table = Listing(("Plan",), heads, leaving=leaving)
     for row in result["rows"]:
         table.add_row(
             printable(row["name"]),
@@ -254,11 +256,10 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _plans(row: dict[str, Any], console: Console) -> None:
     console.print(f"What {printable(row['name'])} sent:", style="bold")
-    table = table_of(("From step", "Plan"), ())
-    table.add_column("Reason")
+    table = Listing(("From step", "Plan"), prose="Reason")
     for plan in row["plans"]:
-        sent = "dense" if plan["cf"] == 1.0 else f"{plan['codec']} at CF {plan['cf']:g}"
-        table.add_row(str(plan["first_step"]), printable(sent), printable(plan["reason"], LONG_REASON))
+        sent = plan_in_words(plan["codec"], plan["cf"])
+        table.add_row(str(plan["first_step"]), sent, printable(plan["reason"], LONG_REASON))
     console.print(table)
 
 

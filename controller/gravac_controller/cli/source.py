@@ -1,6 +1,7 @@
 """The sources of ``status``, ``top`` and ``explain``: running controllers, or a trace file."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from gravac.protocol import Decision, JobSpec, WindowReport
 from gravac.traces import TraceError, read_trace
 from gravac.traces.follow import Follower
 from gravac.traces.parts import ACTIVE, Part
-from gravac.wording import printable
+from gravac.wording import did_you_mean, printable
 from gravac_controller.client import Client, running_controllers
 from gravac_controller.client.connection import base_url
 from gravac_controller.live.job_views import job_view
@@ -28,6 +29,11 @@ DEFAULT_FOLDER, FOLDER = Path("gravac-runs"), "GRAVAC_DATA_DIR"
 """Folder of the journals, and the variable that names another one, also for trainings."""
 NEWEST = 5
 """How many journals are shown where no controller runs."""
+
+
+_ADDRESS = re.compile(r"[^/\\]*:[0-9]+(/.*)?|.*://.*")
+MOST_NAMED = 20
+"""Jobs that a message names."""
 
 
 class SourceError(click.ClickException):
@@ -144,8 +150,7 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
     if text is None and (address := address_in_environment()) is not None:
         return [_closing(Client(address, token))]
     if text is None:
-        found: list[Source] = [_closing(client) for client in running_controllers(data_dir, token)]
-        return found or _newest(data_dir, most)
+        return _running(data_dir, token) or _newest(data_dir, most)
     path = Path(text)
     if path.is_dir():
         path = path / ACTIVE
@@ -174,41 +179,90 @@ def address_in_environment() -> str | None:
         raise click.UsageError(f"{ADDRESS}: {error}") from None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the words of a command name."""
+
+    job: str | None = None
+    source: str | None = None
+    epoch: int | None = None
+
+
+def asked(words: tuple[str, ...], epochs: bool = False) -> Asked:
+    """Read JOB and SOURCE, with ``epochs`` also EPOCH, in any order.
+
+    A word that is no number, address or file is a job. Raises click.UsageError where one of them is given twice.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        if epochs and word.isascii() and word.isdigit():
+            kind, value = "epoch", int(word)
+        else:
+            kind, value = ("source" if _is_source(word) else "job"), word
+        if kind in found:
+            raise click.UsageError(
+                f"give at most one {kind.upper()}, got {printable(str(found[kind]))} and {printable(word)}"
+            )
+        found[kind] = value
+    return Asked(**found)
+
+
+def _is_source(word: str) -> bool:
+    path = Path(word)
+    return bool(_ADDRESS.fullmatch(word)) or "/" in word or path.is_file() or (path / ACTIVE).is_file()
+
+
 def one_source(text: str | None, data_dir: Path, token: str | None, job: str | None = None) -> Source:
     """The single source that ``text`` names: the one that has ``job``, else the newest journal.
 
     Raises:
-        SourceError: several controllers run, or there is nothing to show.
+        SourceError: several controllers run, there is nothing to show, or nowhere a job of that name.
         ControllerError: the controller does not answer.
     """
-    found = sources(text, data_dir, token, most=1 if job is None else NEWEST)
+    if text is None and job is not None:
+        return _having(job, data_dir, token)
+    found = sources(text, data_dir, token, most=1)
     if len(found) == 1:
         return found[0]
-    having = [source for source in found if job is not None and job in {one.job for one in source.jobs()}]
-    if having:
-        return having[0]
-    if isinstance(found[0], FromTrace):
-        assert job is not None  # else there is one
-        path = data_dir / job / ACTIVE
-        if Path(job).name == job and path.is_file():  # older than those
-            return sources(str(path), data_dir, token)[0]
-        raise SourceError(f"there is no journal of job {printable(job)!r} in {data_dir}")
     several = ", ".join(source.where for source in found)
-    raise SourceError(f"several controllers serve {data_dir}; choose one: {several}")
+    raise SourceError(f"several controllers serve {data_dir}; choose one, or name a job: {several}")
+
+
+def _having(job: str, data_dir: Path, token: str | None) -> Source:
+    """The running controller that has the job, else its journal in ``data_dir``."""
+    names: dict[str, None] = {}
+    where = []
+    for source in _running(data_dir, token):
+        known = [each.job for each in source.jobs()]
+        if job in known:
+            return source
+        names |= dict.fromkeys(known)
+        where.append(source.where)
+    journals = [path.parent.name for path in _journals(data_dir)]
+    if job in journals:
+        return sources(str(data_dir / job / ACTIVE), data_dir, token)[0]
+    raise no_job(job, [*names, *journals], ", ".join([*where, str(data_dir)]))
+
+
+def no_job(name: str, known: list[str], where: str) -> SourceError:
+    """The error for a job that does not exist."""
+    named = list(dict.fromkeys(known))
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    listed = f"jobs here: {', '.join(named[:MOST_NAMED])}{more}" if named else "there are no jobs here"
+    return SourceError(printable(f"no job {name!r}{did_you_mean(name, named)} at {where}; {listed}"))
 
 
 def choose(jobs: list[JobView], name: str | None, where: str) -> JobView:
     """The job of that name; without a name the only one, or the only one that runs. Raises SourceError."""
-    if name is None:
-        going = [job for job in jobs if job.state == "running"] if len(jobs) > 1 else jobs
-        if len(going) == 1:
-            return going[0]
-    for job in jobs:
-        if job.job == name:
-            return job
-    names = ", ".join(job.job for job in jobs) or "none yet"
-    wanted = "name a job with --job" if name is None else f"there is no job {printable(name)!r}"
-    raise SourceError(f"{where}: {wanted}; its jobs: {names}")
+    names = [job.job for job in jobs]
+    if name is not None:
+        if name not in names:
+            raise no_job(name, names, where)
+        return jobs[names.index(name)]
+    going = [job for job in jobs if job.state == "running"] if len(jobs) > 1 else jobs
+    if len(going) == 1:
+        return going[0]
+    raise SourceError(f"{where}: name a job: {', '.join(names)}" if names else f"{where} has no jobs yet")
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,10 +292,14 @@ def token_of(file: Path | None) -> str | None:
         raise SourceError(f"--token-file {file} cannot be read: {error}") from None
 
 
+def _running(data_dir: Path, token: str | None) -> list[Source]:
+    """All controllers that serve ``data_dir``."""
+    return [_closing(client) for client in running_controllers(data_dir, token)]
+
+
 def _newest(data_dir: Path, most: int) -> list[Source]:
     """The most recently written journals, newest first. Raises SourceError where none can be read."""
-    journals = sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
-    found: list[Source] = []
+    journals, found = _journals(data_dir), list[Source]()
     for path in journals:
         try:
             found.append(FromTrace(path))
@@ -259,6 +317,11 @@ def _newest(data_dir: Path, most: int) -> list[Source]:
     older = f" ({more} older ones are not shown)" if more else ""
     click.echo(f"No controller serves {data_dir}. Its newest journals{older}:", err=True)
     return found
+
+
+def _journals(data_dir: Path) -> list[Path]:
+    """All journals, the most recently written one first."""
+    return sorted(data_dir.glob(f"*/{ACTIVE}"), key=_written, reverse=True)
 
 
 def _written(path: Path) -> float:

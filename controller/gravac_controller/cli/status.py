@@ -5,35 +5,53 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from gravac.traces import TraceError
-from gravac.wording import format_plan, printable
-from gravac_controller.cli.source import Source, SourceError, source_options, sources, token_of
+from gravac.wording import plan_in_words, printable
+from gravac_controller.cli.source import (
+    SourceError,
+    asked,
+    choose,
+    one_source,
+    source_options,
+    sources,
+    token_of,
+)
+from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.wording import number
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import JobView
 
 
 @click.command()
-@click.argument("source", required=False)
+@click.argument("words", nargs=-1, metavar="[JOB] [SOURCE]")
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
-def status(source: str | None, data_dir: Path, token_file: Path | None, as_json: bool) -> None:
+def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_json: bool) -> None:
     """Show jobs, one line each, and below them the reasons of the current decisions.
 
-    SOURCE is the address of a controller or a trace file. By default: the controller that GRAVAC_CONTROLLER names, else
-    all that serve the journals in ./gravac-runs, else the newest journals. Open the address in a browser for the live
-    page.
+    With JOB, show only that one. SOURCE is the address of a controller or a trace file. By default: the controller that
+    GRAVAC_CONTROLLER names, else all that serve the journals in ./gravac-runs, else the newest journals. Open the
+    address in a browser for the live page.
 
     \b
     Examples:
       gravac status
+      gravac status my-job
       gravac status http://127.0.0.1:8756
       gravac status gravac-runs/my-job/journal.jsonl
     """
-    found = [_read(one) for one in sources(source, data_dir, token_of(token_file))]
+    given, token = asked(words), token_of(token_file)
+    try:
+        if given.job is None:
+            found = [(one.where, one.jobs(), one.unreadable()) for one in sources(given.source, data_dir, token)]
+        else:
+            one = one_source(given.source, data_dir, token, given.job)
+            found = [(one.where, [choose(one.jobs(), given.job, one.where)], {})]
+    except (ControllerError, TraceError) as error:
+        hint = ". A training logs its controller's address at its start; `gravac serve` starts a permanent controller"
+        text = printable(str(error))
+        raise SourceError(text + (hint if "no controller answers" in text else "")) from None
     if as_json:
         shown = [
             {"url": where, "jobs": [_facts(job) for job in jobs], "unreadable": unreadable}
@@ -41,52 +59,49 @@ def status(source: str | None, data_dir: Path, token_file: Path | None, as_json:
         ]
         click.echo(json.dumps(shown[0] if len(shown) == 1 else {"controllers": shown}))
         return
-    console = Console(highlight=False, markup=False)
+    console = printer()
     for where, jobs, unreadable in found:
         if not jobs:
             click.echo(f"The controller at {where} has no jobs yet.")
-        elif source is None or len(found) > 1:
+        elif given.source is None or len(found) > 1:
             console.print(f"At {where}:")
         if jobs:
             console.print(_table(jobs))
         for job in jobs:
-            console.print(f"{job.job}: {printable(job.decision.reason)}", soft_wrap=not console.is_terminal)
+            console.print(f"{job.job}: {printable(job.decision.reason)}")
         for name, why in unreadable.items():
             console.print(f"{name} is not served: {printable(why)}")
 
 
-def _read(source: Source) -> tuple[str, list[JobView], dict[str, str]]:
-    try:
-        return source.where, source.jobs(), source.unreadable()
-    except (ControllerError, TraceError) as error:
-        hint = ". A training logs its controller's address at its start; `gravac serve` starts a permanent controller"
-        text = printable(str(error))
-        raise SourceError(text + (hint if "no controller answers" in text else "")) from None
-
-
-def _table(jobs: list[JobView]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Job", "State", "Ranks", "Step", "Plan", "Phase", "η", "Useful/s"):
-        table.add_column(name, no_wrap=True)
+def _table(jobs: list[JobView]) -> Listing:
+    table = Listing(
+        ("Job", "State", "Plan", "Phase"),
+        ("Fewer bytes", "η", "Useful/s", "Step", "Ranks"),
+        leaving=("Phase", "Ranks", "η", "Useful/s", "Step"),
+    )
     for job in jobs:
         table.add_row(
             job.job,
             job.state,
-            str(job.world_size),
-            str(job.totals.steps),
-            format_plan(job.codec, job.cf),
+            plan_in_words(job.codec, job.cf),
             job.phase,
-            *_learning(job),
+            *_figures(job),
+            str(job.totals.steps),
+            str(job.world_size),
         )
     return table
 
 
-def _learning(job: JobView) -> tuple[str, str]:
-    """Statistical efficiency and useful throughput of the last window."""
+def _figures(job: JobView) -> tuple[str, ...]:
+    """Wire CF, statistical efficiency and useful throughput of the last window."""
     view = job.latest
     if view is None:
-        return "–", "–"
-    return number(view.efficiency), number(view.useful_samples_per_second)
+        return "–", "–", "–"
+    return (
+        "–" if view.wire_cf is None else f"{number(view.wire_cf)}x",
+        number(view.efficiency),
+        number(view.useful_samples_per_second),
+    )
 
 
 def _facts(job: JobView) -> dict[str, Any]:
@@ -110,6 +125,7 @@ def _facts(job: JobView) -> dict[str, Any]:
         "samples_per_second",
         "useful_samples_per_second",
         "compression_throughput",
+        "wire_cf",
     )
     order = None if job.override is None else job.override.model_dump(mode="json")
     facts = {name: getattr(job, name) for name in names}

@@ -17,11 +17,13 @@ from gravac_controller.cli.source import (
     FromTrace,
     Source,
     SourceError,
+    asked,
     choose,
     one_source,
     source_options,
     token_of,
 )
+from gravac_controller.cli.table import printer
 from gravac_controller.client import ControllerError
 from gravac_controller.views.models import DecisionView, JobView, WindowView
 
@@ -31,8 +33,7 @@ RECENT_WINDOWS = 900
 
 
 @click.command()
-@click.argument("source", required=False)
-@click.option("--job", help="The job to show in detail [the only one that runs].")
+@click.argument("words", nargs=-1, metavar="[JOB] [SOURCE]")
 @click.option(
     "--every",
     default=1.0,
@@ -45,8 +46,7 @@ RECENT_WINDOWS = 900
 @source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per window instead.")
 def top(
-    source: str | None,
-    job: str | None,
+    words: tuple[str, ...],
     every: float,
     once: bool,
     data_dir: Path,
@@ -55,19 +55,20 @@ def top(
 ) -> None:
     """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
 
-    SOURCE is the address of a controller or a trace file. By default: the controller that serves the journals in
+    JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default: the controller that serves the journals in
     ./gravac-runs, else the newest journal there. In a terminal this is a screen that updates until Ctrl-C. Elsewhere,
     and with --json, it prints a line for each window and for each decision that changes something.
 
     \b
     Examples:
       gravac top
-      gravac top http://127.0.0.1:8756 --job my-job
+      gravac top my-job
+      gravac top my-job http://127.0.0.1:8756
       gravac top gravac-runs/my-job/journal.jsonl
     """
-    console = Console(highlight=False)
+    console, given = printer(), asked(words)
     try:
-        watch = Watch(one_source(source, data_dir, token_of(token_file), job), job)
+        watch = Watch(one_source(given.source, data_dir, token_of(token_file), given.job), given.job)
         watch.update()
     except (ControllerError, TraceError) as error:
         raise SourceError(printable(str(error))) from None

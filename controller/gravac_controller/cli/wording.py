@@ -1,12 +1,9 @@
-"""How the command line formats numbers, times, sizes, paths and tables."""
+"""How the command line formats numbers, times, sizes and paths."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from rich.table import Table
-
 from gravac.protocol import Decision, LinkSpec
-from gravac.wording import format_plan
+from gravac.wording import plan_in_words
 
 
 def size(count: float) -> str:
@@ -58,7 +55,7 @@ def factor(cf: float) -> str:
 
 def plan(decision: Decision, compressor: str) -> str:
     """The plan of a decision: its codec, or the job's compressor, and the candidate CF."""
-    return format_plan(decision.codec or compressor, decision.cf_candidate)
+    return plan_in_words(decision.codec or compressor, decision.cf_candidate)
 
 
 def times(numerator: float | None, denominator: float | None) -> str:
@@ -79,12 +76,3 @@ def link(spec: LinkSpec | None) -> str:
 
 _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
 
-
-def table_of(texts: Sequence[str], numbers: Sequence[str]) -> Table:
-    """An empty table: columns of text, then columns of numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in texts:
-        table.add_column(head, no_wrap=True)
-    for head in numbers:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table

@@ -14,12 +14,11 @@ from rich.console import Console
 from gravac.wording import printable
 from gravac_controller.bench.program import ProgramFailed, Refused
 from gravac_controller.bench.ranks import Progress, RanksFailed
-from gravac_controller.cli.wording import size, table_of
+from gravac_controller.cli.table import Listing, printer
+from gravac_controller.cli.wording import size
 
 Work = Callable[[Path, Progress], dict[str, Any]]
 Show = Callable[[dict[str, Any], Console], None]
-WIDTH = 132
-"""Columns where there is no terminal."""
 
 
 def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
@@ -41,10 +40,7 @@ def perform(work: Work, show: Show, as_json: bool) -> dict[str, Any]:
         raise click.ClickException(str(error)) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    console = Console(stderr=as_json, highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)
-    show(result, console)
+    show(result, printer(stderr=as_json))
     if as_json:
         click.echo(json.dumps(result))
     return result
@@ -69,7 +65,11 @@ def machine(result: dict[str, Any], console: Console) -> None:
 def pairs(result: dict[str, Any], console: Console) -> None:
     """Print a row for each comparison."""
     machine(result, console)
-    table = table_of(("Name", "Against"), ("n", "CF", "Time", "Its time", "Ratio", "Quartiles", "Published"))
+    table = Listing(
+        ("Name", "Against"),
+        ("n", "CF", "Time", "Its time", "Ratio", "Quartiles", "Published"),
+        leaving=("Published", "Quartiles", "Its time", "Against"),
+    )
     for row in result["rows"]:
         low, high = row["quartiles"]
         published = row.get("published")
@@ -103,7 +103,7 @@ def steps(result: dict[str, Any], console: Console) -> None:
     machine(result, console)
     console.print(f"{result['ranks']} ranks, {result['elements']:,} parameters")
     heads = ("Step", "Plain DDP", "Ratio", "Quartiles", "CPU", "Plain DDP", "Ratio", "Quartiles", "Payload")
-    table = table_of(("Method",), heads)
+    table = Listing(("Method",), heads, leaving=("Quartiles", "Plain DDP", "Payload", "CPU"))
     for row in result["rows"]:
         table.add_row(
             row["name"],
@@ -128,8 +128,10 @@ def steps(result: dict[str, Any], console: Console) -> None:
 def bytes_sent(result: dict[str, Any], console: Console) -> None:
     """Print a row for each size and CF."""
     machine(result, console)
-    table = table_of(
-        ("Codec",), ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time")
+    table = Listing(
+        ("Codec",),
+        ("n", "CF", "CF on the wire", "Payload", "Packed", "By the interface", "Link time"),
+        leaving=("Packed", "By the interface", "Link time"),
     )
     for row in result["rows"]:
         counted = row["interface_ratio"]
@@ -166,7 +168,8 @@ def collectives(result: dict[str, Any], console: Console) -> None:
         f"{brief(network['latency_seconds'])} per message, {size(network['bytes_per_second'])}/s"
     )
     heads = ("n", "CF", "Time", "Predicted", "Dense", "Predicted", "Ratio", "Quartiles", "On the link")
-    table = table_of(("Collective", "Chosen"), heads)
+    leaving = ("Quartiles", "Predicted", "On the link", "Dense")
+    table = Listing(("Collective", "Chosen"), heads, leaving=leaving)
     for row in result["rows"]:
         table.add_row(
             row["name"],

@@ -15,7 +15,8 @@ from gravac_controller.bench.tournament import PRESETS, Tournament
 from gravac_controller.cli.bench import options, output
 from gravac_controller.cli.bench.tournament_plot import draw
 from gravac_controller.cli.whatif import quantities
-from gravac_controller.cli.wording import number, seconds, table_of
+from gravac_controller.cli.table import Listing
+from gravac_controller.cli.wording import number, seconds
 from gravac_controller.extras import MissingExtra
 
 TASKS = ("logistic", "lm")
@@ -233,7 +234,9 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 def _table(rows: Sequence[dict[str, Any]], timed: bool) -> Any:
     heads = ["Wire CF", "Held-out loss", "Against dense", "η", "Retained", "τ", "Progress", "Gain"]
-    table = table_of(("Plan",), [*heads, *(("Step", "To target", "Faster") if timed else ())])
+    leaving = ("Gain", "Progress", "τ", "Step", "Retained", "Against dense", "To target", "Wire CF")
+    heads += ("Step", "To target", "Faster") if timed else ()
+    table = Listing(("Plan",), heads, leaving=leaving)
     for row in rows:
         cells = [
             number(row["wire_cf"]),

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from gravac_controller.bench.train import Benchmark, ChangeImpossible, run
 from gravac_controller.cli.bench import options, output
-from gravac_controller.cli.wording import seconds, size, table_of
+from gravac_controller.cli.table import Listing
+from gravac_controller.cli.wording import seconds, size
 
 METHODS = "none dense fp16 powersgd:1 agent/topk+bf16//static:cf=100"
 FORMS = ("none", "alone", "dense", "fp16", "powersgd:", "agent", "fsdp")
@@ -200,7 +201,7 @@ def _show(result: dict[str, Any], console: Console) -> None:
 
 def _table(rows: list[dict[str, Any]], console: Console) -> None:
     heads = ("Step", "Quartiles", "Of the limit", "CPU", "Sent", "Payload", "Held-out loss")
-    table = table_of(("Method",), heads)
+    table = Listing(("Method",), heads, leaving=("Quartiles", "CPU", "Of the limit", "Sent"))
     for row in rows:
         if row["error"]:
             table.add_row(row["name"], "failed")

@@ -20,6 +20,7 @@ from gravac.whatif import (
     best,
     simulate,
 )
+from gravac.whatif.advice import usual_plans
 from gravac.whatif.exchange import codec_of
 from gravac.whatif.timemodel import CODING_POWER
 
@@ -61,7 +62,7 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             else policies.parse(question.policy)
         )
         scenarios = [
-            _scenario(predictor, one, policy, _plans(predictor, one, policy, question))
+            _scenario(predictor, one, policy, _places(predictor, one, policy, question))
             for one in _asked(predictor, question)
         ]
     except TraceError:
@@ -77,13 +78,15 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             "ranks": recorded.ranks,
             "elements": recording.elements,
             "compressor": recorded.compressor,
+            "sent": [
+                {"codec": codec, "cf": cf, "steps": steps}
+                for (codec, cf), steps in recording.sent.most_common()
+            ],
             "optimizer_kind": recording.spec.optimizer_kind,
             "policy": recording.spec.policy.name,
             "seconds": recording.seconds,
             "samples": recording.samples,
             "useful_samples": recording.useful_samples,
-            "cfs": sorted({each.cf for each in recording.observations if each.codec is None}),
-            "codecs": sorted({each.codec for each in recording.observations if each.codec is not None}),
             **_network(recorded.network),
         },
         "model": {
@@ -93,9 +96,15 @@ def answer(lines: Iterable[Line], path: str, question: Question) -> dict[str, An
             "error": predictor.error,
         },
         "policy": policy.spec().model_dump(mode="json"),
+        "by_gain": _by_gain(policy),
         "scenarios": scenarios,
         "notes": recording.notes,
     }
+
+
+def _by_gain(policy: Policy) -> bool:
+    """Whether the policy has a least gain at which a step is compressed."""
+    return bool(policy.spec().settings.get("epsilon"))
 
 
 def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
@@ -115,15 +124,20 @@ def _asked(predictor: Predictor, question: Question) -> list[Scenario]:
     ]
 
 
-Plans = list[tuple[str, list[float]]]
-"""Codecs, each with the CFs to compare; dense is CF 1 of the first."""
+Places = list[tuple[Scenario, list[float]]]
+"""Codecs in one scenario, each with the CFs to compare; dense is CF 1 of the first."""
 
 
-def _plans(predictor: Predictor, scenario: Scenario, policy: Policy, question: Question) -> Plans:
-    """The plans to compare: of the compressor, of the codecs asked for, and of a policy that chooses among plans."""
+def _places(predictor: Predictor, scenario: Scenario, policy: Policy, question: Question) -> Places:
+    """The plans to compare: of the compressor, of the codecs asked for, and of a policy that chooses among plans.
+
+    Of a policy that is always dense, those that `auto` would choose from.
+    """
     own = scenario.compressor
     found = {own: {1.0}}
     space = () if question.codecs or question.cfs is not None else policy.plans(own)
+    if not space and question == Question(recorded_on=question.recorded_on) and policy.ladder() == (1.0,):
+        space = tuple(usual_plans(own))
     for plan in space:
         if plan.codec is None or codec_of(plan.codec) is not None:
             found.setdefault(plan.codec or own, set()).add(plan.cf)
@@ -137,7 +151,7 @@ def _plans(predictor: Predictor, scenario: Scenario, policy: Policy, question: Q
             found.setdefault(str(plan.codec), set()).add(plan.cf)
         else:
             found.setdefault(codec, set()).update(cf for cf in cfs if cf > 1.0)
-    return [(codec, sorted(each)) for codec, each in found.items()]
+    return [(replace(scenario, compressor=codec), sorted(each)) for codec, each in found.items()]
 
 
 def _factors(predictor: Predictor, question: Question) -> list[float]:
@@ -152,10 +166,8 @@ def _factors(predictor: Predictor, question: Question) -> list[float]:
     return sorted({1.0, *(FACTORS if predictable else ()), *recorded})
 
 
-def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, plans: Plans) -> dict[str, Any]:
-    places = [(replace(scenario, compressor=codec), cfs) for codec, cfs in plans]
+def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, places: Places) -> dict[str, Any]:
     predictions = [predictor.predict(place, cf) for place, cfs in places for cf in cfs]
-    unknown = [text for place, cfs in places for text in predictor.unknowns(place, cfs)]
     chosen = best(predictions)
     path, problem = _walked(predictor, scenario, policy)
     return {
@@ -167,7 +179,7 @@ def _scenario(predictor: Predictor, scenario: Scenario, policy: Policy, plans: P
         "best_cf": None if chosen is None else chosen.cf,
         "path": path,
         "path_unknown": problem,
-        "cannot_know": list(dict.fromkeys(unknown)),
+        "cannot_know": predictor.unknowns(places, _by_gain(policy)),
     }
 
 

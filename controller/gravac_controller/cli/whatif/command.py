@@ -1,23 +1,20 @@
 """``gravac whatif``: predict step times and decisions on other networks, ranks, codecs and policies from a trace."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from gravac import policies
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
 from gravac.wording import printable
+from gravac_controller.cli.table import printer
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.plot import draw
 from gravac_controller.cli.whatif.show import show
 from gravac_controller.extras import MissingExtra
-
-PIPED_WIDTH = 160
 
 
 class Unusable(click.ClickException):
@@ -133,8 +130,7 @@ def whatif(
     if as_json:
         click.echo(json.dumps(answer))
         return
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    show(answer, console)
+    show(answer, printer())
 
 
 def _answered(

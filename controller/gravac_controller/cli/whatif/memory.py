@@ -4,9 +4,9 @@ import json
 import re
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+
+from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.wording import size
 
 MEMORIES = ("residual", "residual-bf16", "conef", "conef:bits=4", "conef-sketch:size=0.1", "none")
@@ -91,15 +91,10 @@ def memory(
             json.dumps({"parameters": parameters, "ranks": ranks, "sharded": not ddp, "memories": rows})
         )
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("Error memory", "Holds", "Training", "Together"):
-        table.add_column(title, justify="left" if title == "Error memory" else "right", no_wrap=True)
+    table = Listing(("Error memory",), ("Holds", "Training", "Together"))
     for row in rows:
         held, training = float(str(row["memory_bytes"])), float(str(row["training_bytes"]))
         table.add_row(str(row["memory"]), size(held), size(training), size(held + training))
-    console = Console(highlight=False, markup=False, width=100)
-    with console.capture() as shown:
-        console.print(table)
-    click.echo("\n".join(line.rstrip() for line in shown.get().strip("\n").splitlines()))
+    printer().print(table)
     how = "DDP" if ddp else "FSDP2"
     click.echo(f"Bytes on each of {ranks} ranks under {how}, with {optimizer} in float32.")

@@ -4,9 +4,14 @@ from typing import Any
 
 from rich.console import Console
 
-from gravac.wording import format_plan, printable
-from gravac_controller.cli.wording import factor, number, size, spread, table_of
+from gravac.wording import format_percent, plan_in_words, printable
+from gravac_controller.cli.table import Listing
+from gravac_controller.cli.wording import factor, number, size, spread
 from gravac_controller.cli.wording import seconds as brief
+
+
+MOST_SENT = 6
+"""Plans of a trace that are named."""
 
 
 def show(answer: dict[str, Any], console: Console) -> None:
@@ -14,7 +19,7 @@ def show(answer: dict[str, Any], console: Console) -> None:
     _recorded(answer, console)
     scenarios = answer["scenarios"]
     if len(scenarios) == 1:
-        _factors(scenarios[0], console)
+        _factors(scenarios[0], console, answer["by_gain"])
         _path(answer, scenarios[0], console)
     else:
         _sweep(scenarios, console)
@@ -44,8 +49,16 @@ def _recorded(answer: dict[str, Any], console: Console) -> None:
     was, model = answer["recorded"], answer["model"]
     console.print(
         f"{printable(was['job'])}: {was['windows']} windows of {was['ranks']} ranks, {was['elements']:,} elements, "
-        f"{was['compressor']} at CF {', '.join(f'{cf:g}' for cf in was['cfs'])}, "
-        f"on {rate(was['bandwidth_bits_per_second'])}"
+        f"policy {was['policy']}, on {rate(was['bandwidth_bits_per_second'])}"
+    )
+    steps = sum(each["steps"] for each in was["sent"]) or 1
+    console.print(
+        "Sent: "
+        + ", ".join(
+            f"{plan_in_words(each['codec'], each['cf'])} in {format_percent(each['steps'] / steps)} of the steps"
+            for each in was["sent"][:MOST_SENT]
+        )
+        + (f", and {len(was['sent']) - MOST_SENT} more plans" if len(was["sent"]) > MOST_SENT else "")
     )
     console.print(
         f"A step: {brief(model['compute_seconds'])} compute, {brief(model['compress_seconds'])} + "
@@ -62,28 +75,19 @@ def _where(scenario: dict[str, Any]) -> str:
     return f"{rate(scenario['bandwidth_bits_per_second'])}, {delay(scenario['latency_seconds'])}"
 
 
-def _factors(scenario: dict[str, Any], console: Console) -> None:
-    console.print(
-        f"On {_where(scenario)}, {scenario['ranks']} ranks, {printable(scenario['compressor'])}:",
-        style="bold",
-    )
+def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
     rows = scenario["factors"]
     several = len({row["codec"] for row in rows}) > 1
-    heads = (
-        "Step",
-        "Interval",
-        "Coding",
-        "Network",
-        "Payload",
-        "Samples/s",
-        "η",
-        "Useful/s",
-        "Gain",
-        "T_comp",
+    codec = "" if several else f", {printable(scenario['compressor'])}"
+    console.print(f"On {_where(scenario)}, {scenario['ranks']} ranks{codec}:", style="bold")
+    heads = ("Step", "Interval", "Coding", "Network", "Payload", "Samples/s", "Useful/s", "η")
+    table = Listing(
+        ("Plan" if several else "CF", "Collective"),
+        (*heads, *(("Gain", "T_comp") if gains else ())),
+        leaving=("Collective", "Coding", "Samples/s", "Payload", "Network", "Interval", "Gain", "T_comp", "η"),
     )
-    table = table_of(("Plan" if several else "CF", "Collective"), heads)
     for row in rows:
-        name = format_plan(row["codec"], row["cf"]) if several else factor(row["cf"])
+        name = plan_in_words(row["codec"], row["cf"]) if several else factor(row["cf"])
         table.add_row(
             name + (" *" if _is_best(row, scenario) else ""),
             row["collective"],
@@ -93,15 +97,15 @@ def _factors(scenario: dict[str, Any], console: Console) -> None:
             brief(row["exposed_seconds"]),
             size(row["payload_bytes"]),
             number(row["samples_per_second"]),
-            spread(row["efficiency"], row["efficiency_low"], row["efficiency_high"]),
             number(row["useful_samples_per_second"]),
-            number(row["gain"]),
-            number(row["compression_throughput"]),
+            spread(row["efficiency"], row["efficiency_low"], row["efficiency_high"]),
+            *((number(row["gain"]), number(row["compression_throughput"])) if gains else ()),
         )
     console.print(table)
     console.print(
         "* the best: the highest useful throughput (samples/s · η). η: statistical efficiency, the steps that dense "
-        "needs / the steps that the plan needs, and its range. T_comp: samples/s · gain, GraVAC's.",
+        "needs / the steps that the plan needs, and its range."
+        + (" T_comp: samples/s · gain, GraVAC's." if gains else ""),
         style="dim",
     )
     console.print()
@@ -113,7 +117,7 @@ def _is_best(row: dict[str, Any], scenario: dict[str, Any]) -> bool:
 
 def _plan(codec: str, cf: float, scenario: dict[str, Any]) -> str:
     """A plan; its codec is named where it is not the scenario's."""
-    return factor(cf) if codec == scenario["compressor"] else format_plan(codec, cf)
+    return factor(cf) if codec == scenario["compressor"] else plan_in_words(codec, cf)
 
 
 def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) -> None:
@@ -123,12 +127,11 @@ def _path(answer: dict[str, Any], scenario: dict[str, Any], console: Console) ->
         console.print(f"cannot be predicted: {printable(scenario['path_unknown'])}.")
         console.print()
         return
-    table = table_of(("Window", "Plan", "Phase", "Rule"), ())
-    table.add_column("Reason")
+    table = Listing(("Window", "Plan", "Phase", "Rule"), prose="Reason", leaving=("Phase", "Rule"))
     for row in path["stretches"]:
         table.add_row(
             str(row["first_window"]),
-            format_plan(row["codec"], row["cf"]),
+            plan_in_words(row["codec"], row["cf"]),
             row["phase"],
             row["rule"],
             printable(row["reason"]),
@@ -163,7 +166,8 @@ def _sweep(scenarios: list[dict[str, Any]], console: Console) -> None:
         "Final plan",
         "Time to target",
     )
-    table = table_of(("Network",), heads)
+    leaving = ("Interval", "Final plan", "Time to target", "Step", "Dense")
+    table = Listing(("Network",), heads, leaving=leaving)
     for each in scenarios:
         dense = each["factors"][0]
         best = next((row for row in each["factors"] if _is_best(row, each)), None)
