@@ -8,7 +8,7 @@ from gravac.policies.base import Plan
 from gravac.signals import efficiency
 from gravac.whatif.exchange import UnknownSizes
 from gravac.whatif.timemodel import StepTime
-from gravac.wording import format_number, format_percent
+from gravac.wording import format_number, format_percent, format_plan, plan_in_words
 
 WORTH = 0.02
 """Compressing must promise more than this, relative to dense."""
@@ -27,7 +27,7 @@ class Option:
         efficiency: Expected η.
         speedup: Useful throughput relative to dense: step of dense / step · η.
         keeps: Whether η keeps the bound and is reliable.
-        reliable: Whether η is at least ``efficiency.LEAST_KEPT`` in every task that was simulated.
+        low: Lowest credible η.
     """
 
     codec: str
@@ -36,7 +36,12 @@ class Option:
     efficiency: float
     speedup: float
     keeps: bool
-    reliable: bool
+    low: float
+
+    @property
+    def reliable(self) -> bool:
+        """Whether η is at least ``efficiency.LEAST_KEPT`` in every task that was simulated."""
+        return self.low >= efficiency.LEAST_KEPT - efficiency.ROUNDING
 
     @property
     def label(self) -> str:
@@ -44,6 +49,16 @@ class Option:
         if self.cf == 1.0:
             return "dense"
         return self.codec if size_of(self.codec) is not None else f"{self.codec} at CF {self.cf:g}"
+
+    @property
+    def named(self) -> str:
+        """The label, and in brackets the words of tables."""
+        words = plan_in_words(self.codec, self.cf)
+        return (
+            self.label
+            if words in (self.label, format_plan(self.codec, self.cf))
+            else f"{self.label} ({words})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,7 @@ def advise(
         confirmed: ρ of the job, the part of the mean gradient that is not noise; None: not known.
     """
     base = steps("dense", 1.0)
-    found = [Option("dense", 1.0, base, 1.0, 1.0, True, True)]
+    found = [Option("dense", 1.0, base, 1.0, 1.0, True, 1.0)]
     for codec, cf in options:
         expected = None if codec is None else efficiency.of_job(codec, cf, kind, ranks, confirmed)
         if codec is None or expected is None:
@@ -100,10 +115,10 @@ def advise(
             step = steps(codec, cf)
         except UnknownSizes:
             continue
-        likely, reliable = expected.likely, expected.reliable
-        keeps = likely >= 1.0 - bound and reliable
+        likely = expected.likely
+        keeps = likely >= 1.0 - bound and expected.reliable
         speedup = base.seconds / step.seconds * likely
-        found.append(Option(codec, cf, step, likely, speedup, keeps, reliable))
+        found.append(Option(codec, cf, step, likely, speedup, keeps, expected.low))
     best = max((option for option in found if option.keeps), key=lambda option: option.speedup)
     chosen = best if best.speedup > 1.0 + margin else found[0]
     return Advice(tuple(found), chosen, _sentence(found, best, chosen, bound, margin))
@@ -121,7 +136,7 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
     )
     if chosen.cf > 1.0:
         found = (
-            f"Compress with {chosen.label}: {waits}; with it {_seconds(chosen.step.seconds)}, and each is expected to "
+            f"Compress with {chosen.named}: {waits}; with it {_seconds(chosen.step.seconds)}, and each is expected to "
             f"keep {format_percent(chosen.efficiency)} of the progress, so training is predicted to be "
             f"{format_number(chosen.speedup)} times as fast."
         )
@@ -129,15 +144,22 @@ def _sentence(options: Sequence[Option], best: Option, chosen: Option, bound: fl
         why = "no plan is expected to keep the bound"
         if best.cf > 1.0:
             gain = format_percent(best.speedup - 1.0)
-            why = f"the best other plan, {best.label}, is predicted to gain {gain}, too little to count"
+            why = f"the best other plan, {best.named}, is predicted to gain {gain}, too little to count"
         elif any(option.keeps for option in options[1:]):
             why = "every plan is predicted to be slower"
         found = f"Do not compress: {waits}, and {why}."
+    fastest = max(options, key=lambda option: option.speedup)
+    if not fastest.reliable and fastest.speedup > (1.0 + margin) * chosen.speedup:
+        found += (
+            f" {fastest.named} is predicted to be {format_number(fastest.speedup)} times as fast as dense, the most of "
+            f"all, and is not advised at any bound: it may lose {format_percent(1.0 - fastest.low)} of the progress of "
+            "a step, as it did in a simulated training."
+        )
     if strongest.speedup > (1.0 + margin) * chosen.speedup and not strongest.keeps:
         lost = format_percent(1.0 - strongest.efficiency)
         found += (
             f" If you accept to lose {lost} of the progress of a step instead of {format_percent(bound)}, "
-            f"{strongest.label} is predicted to be {format_number(strongest.speedup)} times as fast as dense."
+            f"{strongest.named} is predicted to be {format_number(strongest.speedup)} times as fast as dense."
         )
     return found
 

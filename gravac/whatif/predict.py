@@ -183,7 +183,11 @@ class Predictor:
         dark = {
             scenario.compressor: blind
             for scenario, cfs in places
-            if (blind := [cf for cf in cfs if self.efficiency(scenario.compressor, cf, scenario.ranks) is None])
+            if (
+                blind := [
+                    cf for cf in cfs if self.efficiency(scenario.compressor, cf, scenario.ranks) is None
+                ]
+            )
         }
         for codec, cfs in dark.items():
             found.append(
@@ -193,7 +197,9 @@ class Predictor:
         if not dark and self.recording.spec.optimizer is None:
             found.append("the optimizer: statistical efficiencies are those of one like Adam")
         if gains:
-            found += [text for scenario, cfs in places for text in self._unknown_gains(scenario.compressor, cfs)]
+            found += [
+                text for scenario, cfs in places for text in self._unknown_gains(scenario.compressor, cfs)
+            ]
         collectives = {
             self.predict(scenario, cf).volume.collective: None for scenario, cfs in places for cf in cfs
         }

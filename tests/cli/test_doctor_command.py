@@ -13,6 +13,7 @@ from gravac.signals import efficiency
 from gravac.signals.efficiency import LEAST_KEPT
 from gravac.whatif.advice import advise, usual_plans
 from gravac.whatif.timemodel import StepTime
+from gravac.wording import plan_in_words
 from gravac_controller.cli import main
 from tests.support.efficiencies import fixed_efficiencies
 from tests.support.whatif import trace
@@ -32,10 +33,17 @@ def asked(*words: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def in_words(result: dict[str, Any]) -> str:
+    chosen = next(row for row in result["rows"] if row["plan"] == result["chosen"])
+    return plan_in_words(chosen["codec"], chosen["cf"])
+
+
 def test_a_slow_link_is_worth_compressing_for_and_a_fast_one_is_not() -> None:
     slow = asked(*JOB, "--link", "100mbit", "--optimizer", "sgd")
     assert slow["compress"]
-    assert slow["sentence"].startswith(f"Compress with {slow['chosen']}: a dense step takes ")
+    assert slow["sentence"].startswith(
+        f"Compress with {slow['chosen']} ({in_words(slow)}): a dense step takes "
+    )
     dense, *others = slow["rows"]
     assert (dense["plan"], dense["speedup"]) == ("dense", 1.0)
     assert dense["step_seconds"] == pytest.approx(0.25 + 1.5 * 14e6 / (12.5e6 * 0.956), rel=0.1)
@@ -57,11 +65,15 @@ def test_the_bound_and_the_optimizer_decide_which_plan() -> None:
     bounded, free = (asked(*JOB, "--link", "10mbit", "--optimizer", "sgd", "--bound", b) for b in (0.001, 1))
     chosen = {row["plan"]: row for row in free["rows"]}
     assert chosen[free["chosen"]]["speedup"] > chosen[bounded["chosen"]]["speedup"]
-    assert f"{free['chosen']} is predicted to be" in bounded["sentence"]
+    assert f"{free['chosen']} ({in_words(free)}) is predicted to be" in bounded["sentence"]
     assert chosen[free["chosen"]]["efficiency"] >= LEAST_KEPT, "an unlimited bound is no license to lose half"
-    assert any(row["speedup"] > chosen[free["chosen"]]["speedup"] for row in free["rows"]), (
-        "which would be faster"
-    )
+    fastest = max(free["rows"], key=lambda row: row["speedup"])
+    assert fastest["speedup"] > chosen[free["chosen"]]["speedup"]
+    for found in (free, bounded):
+        assert f" {fastest['plan']} (" in found["sentence"], (
+            "the best of the table is named, and why it is not advised"
+        )
+        assert "times as fast as dense, the most of all, and is not advised at any bound" in found["sentence"]
     adam = asked(*JOB, "--link", "10mbit", "--optimizer", "adamw", "--bound", 1)
     others = {row["plan"]: row["efficiency"] for row in adam["rows"]}
     assert any(row["efficiency"] > others.get(plan, 1.0) for plan, row in chosen.items()), (
@@ -123,7 +135,7 @@ def test_a_gain_within_the_margin_is_not_worth_it() -> None:
 
     near = advise(plans, steps, "sgd", 0.02, margin=0.05, ranks=4)
     assert near.chosen.label == "dense"
-    assert "bf16, is predicted to gain 3.1 %, too little to count" in near.sentence
+    assert "bf16 (16 bits), is predicted to gain 3.1 %, too little to count" in near.sentence
     assert [option.label for option in near.options] == ["dense", "bf16"]
     assert advise(plans, steps, "sgd", 0.02, margin=0.02, ranks=4).chosen.label == "bf16"
 

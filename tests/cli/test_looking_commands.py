@@ -52,21 +52,21 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostedJob]:
 
 def test_explaining_an_epoch_of_a_trace() -> None:
     output = run("explain", "2", TRACE)
-    assert "job, epoch 2 (over): topk · 10x → topk · 20x" in output
+    assert "job, epoch 2 (over): largest 10 % → largest 5 %" in output
     assert "after window 2, rule climb, phase explore" in output
     assert (
         "CF 10 keeps 0.60 of the gradient (≥ ε 0.30) and gives 175 useful samples/s against 58.2 dense"
         in output
     )
     assert "Each step sends CF 20 if its gain is at least 0.3, else CF 10" in output
-    assert re.search(r"topk · 10x +0\.6 +– +291 +175 +2 +good enough", output)
+    assert re.search(r"largest 10 % +0\.6 +291 +175 +2 +measured\n", output)
     assert "Since then: 1 window, steps 150 to 199, 170 ms per step (dense 1.10 s)" in output
     assert run("explain", TRACE, "2") == output
 
 
 def test_explaining_what_is_in_force() -> None:
     output = run("explain", TRACE)
-    assert "epoch 3 (in force): topk · 20x → topk · 10x" in output
+    assert "epoch 3 (in force): largest 5 % → largest 10 %" in output
     assert "Confirmed after 5 later windows, last after window 7: Holding CF 10" in output
     facts = json.loads(run("explain", TRACE, "--json"))
     assert (facts["epoch"], facts["in_force"], facts["cf_before"], facts["windows"]) == (3, True, 20.0, 4)
@@ -80,8 +80,12 @@ def test_explaining_what_is_in_force() -> None:
     ("arguments", "code", "words"),
     [
         (["explain", "9", TRACE], 1, "no decision of epoch 9; the one in force is 3"),
-        (["explain", "1", "2"], 2, "at most one EPOCH and one SOURCE"),
-        (["explain", TRACE, "--job", "other"], 1, "no job 'other'; its jobs: job"),
+        (["explain", "1", "2"], 2, "at most one EPOCH, got 1 and 2"),
+        (["explain", "other", TRACE], 1, f"no job 'other' at {TRACE}; jobs here: job"),
+        (["top", "jbo", TRACE], 1, "no job 'jbo' (did you mean 'job'?)"),
+        (["status", TRACE, "other"], 1, "no job 'other'"),
+        (["status", "one", "two"], 2, "at most one JOB, got one and two"),
+        (["top", TRACE, "http://x"], 2, "at most one SOURCE"),
         (["explain", "ftp://x"], 2, "not an address"),
         (["top", str(Path(__file__).parent)], 2, "not an address"),
         (["top", __file__], 1, "line 1"),
@@ -96,7 +100,7 @@ def test_top_of_a_trace_tells_each_window_and_each_change() -> None:
     lines = run("top", TRACE).splitlines()
     assert len([one for one in lines if "  step " in one]) == 8
     assert [int(found[1]) for one in lines if (found := re.search(r"epoch (\d):", one))] == [1, 2, 3]
-    assert "step 400  topk · 10x (hold)  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s" in lines[-1]
+    assert "step 400  largest 10 % (hold)  220 ms/step  η 0.7 (0.6–0.8)  useful 204/s" in lines[-1]
     objects = [json.loads(one) for one in run("top", TRACE, "--json").splitlines()]
     assert [one["window"]["report"]["window"] for one in objects] == list(range(8))
     assert all(one["decision"]["decision"]["window"] == one["window"]["report"]["window"] for one in objects)
@@ -186,8 +190,13 @@ def test_where_no_controller_runs_the_newest_journals_are_shown(
     assert "At gravac-runs/newest/journal.jsonl:" in output
     assert len([one for one in run("top").splitlines() if "  step " in one]) == 3
     assert "after window" in run("explain")
-    assert json.loads(run("explain", "--json", "--job", "job").splitlines()[-1])["job"] == "job"
-    assert "no journal of job '../gravac-runs'" in run("top", "--job", "../gravac-runs", code=1)
+    make(tmp_path / "gravac-runs" / "job" / "journal.jsonl", windows=2)
+    os.utime(tmp_path / "gravac-runs" / "job" / "journal.jsonl", (1_900_000_000, 1_900_000_000))
+    assert json.loads(run("explain", "job", "--json"))["job"] == "job", "older than those that are listed"
+    assert json.loads(run("status", "job", "--json"))["url"] == "gravac-runs/job/journal.jsonl"
+    assert "no job 'newst' (did you mean 'newest'?) at gravac-runs; jobs here: " in run(
+        "top", "newst", code=1
+    )
     broken.touch()  # now the newest, and still no trace
     os.utime(broken, (2_100_000_000, 2_100_000_000))
     output = run("status")

@@ -12,7 +12,7 @@ from tests.support.whatif import recording, true_gain
 
 
 def model(**options: object) -> GainModel:
-    return GainModel.of(recording(**options), same_codec=True, largest=True)
+    return GainModel.of(recording(**options), codec="topk", largest=True)
 
 
 def test_what_was_sent_is_known() -> None:
@@ -85,8 +85,8 @@ def test_a_dense_run_takes_off_what_residuals_usually_cost() -> None:
 def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
     """Curves predict CF ** -0.35 everywhere, but at 30x half of that was measured."""
     held = recording(cfs=(10.0, 30.0))
-    held.gains[30.0] = deque([true_gain(30.0) / 2] * 6)
-    found = GainModel.of(held, same_codec=True, largest=True)
+    held.gains["topk", 30.0] = deque([true_gain(30.0) / 2] * 6)
+    found = GainModel.of(held, codec="topk", largest=True)
     assert found.decay == pytest.approx(0.63, abs=0.01)  # log 2 / log 3
     beyond = found.at(90.0).likely
     assert beyond == pytest.approx(
@@ -96,10 +96,10 @@ def test_how_much_residuals_cost_is_learnt_from_what_was_sent() -> None:
 
 def test_another_codec_is_unknown_unless_it_sends_the_largest_too() -> None:
     held = recording()
-    blind = GainModel.of(held, same_codec=False, largest=False)
+    blind = GainModel.of(held, codec="other", largest=False)
     assert blind.at(100.0).likely is None
     assert "no gain curve" in blind.at(100.0).why
-    alike = GainModel.of(held, same_codec=False, largest=True)
+    alike = GainModel.of(held, codec="other", largest=True)
     assert alike.at(100.0).likely == pytest.approx(true_gain(100.0), rel=0.01)
 
 

@@ -83,7 +83,7 @@ def test_the_gate_sends_what_keeps_epsilon(predictor: Predictor) -> None:
 def test_a_gain_that_cannot_be_told_stops_it() -> None:
     blind = Predictor([(recording(curve=False), NETWORK)])
     with pytest.raises(GainUnknown, match="CF 5000"):
-        walked(blind, "static:cf=5000", 10_000.0)
+        walked(blind, "static:cf=5000,epsilon=0.1", 10_000.0)
 
 
 def test_best_is_by_useful_throughput_over_codecs(predictor: Predictor) -> None:

@@ -12,6 +12,7 @@ from gravac_controller.cli.table import printer
 if TYPE_CHECKING:
     from gravac.catalogue import Entry
 
+
 @click.command()
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")

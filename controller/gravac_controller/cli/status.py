@@ -44,7 +44,9 @@ def status(words: tuple[str, ...], data_dir: Path, token_file: Path | None, as_j
     given, token = asked(words), token_of(token_file)
     try:
         if given.job is None:
-            found = [(one.where, one.jobs(), one.unreadable()) for one in sources(given.source, data_dir, token)]
+            found = [
+                (one.where, one.jobs(), one.unreadable()) for one in sources(given.source, data_dir, token)
+            ]
         else:
             one = one_source(given.source, data_dir, token, given.job)
             found = [(one.where, [choose(one.jobs(), given.job, one.where)], {})]

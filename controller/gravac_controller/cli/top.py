@@ -55,9 +55,10 @@ def top(
 ) -> None:
     """Watch jobs: CF and its reason, step time by phase, ranks, decisions.
 
-    JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default: the controller that serves the journals in
-    ./gravac-runs, else the newest journal there. In a terminal this is a screen that updates until Ctrl-C. Elsewhere,
-    and with --json, it prints a line for each window and for each decision that changes something.
+    JOB is shown in detail [the only one that runs]. SOURCE is the address of a controller or a trace file. By default:
+    the controller that serves the journals in ./gravac-runs, else the newest journal there. In a terminal this is a
+    screen that updates until Ctrl-C. Elsewhere, and with --json, it prints a line for each window and for each decision
+    that changes something.
 
     \b
     Examples:

@@ -75,4 +75,3 @@ def link(spec: LinkSpec | None) -> str:
 
 
 _RATES = (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3))
-

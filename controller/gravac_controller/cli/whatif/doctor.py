@@ -10,13 +10,14 @@ from rich.console import Console
 
 from gravac.traces import TraceError, read_trace
 from gravac.traces.parts import ACTIVE
-from gravac.wording import printable
+from gravac.wording import plan_in_words, printable
 from gravac_controller.bench.collective import Collectives, measure_collectives
 from gravac_controller.cli.bench import options, output
+from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.whatif import quantities
 from gravac_controller.cli.whatif.command import Unusable
 from gravac_controller.cli.whatif.show import delay, rate
-from gravac_controller.cli.wording import factor, number, seconds, table_of
+from gravac_controller.cli.wording import number, seconds
 
 KINDS = {"sgd": "sgd", "adamw": "adam", "adam": "adam", "lamb": "adam", "lion": "sign", "other": "other"}
 """Kinds of optimizers by the names that users know."""
@@ -133,10 +134,7 @@ def _printed(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result))
     else:
-        console = Console(highlight=False, markup=False)
-        if not console.is_terminal:
-            console.width = max(console.width, output.WIDTH)
-        show(result, console)
+        show(result, printer())
 
 
 def _of_sizes(
@@ -191,8 +189,9 @@ def _of_trace(
     except (TraceError, ValueError) as error:
         raise Unusable(printable(f"{trace}: {error}")) from None
     notes = list(predictor.fit.unknown)
-    if any(row["codec"] not in ("dense", spec.compressor) for row in answer["rows"]):
-        notes.append(f"encoding and decoding of other codecs are taken to cost what {spec.compressor}'s do")
+    sent = {codec for codec, cf in recording.sent if cf > 1.0}
+    if any(row["codec"] not in ("dense", *sent) for row in answer["rows"]):
+        notes.append(f"encoding and decoding of codecs that were not sent: as {recording.codec}'s")
     if spec.optimizer is None and kind is None:
         notes.append("the trace does not name the optimizer; say it with --optimizer")
     return answer | {
@@ -255,11 +254,14 @@ def show(result: dict[str, Any], console: Console) -> None:
         f"{result['elements']:,} parameters, {result['ranks']} ranks, links of {rate(result['bits_per_second'])}, "
         f"{delay(result['latency_seconds'])}{how}; optimizer: {result['kind']}"
     )
-    table = table_of(("Plan", "CF"), ("Step", "Network", "η", "Useful throughput", "Within the bound"))
+    table = Listing(
+        ("Plan",),
+        ("Step", "Network", "η", "Useful throughput", "Within the bound"),
+        leaving=("Network", "Within the bound"),
+    )
     for row in result["rows"]:
         table.add_row(
-            printable(row["plan"]) + (" *" if row["plan"] == result["chosen"] else ""),
-            factor(row["cf"]),
+            plan_in_words(row["codec"], row["cf"]) + (" *" if row["plan"] == result["chosen"] else ""),
             seconds(row["step_seconds"]),
             seconds(row["exposed_seconds"]),
             number(row["efficiency"]),

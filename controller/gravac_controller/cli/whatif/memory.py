@@ -5,7 +5,6 @@ import re
 
 import click
 
-
 from gravac_controller.cli.table import Listing, printer
 from gravac_controller.cli.wording import size
 

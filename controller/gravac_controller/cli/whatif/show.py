@@ -9,7 +9,6 @@ from gravac_controller.cli.table import Listing
 from gravac_controller.cli.wording import factor, number, size, spread
 from gravac_controller.cli.wording import seconds as brief
 
-
 MOST_SENT = 6
 """Plans of a trace that are named."""
 
@@ -84,7 +83,17 @@ def _factors(scenario: dict[str, Any], console: Console, gains: bool) -> None:
     table = Listing(
         ("Plan" if several else "CF", "Collective"),
         (*heads, *(("Gain", "T_comp") if gains else ())),
-        leaving=("Collective", "Coding", "Samples/s", "Payload", "Network", "Interval", "Gain", "T_comp", "η"),
+        leaving=(
+            "Collective",
+            "Coding",
+            "Samples/s",
+            "Payload",
+            "Network",
+            "Interval",
+            "Gain",
+            "T_comp",
+            "η",
+        ),
     )
     for row in rows:
         name = plan_in_words(row["codec"], row["cf"]) if several else factor(row["cf"])
