@@ -8,6 +8,7 @@ import logging
 import shlex
 import sys
 import threading
+from pathlib import Path
 
 from gravac import kernels
 from gravac.wording import display_path, format_plan, printable
@@ -126,12 +127,14 @@ class RunLog:
             return  # logged already, or too late
         page = "decided in process, without a page" if reporter.url is None else f"page {reporter.url}"
         journal = "" if reporter.trace_path is None else f", journal {display_path(reporter.trace_path)}"
-        what = f"{parts.world_size} ranks, {parts.encoder.compressor}"
+        sends = reporter.directive
+        plan = format_plan(parts.encoder.codecs[sends.codec], sends.cf_candidate)
+        what = f"{parts.world_size} ranks, sending {plan}"
         log.info("%s", f"job {reporter.job}: {page}{journal} ({what})")
 
 
 def _sent(parts: Parts) -> str:
-    """Describe the plan of most steps, and how many bytes were saved."""
+    """Describe the plan of most steps, and how many bytes were saved; after dense steps alone, what shows the rest."""
     loop = parts.loop
     if not loop.steps_at:
         return ""
@@ -139,13 +142,24 @@ def _sent(parts: Parts) -> str:
     sent = "stayed dense" if cf == 1.0 else f"held {format_plan(parts.encoder.codecs[codec], cf)}"
     times = loop.dense_bytes / loop.payload_bytes if loop.payload_bytes else 1.0
     fewer = f", {times:.{0 if times >= 9.95 else 1}f}x fewer bytes" if times >= 1.05 else ""
-    return f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+    text = f": {sent} for {100 * steps / loop.steps_at.total():.0f} % of steps{fewer}"
+    path = None if parts.reporter is None else parts.reporter.trace_path
+    if path is not None and path.is_file() and all(each == 1.0 for _, each in loop.steps_at):
+        text += f", see what other plans would do with: gravac whatif {_quoted(path.parent)}"
+    return text
 
 
 def _replay(reporter: Reporter) -> str:
-    if reporter.trace_path is not None:
-        return f", replay with: gravac replay {shlex.quote(display_path(reporter.trace_path.parent))} --check"
-    return "" if reporter.url is None else f", journal at {reporter.url}"
+    path = reporter.trace_path
+    if path is None:
+        return "" if reporter.url is None else f", journal at {reporter.url}"
+    if not path.is_file():
+        return f", without a journal: {display_path(path)} was not written"
+    return f", replay with: gravac replay {_quoted(path.parent)} --check"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(display_path(path))
 
 
 def _warn_of_kernels(settings: AgentSettings) -> None:

@@ -15,6 +15,7 @@ from gravac.traces import read_trace
 from gravac.traces.replay import check
 from gravac_agent.reporting.http_reporter import HttpReporter
 from gravac_agent.reporting.launcher import ControllerProcess
+from gravac_agent.run_log import _replay
 from tests.support.invalid_answers import INVALID_ANSWERS
 from tests.support.peer import SPEC, Peer, eventually, job_end, serving, window_report
 
@@ -152,12 +153,25 @@ def test_a_failed_start_is_repeated_only_where_the_port_was_taken(
     assert ports == ([1234, 0] if taken_later else [1234])
 
 
+def test_a_folder_that_cannot_be_written_is_blamed_and_no_journal_is_promised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    reporter = own_reporter(ControllerProcess(tmp_path / "file" / "runs", SPEC.job, 0), seconds=0.1)
+    eventually(lambda: "training goes on" in caplog.text)
+    assert f"no controller: data_dir='{tmp_path}/file/runs' cannot be written" in caplog.text
+    assert "no valid answer" not in caplog.text
+    assert _replay(reporter).startswith(", without a journal: ")
+    reporter.close(job_end(0))
+
+
 def test_the_controllers_log_is_shown_without_escapes(tmp_path: Path) -> None:
     """The log may hold anything: an exception's text, a file's name."""
     folder = tmp_path / "\x1b[31mred\nline"
     folder.write_text("not a folder")
-    with pytest.raises(OSError, match=r"did not start|File exists|Not a directory") as caught:
-        ControllerProcess(folder, SPEC.job, 0).start(60)
+    with pytest.raises(OSError, match=r"^data_dir=.* cannot be written, .*GRAVAC_DATA_DIR") as caught:
+        ControllerProcess(folder / "runs", SPEC.job, 0).start(60)
+    assert str(caught.value).isprintable()
     data_dir = tmp_path / "runs"
     (data_dir / SPEC.job).mkdir(parents=True)
     (data_dir / SPEC.job / "\x1b[31mx").touch()

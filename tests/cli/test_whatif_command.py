@@ -201,8 +201,6 @@ def test_an_aggregator_of_several_rounds_is_predicted_where_it_was_recorded() ->
     (scenario,) = answer["scenarios"]
     cfs = {1.0, *(each["cf"] for each in answer["recorded"]["sent"])}
     assert [row["cf"] for row in scenario["factors"]] == sorted(cfs)
-        {1.0, *(each["cf"] for each in answer["recorded"]["sent"])}
-    )
     assert scenario["factors"][-1]["collective"] == "rounds"
     code, output = run(trace, "--cf", "7")
     assert code == 2

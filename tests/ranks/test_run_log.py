@@ -19,7 +19,8 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
     journal = re.escape(str(tmp_path / "job0"))
     begin, end = (line for line in unconfigured if line.startswith("gravac: "))
     assert re.fullmatch(
-        rf"gravac: job job0: page http://127\.0\.0\.1:\d+, journal {journal}/journal\.jsonl \(2 ranks, topk\+bf16\)",
+        rf"gravac: job job0: page http://127\.0\.0\.1:\d+, journal {journal}/journal\.jsonl \(2 ranks, "
+        r"sending topk\+bf16 · 10x\)",
         begin,
     )
     assert re.fullmatch(
@@ -37,7 +38,14 @@ def test_one_line_at_the_start_and_one_at_the_end(run_ranks: RunRanks, tmp_path:
         "ours INFO job job2",
         "ours INFO job job2 ended after 45 steps",
     ]
-    assert "decided in process" in next(line for line in configured if "job2" in line)
+    begin, end = (line for line in configured if "job2" in line)
+    assert "decided in process" in begin
+    assert begin.endswith("(2 ranks, sending dense)")
+    job2 = re.escape(str(tmp_path / "job2"))
+    assert re.search(
+        rf": stayed dense for 100 % of steps, see what other plans would do with: gravac whatif {job2}, replay with: ",
+        end,
+    ), end
 
     for rank in (0, 1):
         written = (tmp_path / f"rank{rank}.log").read_text()

@@ -208,10 +208,11 @@ class HttpReporter:
             except NoAnswer as error:
                 starting = self._process is not None and not self._process.alive()
                 where = "" if self.url is None else f" at {self.url}"
-                pause = self._pauses.failed(f"{where}: {error}", error.retry_after, starting)
+                what = "no controller" if starting else f"no valid answer from the controller{where}"
+                pause = self._pauses.failed(f"{what}: {error}", error.retry_after, starting)
             except Exception as error:  # a bug of ours must neither end the thread nor lose a record
                 log.exception("reporting to the controller failed; training goes on")
-                pause = self._pauses.failed(f": {error!r}")
+                pause = self._pauses.failed(f"no valid answer from the controller: {error!r}")
             else:
                 if self._outbox or self._closing.is_set():
                     self._wake.set()

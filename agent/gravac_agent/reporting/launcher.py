@@ -61,8 +61,20 @@ class ControllerProcess:
             Its address.
 
         Raises:
-            OSError: It did not start within ``seconds``; the message has the last line of its log.
+            OSError: It did not start within ``seconds``; the message has the last line of its log, or says that the
+                folder cannot be written.
         """
+        try:
+            return self._start_on_a_free_port(seconds)
+        except OSError as error:
+            if error.errno is None:  # a message of this file
+                raise
+            raise OSError(
+                f"data_dir={str(self.data_dir)!r} cannot be written, so there is no journal: {error.strerror}. Give "
+                "another one: Agent(data_dir=…) or GRAVAC_DATA_DIR"
+            ) from None
+
+    def _start_on_a_free_port(self, seconds: float) -> str:
         self.stop()
         taken = self.port if self.port and _is_taken(self.port) else 0
         try:

@@ -109,7 +109,7 @@ class RetryPauses:
         """Record a failure.
 
         Args:
-            reason: For the log, after "no valid answer from the controller".
+            reason: For the log.
             retry_after: Least seconds that the controller requested.
             starting: Whether the agent's own controller did not start.
 
@@ -118,7 +118,7 @@ class RetryPauses:
         """
         if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
-            log.warning("no valid answer from the controller%s; training goes on, reports are queued", reason)
+            log.warning("%s; training goes on, reports are queued", reason)
         seconds = max(self._seconds * random.uniform(1.0, 1.5), retry_after)
         self._seconds = min(2 * self._seconds, MAX_START_PAUSE_SECONDS if starting else MAX_PAUSE_SECONDS)
         return seconds

@@ -147,8 +147,6 @@ def sources(text: str | None, data_dir: Path, token: str | None, most: int = NEW
     None: the controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``, else the ``most`` newest
     journals in ``data_dir``. Raises SourceError.
     """
-    if text is None and (address := address_in_environment()) is not None:
-        return [_closing(Client(address, token))]
     if text is None:
         return _running(data_dir, token) or _newest(data_dir, most)
     path = Path(text)
@@ -293,7 +291,9 @@ def token_of(file: Path | None) -> str | None:
 
 
 def _running(data_dir: Path, token: str | None) -> list[Source]:
-    """All controllers that serve ``data_dir``."""
+    """The controller that GRAVAC_CONTROLLER names, else all that serve ``data_dir``."""
+    if (address := address_in_environment()) is not None:
+        return [_closing(Client(address, token))]
     return [_closing(client) for client in running_controllers(data_dir, token)]
 
 

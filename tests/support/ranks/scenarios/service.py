@@ -338,14 +338,19 @@ def logged(rank: int, world: int, folder: str) -> dict[str, Any]:
     root.handlers.clear()  # as in a program of its own
     root.setLevel(logging.WARNING)
     backend._KERNELS = ("none",)  # numba is not there
-    for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None})):
+    for part, options in enumerate(({}, {"log_to_stderr": False}, {"controller": None, "policy": "dense"})):
         if part == 2:
             logging.basicConfig(level=logging.INFO, format="ours %(levelname)s %(message)s")
         module = wrapped(buckets=4)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
         print(f"--- {part}", file=sys.stderr, flush=True)
         with Agent(
-            module, optimizer, data_dir=folder, job=f"job{part}", policy="static:cf=10", window=10, **options
+            module,
+            optimizer,
+            data_dir=folder,
+            job=f"job{part}",
+            window=10,
+            **{"policy": "static:cf=10", **options},  # type: ignore[arg-type]
         ) as agent:
             agent.wait_ready(60)
             dist.barrier()
