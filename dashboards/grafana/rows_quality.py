@@ -58,7 +58,8 @@ RISK = Row(
         Panel(
             title="Gain",
             kind="timeseries",
-            about="Share of the gradient's energy that was sent, and the minimum for a CF (ε).",
+            about="Energy that was sent / energy of gradient + residual (above 1 where a codec rounds at random), "
+            "and the minimum for a CF (ε).",
             queries=[
                 Query(expr=of_job("gravac_gain_ratio"), legend="gain"),
                 Query(expr=of_job("gravac_gain_threshold_ratio"), legend="ε"),

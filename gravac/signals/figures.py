@@ -56,7 +56,7 @@ def steps(report: WindowReport) -> int:
 
 
 def gain(report: WindowReport) -> float | None:
-    """Return the gain, the share of the energy that was sent: Σ ‖sent‖² / Σ ‖gradient + residual‖² (GraVAC, §III-B)."""
+    """Return the gain: Σ ‖sent‖² / Σ ‖gradient + residual‖² (GraVAC, §III-B). Above 1 where rounding adds energy."""
     sums = total_sums(report)
     return ratio(sums.sent_sq, sums.compensated_sq)
 

@@ -190,7 +190,9 @@ TABLE: tuple[JobMetric, ...] = (
         ("kind",),
     ),
     window_gauge(
-        "gravac_gain_ratio", "Share of the gradient's energy that was sent, last window.", lambda w: w.gain
+        "gravac_gain_ratio",
+        "Energy that was sent / energy of gradient + residual, last window; above 1 where a codec rounds at random.",
+        lambda w: w.gain,
     ),
     gauge(
         "gravac_gain_threshold_ratio", "Smallest gain that a CF must reach.", lambda job: job.decision.epsilon

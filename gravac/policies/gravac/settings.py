@@ -106,7 +106,8 @@ class GravacSettings(PolicySettings):
         default=1000.0, description="Last rung: the strongest compression factor tried. Not used with a list."
     )
     epsilon: Share = Field(
-        default=EPSILON, description="Least gain (share of the gradient's energy kept) at which a CF is sent."
+        default=EPSILON,
+        description="Least gain (energy sent / energy of gradient + residual) at which a CF is sent.",
     )
     omega: Share = Field(
         default=0.01,

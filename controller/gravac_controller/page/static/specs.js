@@ -56,7 +56,7 @@ export const SPECS = [
   },
   {
     id: "gain", title: "Gain", range: () => [0, 1.03], axis: tickPercent,
-    note: "Share of the gradient's energy that was sent. Below ε, the ranks send more.",
+    note: "Energy that was sent / energy of gradient + residual: above 1 where a codec rounds at random. Below ε, the ranks send more.",
     series: [
       line("Sent", "gain", "--blue", digits),
       line("Candidate", "gainCandidate", "--orange", digits, { dash: DASH, optional: "hasCandidate" }),
