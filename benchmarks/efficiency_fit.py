@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from gravac.signals.efficiency import TABLE_STEPS, noise_times, progress_loss
-from gravac.signals.risk import INCREASE_HIGH, INCREASE_LOW
+from gravac.signals.risk import ACCEPTED, INCREASE_HIGH
 from gravac.tournament import Baseline, Run, baselines, place, read_rows
 from gravac.tournament.rows import ALONE, DENSE
 
@@ -239,12 +239,13 @@ def main() -> None:
         pairs = before_any_window(every, noise=noise)
         print(_line(name, [found for found, _ in pairs], [point for _, point in pairs]))
     print(_line("gain", [each.gain for each in every], every))
-    rises = [
-        each.slope * (1.0 / found - 1.0)
-        for each, found in zip(runs, left_out(runs, lambda point: point.task, every), strict=True)
+    likely = list(zip(runs, left_out(runs, lambda point: point.task, every), strict=True))
+    low = [each.increase <= 0.01 for each, found in likely if 1.0 - found <= ACCEPTED]
+    high = [
+        each.increase >= 0.03
+        for each, found in likely
+        if 1.0 - found > ACCEPTED and each.slope * (1.0 / found - 1.0) >= INCREASE_HIGH
     ]
-    low = [each.increase <= 0.01 for each, rise in zip(runs, rises, strict=True) if rise <= INCREASE_LOW]
-    high = [each.increase >= 0.03 for each, rise in zip(runs, rises, strict=True) if rise >= INCREASE_HIGH]
     right = len(runs) - low.count(False) - high.count(False)
     print(f"\nrisk: low right in {sum(low)} of {len(low)}, high in {sum(high)} of {len(high)}")
     print(f"not wrong in {right} of {len(runs)}")

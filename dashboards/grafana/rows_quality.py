@@ -43,8 +43,8 @@ RISK = Row(
             title="Statistical efficiency",
             kind="timeseries",
             about="Steps that dense training needs divided by the steps that this training needs (η), with the lowest "
-            "and highest credible value. The lines mark where the risk is raised and high while no slope of "
-            "the loss is known.",
+            "and highest credible value. The lines mark where the risk is raised, with the default bound, and "
+            "high while no slope of the loss is known.",
             queries=[
                 Query(expr=of_job("gravac_statistical_efficiency_ratio"), legend="η"),
                 Query(expr=of_job("gravac_statistical_efficiency_low_ratio"), legend="lowest"),
@@ -52,7 +52,7 @@ RISK = Row(
             ],
             unit="percentunit",
             minimum=None,
-            thresholds=[(None, "red"), (risk.EFFICIENCY_HIGH, "orange"), (risk.EFFICIENCY_LOW, "green")],
+            thresholds=[(None, "red"), (risk.EFFICIENCY_HIGH, "orange"), (1.0 - risk.ACCEPTED, "green")],
             custom={"thresholdsStyle": {"mode": "dashed"}},
         ),
         Panel(

@@ -1,38 +1,46 @@
-"""Risk: how much the compression of a window puts learning at risk, in one word and with reasons. Pure.
+"""Risk: how much the compression of a job puts learning at risk, in one word and with reasons. Pure.
 
-The measure is how much higher the loss is expected to be than that of dense training after equal steps: s · (1/η - 1),
-with the statistical efficiency η (steps that dense training needs / steps that this training needs) and the slope
-s = -d ln(loss) / d ln(step) of the training loss. Where the slope is not known, it is η alone. Both are estimates, not
-measurements of accuracy. The limit of the residual ratio and the comparison of the gain with the policy's epsilon raise
-the risk besides.
+The measure is the statistical efficiency η (steps that dense training needs / steps that this training needs), next to
+the loss of it that the user accepted. Where the loss of η is larger, it is high by how much higher the loss is expected
+to be than that of dense training after equal steps: s · (1/η - 1), with the slope s = -d ln(loss) / d ln(step) of the
+training loss. Where the slope is not known, by η alone. Both are estimates, not measurements of accuracy. The limit of
+the residual ratio and the comparison of the gain with the policy's epsilon raise the risk besides.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from gravac.protocol import WindowReport
+from gravac.protocol import PolicySpec, Record, WindowReport
 from gravac.signals import figures
-from gravac.signals.efficiency import Efficiency
+from gravac.signals.efficiency import ROUNDING, Efficiency
 from gravac.wording import format_number, format_percent
 
 Level = Literal["none", "low", "raised", "high", "unknown"]
 """none: everything is sent and the residual is empty. unknown: the window shows nothing to judge by."""
 
-INCREASE_LOW, INCREASE_HIGH = 0.003, 0.08
-"""Expected relative increase of the loss up to which the risk counts as low, and from which it counts as high."""
-EFFICIENCY_LOW, EFFICIENCY_HIGH = 0.97, 0.90
-"""Without a slope: statistical efficiency η from which the risk counts as low, and below which it counts as high."""
-WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
+ACCEPTED = 0.02
+"""Loss of η up to which the risk counts as low, where the policy has no ``bound``; also the default of that."""
+INCREASE_HIGH = 0.08
+"""Expected relative increase of the loss from which the risk counts as high."""
+EFFICIENCY_HIGH = 0.90
+"""Without a slope: statistical efficiency η below which the risk counts as high."""
 RESIDUAL_RAISED = 1.5
 """Norm of the residual relative to the gradient from which the risk counts as raised."""
+SLACK = 0.25
+"""Share by which a figure must pass its limit to move the light away from the level that it shows. A policy with a
+bound leaves a plan by the same share."""
+WITHOUT_MEMORY = "Without an error memory, nothing shows what this compression costs."
 RULE = (
-    f"Low where the loss is expected to be at most {format_percent(INCREASE_LOW)} higher than dense training's "
-    f"after equal steps, high from {format_percent(INCREASE_HIGH)}, raised between them. That is s · (1/η − 1): "
-    "η is the statistical efficiency, estimated from the codec, the CF, the optimizer and the backlog, by simulated "
-    "trainings; s is the slope of the logged training loss, −d ln(loss) / d ln(step). While no slope is known: low "
-    f"from η = {EFFICIENCY_LOW:g}, raised below it, high below η = {EFFICIENCY_HIGH:g}. Raised also where the residual "
-    f"ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, or a step was not finite."
+    "Low where the plan loses no more of the statistical efficiency η than you accept: the bound of the policy, or "
+    f"{format_percent(ACCEPTED)}. η is estimated from the codec, the CF, the optimizer and the backlog, by simulated "
+    "trainings. Raised where it loses more; high where the loss is then expected to be "
+    f"{format_percent(INCREASE_HIGH)} higher than dense training's after equal steps. That is s · (1/η − 1), with the "
+    "slope s of the logged training loss, −d ln(loss) / d ln(step). While no slope is known: high below η = "
+    f"{EFFICIENCY_HIGH:g}. Raised also where the residual ratio is {RESIDUAL_RAISED:g} or more, the gain is below ε, "
+    "or a step was not finite. A level stays until two windows in a row, by figures that are "
+    f"{format_percent(SLACK)} past their limits, say otherwise."
 )
+_ORDER: tuple[Level, ...] = ("none", "low", "raised", "high")
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,66 @@ class Risk:
     because: tuple[str, ...]
 
 
+class RiskState(Record):
+    """The state of a ``RiskLight``: the level that it shows, and that of the last window alone."""
+
+    shown: Level
+    last: Level
+
+
+class RiskLight:
+    """The risk of a job, window by window, without flapping.
+
+    A level is left when two windows in a row are beyond it on the same side. A lost step raises it at once, and a
+    window that sends everything, or shows nothing, is shown as it is.
+
+    Args:
+        state: to continue with; None: none.
+    """
+
+    def __init__(self, state: RiskState | None = None) -> None:
+        self.state = state
+        self.risk: Risk | None = None
+
+    def add(
+        self,
+        report: WindowReport,
+        epsilon: float,
+        kind: str,
+        compressor: str,
+        accepted: float = ACCEPTED,
+        loss_slope: float | None = None,
+    ) -> None:
+        """Add a window; the arguments are those of ``judge``."""
+        before = self.state
+        found = judge(
+            report, epsilon, kind, compressor, accepted, loss_slope, None if before is None else before.shown
+        )
+        shown = found.level
+        if before is not None and {before.shown, before.last, shown} <= {"low", "raised", "high"}:
+            last, now = sorted((_ORDER.index(before.last), _ORDER.index(shown)))
+            shown = _ORDER[min(max(_ORDER.index(before.shown), last), now)]
+        if shown == "low" and report.nonfinite_steps:
+            shown = "raised"
+        self.state = RiskState(shown=shown, last=found.level)
+        alone = (f"The last window alone says {found.level}, which may be an accident.",)
+        self.risk = Risk(shown, found.because if shown == found.level else (*alone, *found.because))
+
+
+def accepted_loss(policy: PolicySpec) -> float:
+    """Return the loss of η that the user accepted: the ``bound`` of the policy, or the default."""
+    bound = policy.settings.get("bound")
+    return bound if isinstance(bound, float) and 0.0 <= bound <= 1.0 else ACCEPTED
+
+
 def judge(
-    report: WindowReport, epsilon: float, kind: str, compressor: str, loss_slope: float | None = None
+    report: WindowReport,
+    epsilon: float,
+    kind: str,
+    compressor: str,
+    accepted: float = ACCEPTED,
+    loss_slope: float | None = None,
+    shown: Level | None = None,
 ) -> Risk:
     """Judge the risk of one window.
 
@@ -58,7 +124,9 @@ def judge(
         epsilon: smallest gain at which the decision in force sends a CF, 0 to 1.
         kind: of the optimizer: sgd, adam, sign, other.
         compressor: the job's, which a level without a codec was sent with.
+        accepted: loss of η that the user accepts, 0 to 1.
         loss_slope: at which the training loss falls (``gravac.signals.loss_slope``); None: not known.
+        shown: level that the light shows, which it keeps more easily; None: none.
     """
     efficiency = figures.efficiency(report, kind, compressor)
     residual, gain = figures.residual_ratio(report), figures.gain(report)
@@ -74,15 +142,17 @@ def judge(
     high: list[str] = []
     raised: list[str] = []
     low: list[str] = []
-    level, learning = _learning(efficiency, loss_slope)
+    level, learning = _learning(efficiency, accepted, loss_slope, shown)
     {"low": low, "raised": raised, "high": high}[level].append(learning)
+    alarmed = shown in ("raised", "high")
     size = f"The residual is {_short(residual)} times the size of one gradient"
-    if residual >= RESIDUAL_RAISED:
-        raised.append(f"{size}, {RESIDUAL_RAISED:g} or more.")
+    if residual >= RESIDUAL_RAISED / (1.0 + SLACK * alarmed):
+        raised.append(f"{size}{f', {RESIDUAL_RAISED:g} or more' * (residual >= RESIDUAL_RAISED)}.")
     else:
         low.append(f"{size}, below {RESIDUAL_RAISED:g}.")
-    if gain < epsilon:
-        raised.append(f"The gain {_short(gain)} is below ε = {format_number(epsilon)}.")
+    if gain < epsilon + SLACK * alarmed * min(epsilon, 1.0 - epsilon):
+        near = "below" if gain < epsilon else "hardly above"
+        raised.append(f"The gain {_short(gain)} is {near} ε = {format_number(epsilon)}.")
     if skipped:
         raised.append(left_out)
     if not high and not raised and residual == 0.0 and gain >= 1.0:
@@ -94,26 +164,26 @@ def judge(
 
 
 def _learning(
-    efficiency: Efficiency, loss_slope: float | None
+    efficiency: Efficiency, accepted: float, loss_slope: float | None, shown: Level | None
 ) -> tuple[Literal["low", "raised", "high"], str]:
     """Return the level by what learning loses, and the reason as a sentence."""
     likely = efficiency.likely
+    lost = 1.0 - likely
+    kept = f"the plan keeps {format_percent(likely)} of a step's progress"
     if loss_slope:  # a loss that does not fall says nothing of what late steps cost
-        increase = loss_slope * (1.0 / likely - 1.0)
-        reason = (
-            f"At equal steps the loss is expected to be {format_percent(increase)} higher: the plan keeps "
-            f"{format_percent(likely)} of a step's progress."
-        )
-        return "high" if increase >= INCREASE_HIGH else "raised" if increase > INCREASE_LOW else "low", reason
-    learning = f"The statistical efficiency is {likely:.3g}"
-    if efficiency.low < efficiency.high:
-        learning += f" ({efficiency.low:.3g} to {efficiency.high:.3g})"
-    more = f"about {format_percent(1.0 / likely - 1.0)} more steps than dense"
-    if likely < EFFICIENCY_HIGH:
-        return "high", f"{learning}, below {EFFICIENCY_HIGH:g}: {more}."
-    if likely < EFFICIENCY_LOW:
-        return "raised", f"{learning}, between {EFFICIENCY_HIGH:g} and {EFFICIENCY_LOW:g}: {more}."
-    return "low", f"{learning}, {EFFICIENCY_LOW:g} or more: {more}."
+        increase, limit = loss_slope * (1.0 / likely - 1.0), INCREASE_HIGH
+        reason = f"At equal steps the loss is expected to be {format_percent(increase)} higher: {kept}"
+    else:
+        increase, limit = lost, 1.0 - EFFICIENCY_HIGH
+        reason = f"The statistical efficiency is {likely:.3g}"
+        if efficiency.low < efficiency.high:
+            reason += f" ({efficiency.low:.3g} to {efficiency.high:.3g})"
+        reason += f", about {format_percent(1.0 / likely - 1.0)} more steps than dense"
+    bound = f"{format_percent(accepted)} that you accept"
+    if lost <= accepted * (1.0 + SLACK * (shown in ("none", "low"))) + ROUNDING:
+        return "low", f"{reason}, {'within' if lost <= accepted + ROUNDING else 'about'} the loss of {bound}."
+    reason += f", more than the loss of {bound}."
+    return "high" if increase >= limit / (1.0 + SLACK * (shown == "high")) else "raised", reason
 
 
 def _short(value: float) -> str:

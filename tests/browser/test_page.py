@@ -84,7 +84,9 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     assert "At equal steps the loss is expected to be " in tab.text("#risk-because"), (
         "Top-k 40x, as under Adam"
     )
-    assert "Low where the loss is expected to be at most 0.3 % higher" in tab.text("#risk-rule")
+    assert "Low where the plan loses no more of the statistical efficiency η than you accept" in tab.text(
+        "#risk-rule"
+    )
     level = recorded.report().levels[0]
     sums = level.sums.model_copy(update={"residual_dot_gradient": 0.0})
     levels = (level.model_copy(update={"codec": "int8", "cf": 3.9, "sums": sums}),)

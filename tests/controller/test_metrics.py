@@ -99,7 +99,7 @@ def test_values_are_those_of_the_reports(app: InProcess) -> None:
     losses = LossSlope()
     for one in reports:
         losses.add(one.last_step, figures.steps(one), one.loss or 0.0)
-    judged = risk.judge(last, decision.epsilon, "other", "topk", losses.slope()).level
+    judged = risk.judge(last, decision.epsilon, "other", "topk", loss_slope=losses.slope()).level
     assert losses.slope() is not None
     assert {level for (level,), on in seen["gravac_risk_level"].items() if on} == {judged}
     assert seen["gravac_codec_info"] == {("topk",): 1}

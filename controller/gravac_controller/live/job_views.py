@@ -52,7 +52,7 @@ def job_view(job: LiveJob) -> JobView:
         decision=decision,
         plans=tuple(each for each in plan_views(decision, spec.compressor) if each.notable),
         latest=job.latest,
-        risk=_risk(job, decision.epsilon),
+        risk=_risk(job),
         totals=job.totals,
         baseline_step_seconds=job.baseline_step_seconds,
         predicted_dense_step_seconds=job.predicted_dense_step_seconds,
@@ -68,12 +68,9 @@ def job_view(job: LiveJob) -> JobView:
     )
 
 
-def _risk(job: LiveJob, epsilon: float) -> RiskView | None:
-    if job.latest is None:
-        return None
-    spec, _ = job.spec_and_decision()
-    found = risk.judge(job.latest.report, epsilon, spec.optimizer_kind, spec.compressor, job.losses.slope())
-    return RiskView(level=found.level, because=found.because, rule=risk.RULE)
+def _risk(job: LiveJob) -> RiskView | None:
+    found = job.light.risk
+    return None if found is None else RiskView(level=found.level, because=found.because, rule=risk.RULE)
 
 
 def snapshot(job: LiveJob) -> Snapshot:

@@ -26,6 +26,7 @@ from gravac.protocol import (
 )
 from gravac.signals import figures
 from gravac.signals.loss_slope import LossBins, LossSlope
+from gravac.signals.risk import RiskLight, RiskState, accepted_loss
 from gravac.traces.line import TraceRecord
 from gravac.traces.parts import Part
 from gravac_controller.live.recent import Change, Recent
@@ -62,6 +63,7 @@ class Carried(Record):
     batch_bound_samples: LastKnown | None
     dense_predicted: tuple[float, ...] = Field(default=(), description="Empty in older parts.")
     losses: LossBins | None = Field(default=None, description="Of the training so far; null in older parts.")
+    risk: RiskState | None = Field(default=None, description="Null before the first window.")
     events: tuple[EventView, ...] = Field(description="The last ones that fit.")
 
     def text(self) -> str:
@@ -95,6 +97,7 @@ class LiveJob:
         self.gradient_diversity: LastKnown | None = None
         self.batch_bound_samples: LastKnown | None = None
         self.losses = LossSlope()
+        self.light = RiskLight()
         self.totals = Totals()
         """Of the present start of the trainer, as all sums, means and baselines are."""
         self.windows = self.steps = 0
@@ -167,6 +170,7 @@ class LiveJob:
             gradient_diversity=self.gradient_diversity,
             batch_bound_samples=self.batch_bound_samples,
             losses=self.losses.bins,
+            risk=self.light.state,
             events=tuple(self.events),
         ).text()
 
@@ -185,6 +189,7 @@ class LiveJob:
         self.gradient_diversity = carried.gradient_diversity
         self.batch_bound_samples = carried.batch_bound_samples
         self.losses = LossSlope(carried.losses)
+        self.light = RiskLight(carried.risk)
         self.events.extend(carried.events)
 
     def _apply_event(self, line: int, view: EventView) -> None:
@@ -226,6 +231,9 @@ class LiveJob:
         self.heat.add(report)
         if report.loss is not None:
             self.losses.add(report.last_step, figures.steps(report), report.loss)
+        epsilon = 0.0 if self.decision is None else self.decision.epsilon
+        kind, accepted = spec.optimizer_kind, accepted_loss(spec.policy)
+        self.light.add(report, epsilon, kind, spec.compressor, accepted, self.losses.slope())
         for phase in PHASES:
             self.phase_seconds[phase] += getattr(report.phases, phase)
         if self.decision is not None:

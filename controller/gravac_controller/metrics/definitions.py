@@ -11,6 +11,7 @@ from typing import Literal
 
 from gravac.protocol import Candidate, Decision, JobSpec
 from gravac.signals import figures
+from gravac.signals.risk import Level
 from gravac_controller.live.job_views import rank_views
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.views.models import LastKnown, RankView, State, Totals, WindowView
@@ -37,7 +38,7 @@ class JobValues:
     baseline_exposed_seconds: float | None
     gradient_diversity: LastKnown | None
     batch_bound_samples: LastKnown | None
-    loss_slope: float | None
+    risk: Level | None
     overridden: bool
     show_ranks: bool
 
@@ -60,7 +61,7 @@ class JobValues:
             baseline_exposed_seconds=job.baseline_exposed_seconds,
             gradient_diversity=job.gradient_diversity,
             batch_bound_samples=job.batch_bound_samples,
-            loss_slope=job.losses.slope(),
+            risk=None if job.light.risk is None else job.light.risk.level,
             show_ranks=show_ranks,
             overridden=job.override is not None,
         )

@@ -50,12 +50,9 @@ def _agents(job: JobValues) -> Iterator[Sample]:
 
 
 def _risk(job: JobValues) -> Iterator[Sample]:
-    if job.latest is not None:
-        report, spec = job.latest.report, job.spec
-        kind, epsilon = spec.optimizer_kind, job.decision.epsilon
-        found = risk.judge(report, epsilon, kind, spec.compressor, job.loss_slope).level
+    if job.risk is not None:
         for level in get_args(risk.Level):
-            yield (level,), float(level == found)
+            yield (level,), float(level == job.risk)
 
 
 def _plan_info(job: JobValues) -> Iterator[Sample]:

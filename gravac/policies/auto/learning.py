@@ -12,13 +12,12 @@ from gravac.policies.base import DENSE, Plan
 from gravac.policies.windows import Measurement, levels_under, measure
 from gravac.protocol import GainSums, Phase, WindowReport
 from gravac.signals import efficiency
+from gravac.signals.risk import SLACK
 
 SETTLED: dict[Phase, int] = {"warmup": 1, "explore": 2, "hold": 3}
 """Settled steps that a window must have to count."""
 TO_WIN, NOISES_TO_WIN = 0.02, 2.0
 """Another plan must promise more than 2 % and twice the noise."""
-SLACK = 0.25
-"""Share of the bound by which a measured efficiency may be below it."""
 SAYS_NOTHING = 0.01
 """Plans that lose less, as expected and as measured, say nothing of what others lose, where more is known."""
 NEW_NOISE = 0.3

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from gravac.policies.auto import timemodel
-from gravac.policies.auto.learning import SLACK, Learning
+from gravac.policies.auto.learning import Learning
 from gravac.policies.auto.outlook import Outlook
 from gravac.policies.auto.settings import NOISE, AutoState, Seen
 from gravac.policies.base import DENSE, Plan, Verdict
 from gravac.policies.windows import Measurement, gain_of, levels_under, next_decision, unusable
 from gravac.protocol import KnownRule, Phase
 from gravac.signals import efficiency
+from gravac.signals.risk import SLACK
 from gravac.wording import format_number, format_percent
 
 START_STEPS, MORE_STEPS = 1, 2

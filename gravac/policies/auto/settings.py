@@ -7,9 +7,8 @@ from pydantic import Field, field_validator
 from gravac.policies.auto.space import read
 from gravac.policies.base import Plan, PolicySettings, PolicyState
 from gravac.protocol import Choice, CompressionFactor, Count, Record, Seconds
+from gravac.signals import risk
 
-BOUND = 0.02
-"""Default of ``bound``."""
 NOISE = 0.02
 """Relative noise of a window's median step time, until it was measured."""
 
@@ -18,7 +17,7 @@ class AutoSettings(PolicySettings):
     """What a user accepts, and from which plans the policy chooses."""
 
     bound: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=BOUND,
+        default=risk.ACCEPTED,
         description=(
             "Largest loss of statistical efficiency that you accept, 0 to 1: 0.02 allows 2 % more steps to the same "
             "loss. Above 0.04 it counts only for plans that you list: others that lose more seldom reach the loss in "
