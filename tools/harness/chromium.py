@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Playwright, Route, sync_playwright
 
 PATIENCE_SECONDS = 60.0
 """Timeout: longer than anything takes on a busy machine."""
-READY = "document.querySelector('#cf').textContent !== ''"
+READY = "document.querySelector('#plan').textContent !== ''"
 """True once the page shows a job."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HOW = "needs Chromium (Debian: apt-get install chromium)"

@@ -1,6 +1,7 @@
 """A simulated training job that follows the controller's decisions, with numbers like those of a small language model.
 
-Two ranks, 3.5 M elements, a 100 Mbit/s link: a dense step takes about 1.4 s, of which 1.2 s wait for the network.
+Two ranks, 3.5 M elements, a 100 Mbit/s link: a dense step takes about 1.4 s, of which 1.2 s wait for the network. Under
+policy ``auto``, what a plan takes and sends is that of ``plan_world``.
 The sink receives the windows: over HTTP as from an agent, or into a journal on disk.
 """
 
@@ -13,6 +14,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from gravac.policies import Plan, parse
+from gravac.policies.auto import space
 from gravac.protocol import (
     Decision,
     End,
@@ -24,12 +27,14 @@ from gravac.protocol import (
     LevelSums,
     LinkSpec,
     ModelShape,
+    OptimizerSpec,
     PhaseSeconds,
     PolicySpec,
     RankRow,
     SmoothedGain,
     WindowReport,
 )
+from tools.harness.plan_world import World
 from tools.harness.sinks import Sink
 
 ELEMENTS = 3_482_624
@@ -57,20 +62,30 @@ class RecordedJob:
     straggles: dict[int, range] = field(default_factory=dict)
     """Ranks that take 1.9 times as long, by the windows in which they do."""
     settings: dict[str, JsonValue] = field(default_factory=lambda: {"epsilon": 0.3})
+    policy: Literal["gravac", "auto"] = "gravac"
     window: int = 0
 
     def __post_init__(self) -> None:
+        self.world = World(ranks=self.world_size, compute=COMPUTE, elements=ELEMENTS, huffman=True)
         self.noise = random.Random(self.job)
         self.decision: Decision = self.sink.register(self.spec())
 
     def spec(self) -> JobSpec:
+        rule = PolicySpec(name="gravac", settings=self.settings)
+        optimizer, plans = None, ()
+        if self.policy == "auto":
+            rule = parse("auto").spec()
+            optimizer = OptimizerSpec(name="SGD", kind="sgd", learning_rate=0.1, momentum=0.9, weight_decay=None)
+            plans = tuple(map(self.world.cost, parse("auto").plans(self.compressor)))
         return JobSpec(
             job=self.job,
             incarnation="a1b2c3",
             world_size=self.world_size,
             window_steps=self.window_steps,
-            policy=PolicySpec(name="gravac", settings=self.settings),
-            compressor="topk",
+            policy=rule,
+            optimizer=optimizer,
+            plans=plans,
+            compressor=self.compressor,
             memory="residual",
             model=ModelShape(name=self.model, tensors=7, elements=ELEMENTS),
             environment=Environment(
@@ -83,6 +98,10 @@ class RecordedJob:
             ),
             link=self.link,
         )
+
+    @property
+    def compressor(self) -> str:
+        return "topk" if self.policy == "gravac" else space.DEFAULT_COMPRESSOR
 
     def play(self, windows: int = 1, **changes: object) -> Decision:
         """Report windows; ``changes`` overrides fields of each report."""
@@ -118,16 +137,20 @@ class RecordedJob:
             (x for x in (decision.cf_candidate, decision.cf_minimum) if self.gain(x) >= decision.epsilon), 1.0
         )
         packed = cf > 1
+        dense = 4 * ELEMENTS * self.world_size * steps
+        network, payload = DENSE_NETWORK / (cf * 0.92 if packed else 1), int(dense / cf * 1.06) if packed else dense
+        if self.policy == "auto" and packed:
+            plan = Plan(decision.codec, cf)
+            network = self.world.exposed(plan)
+            payload = self.world.cost(plan).payload_bytes * self.world_size * steps
         phases = PhaseSeconds(
             data_wait=steps * WAIT * self._about(0.2),
             compute=steps * COMPUTE * self._about(0.03),
             compress=steps * COMPRESS * self._about(0.1) * packed,
-            communicate=steps * DENSE_NETWORK / (cf * 0.92 if packed else 1) * self._about(0.02),
+            communicate=steps * network * self._about(0.02),
             decompress=steps * DECOMPRESS * packed,
         )
         seconds = sum(value for _, value in phases)
-        dense = 4 * ELEMENTS * self.world_size * steps
-        payload = int(dense / cf * 1.06) if packed else dense
         measured = sorted({decision.cf_minimum, decision.cf_candidate} - {1.0})
         given: dict[str, object] = {
             "job": self.job,
@@ -146,7 +169,7 @@ class RecordedJob:
             "nonfinite_steps": 0,
             "failed_steps": 0,
             "levels": (self._level(decision, cf, seconds, phases.communicate, dense, payload),),
-            "gains": tuple(SmoothedGain(cf=x, gain=self.gain(x)) for x in measured),
+            "gains": tuple(SmoothedGain(cf=x, gain=self.gain(x), codec=decision.codec) for x in measured),
             "phases": phases,
             "ranks": tuple(self._rank(rank, phases) for rank in range(self.world_size)),
             "curve": self.curve() if self.curves else None,
@@ -154,6 +177,8 @@ class RecordedJob:
         return WindowReport(**(given | changes))  # type: ignore[arg-type]
 
     def gain(self, cf: float) -> float:
+        if self.policy == "auto":
+            return 0.98
         return 1.0 if cf == 1 else GAINS.get(cf, 1 / cf)
 
     def curve(self) -> GainCurve:
@@ -179,6 +204,7 @@ class RecordedJob:
         return LevelSums(
             epoch=decision.epoch,
             cf=cf,
+            codec=decision.codec,
             steps=steps,
             settled_steps=steps - 5,
             step_seconds_median=seconds / steps,

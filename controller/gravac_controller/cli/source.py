@@ -109,7 +109,8 @@ class FromTrace:
                 spec, _ = self._live.spec_and_decision()
                 self._windows.append(WindowView.of(line.time, line.record, spec))
             elif isinstance(line.record, Decision) and not repeats:
-                view = DecisionView.of(line.time, line.record, before)
+                spec, _ = self._live.spec_and_decision()
+                view = DecisionView.of(line.time, line.record, before, spec.compressor)
                 self._decisions.append(view)
                 before = view.decision
             repeats = isinstance(line.record, Part) or (repeats and isinstance(line.record, JobSpec))

@@ -93,16 +93,19 @@ class JournalReader:
         before: Decision | None = None
         repeats = False  # a part begins by repeating the decision in force
         start = self._position(-1 if after is None else after, end)
+        spec = start.spec
         for line, raw in self._lines(start, end):
             if parts.parse_head(raw) is not None:
                 repeats = True
+            elif _JOB.match(raw):
+                spec = self._job(raw, line)
             elif _WINDOW.match(raw):
                 repeats = False  # also where a torn tail took the decision out of the part's head
             elif _DECISION.match(raw):
                 found = decode(raw, line, "", str(self._path))
                 assert isinstance(found.record, Decision)
                 if not repeats and (after is None or found.record.window > after):
-                    view = DecisionView.of(found.time, found.record, before)
+                    view = DecisionView.of(found.time, found.record, before, spec.compressor)
                     yield found.record.window, view if wanted.matches(view.decision, view.changed) else None
                 before, repeats = found.record, False
 

@@ -5,6 +5,7 @@ from itertools import islice
 
 from gravac.protocol import RankRow
 from gravac.signals import figures, risk
+from gravac.wording import plan_in_words
 from gravac_controller.live.projection import LiveJob
 from gravac_controller.settings import SNAPSHOT_DECISIONS, SNAPSHOT_WINDOWS
 from gravac_controller.views.models import (
@@ -26,6 +27,8 @@ def summary(job: LiveJob) -> JobSummary:
     """Return the job's line of the job list."""
     spec, decision = job.spec_and_decision()
     report = None if job.latest is None else job.latest.report
+    cf = decision.cf_candidate if report is None else report.cf
+    codec = decision.codec or spec.compressor if job.latest is None else job.latest.codec
     return JobSummary(
         job=spec.job,
         state=job.state(),
@@ -34,8 +37,9 @@ def summary(job: LiveJob) -> JobSummary:
         world_size=spec.world_size,
         epoch=decision.epoch,
         phase=decision.phase if report is None else report.phase,
-        cf=decision.cf_candidate if report is None else report.cf,
-        codec=decision.codec or spec.compressor if job.latest is None else job.latest.codec,
+        cf=cf,
+        codec=codec,
+        plan=plan_in_words(codec, cf),
         windows=job.windows,
         steps=job.steps,
         started_time=job.started_time,

@@ -134,7 +134,7 @@ class LiveJob:
                 self._repeating = False
                 if self.decision is None:
                     self.decision, self.decided_time = record, time
-                    self.recent.add_decision(DecisionView.of(time, record, None))
+                    self.recent.add_decision(self._view(time, record, None))
             case JobSpec():
                 self._apply_spec(time, record)
             case WindowReport():
@@ -259,12 +259,16 @@ class LiveJob:
         before, self.decision = self.decision, decision
         self.decided_time = time
         self.decisions_by_rule[rule_label(decision.rule)] += 1
-        view = DecisionView.of(time, decision, before)
+        view = self._view(time, decision, before)
         self.recent.add_decision(view)
         if self.latest is not None and self._undecided:
             self._undecided = False
             self.ordered = None
             self.recent.add_change(Change(line, window=self.latest, decision=view, time=time))
+
+    def _view(self, time: float, decision: Decision, before: Decision | None) -> DecisionView:
+        assert self.spec is not None
+        return DecisionView.of(time, decision, before, self.spec.compressor)
 
     def _add_up(self, report: WindowReport) -> None:
         self.windows, self.steps = self.windows + 1, self.steps + figures.steps(report)

@@ -43,6 +43,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("phase", "text", lambda view: view.report.phase),
     Column("codec", "text", lambda view: None if view.report.cf == 1.0 else view.codec),
     Column("cf", "number", lambda view: view.report.cf),
+    Column("plan", "text", lambda view: view.plan),
     Column("gain", "number", lambda view: view.gain),
     Column(
         "gain_candidate",

@@ -109,12 +109,13 @@ def _decisions(views: Iterable[DecisionView], exact: bool) -> Plain:
                     one.codec,
                     _short(one.efficiency, DIGITS, exact),
                     _short(one.predicted_samples_per_second, DIGITS, exact),
+                    words,
                 ),
                 len(places),
             )
-            for one in it.candidates
+            for one, words in zip(it.candidates, view.candidate_plans, strict=True)
         ]
-        made = [view.time if exact else round(view.time, 3), view.changed, view.cf_before, view.codec_before]
+        made = [view.time if exact else round(view.time, 3), view.changed, view.plan_before, view.plan]
         what = [it.window, it.epoch, it.phase, it.codec, it.cf_minimum, it.cf_candidate, it.epsilon]
         what += [it.rule, it.reason]
         rows.append([*made, *what, indices])

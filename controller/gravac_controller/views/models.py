@@ -27,6 +27,7 @@ from gravac.protocol import (
 )
 from gravac.signals import figures
 from gravac.signals.risk import Level
+from gravac.wording import plan_in_words
 from gravac_controller.errors import Fault
 
 LiveState = Literal["running", "stale", "ended"]
@@ -54,6 +55,7 @@ class JobSummary(Record):
         description="CF the ranks last sent; the decision's before the first window."
     )
     codec: Choice = Field(description="Codec of that plan, which counts unless its CF is 1: dense.")
+    plan: Text = Field(description="That plan in plain words.")
     windows: int
     steps: int
     started_time: float = Field(description="When the job was first registered, Unix seconds.")
@@ -88,6 +90,7 @@ class WindowView(Record):
     codec: Choice = Field(
         description="Codec of the last step, which counts unless its CF (report.cf) is 1: dense."
     )
+    plan: Text = Field(description="Plan of the last step in plain words.")
     gain: float | None = Field(description="sent^2 / compensated^2 over the window.")
     gain_minimum: float | None = Field(description="The same at the decision's minimum CF.")
     gain_candidate: float | None = Field(description="The same at the decision's candidate CF.")
@@ -123,10 +126,12 @@ class WindowView(Record):
             report = report.model_copy(update={"steps": None})
         kind, compressor, world_size = spec.optimizer_kind, spec.compressor, spec.world_size
         efficiency = figures.efficiency(report, kind, compressor)
+        codec = figures.codec(report, compressor)
         return cls(
             time=time,
             report=report,
-            codec=figures.codec(report, compressor),
+            codec=codec,
+            plan=plan_in_words(codec, report.cf),
             gain=figures.gain(report),
             gain_minimum=figures.gain_minimum(report),
             gain_candidate=figures.gain_candidate(report),
@@ -166,17 +171,38 @@ class DecisionView(Record):
         default=None,
         description="Codec of the decision before; null: the job's compressor, or it is the first.",
     )
+    plan: Text = Field(description="Plan of the decision in plain words.")
+    plan_before: Text | None = Field(description="The same of the decision before; null for the first.")
+    candidate_plans: tuple[Text, ...] = Field(description="The plans of its candidates in plain words.")
 
     @classmethod
-    def of(cls, time: float, decision: Decision, before: Decision | None) -> "DecisionView":
-        """Return a decision and how it differs from the one before; None: it is the first."""
+    def of(
+        cls, time: float, decision: Decision, before: Decision | None, compressor: str
+    ) -> "DecisionView":
+        """Return a decision and how it differs from the one before; None: it is the first.
+
+        ``compressor``: the job's, with which a plan without a codec is sent.
+        """
         return cls(
             time=time,
             decision=decision,
             changed=before is None or before.epoch != decision.epoch,
             cf_before=None if before is None else before.cf_candidate,
             codec_before=None if before is None else before.codec,
+            plan=_chosen(decision, compressor),
+            plan_before=None if before is None else _chosen(before, compressor),
+            candidate_plans=candidate_plans(decision, compressor),
         )
+
+
+def _chosen(decision: Decision, compressor: str) -> str:
+    """Return the plan of a decision in plain words."""
+    return plan_in_words(decision.codec or compressor, decision.cf_candidate)
+
+
+def candidate_plans(decision: Decision, compressor: str) -> tuple[str, ...]:
+    """Return the plans of a decision's candidates in plain words."""
+    return tuple(plan_in_words(one.codec or compressor, one.cf) for one in decision.candidates)
 
 
 class EventView(Record):

@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, el, Facts, setHidden, setText } from "./dom.js";
-import { cf, clock, count, digits, fine, known, NONE, plan, planChange, ratio, seconds, times } from "./format.js";
+import { cf, clock, count, digits, fine, known, NONE, planChange, ratio, seconds, times } from "./format.js";
 import { PHASE, RULE, nameOf } from "./words.js";
 
 export class Card {
@@ -36,7 +36,7 @@ export class Card {
     setText(this.title, titleOf(view, window));
     setText(this.meta, metaOf(view, row, window));
     setText(this.reason, view === null ? "This page does not have the decision on this window; the trace does." : view.reason);
-    this.facts.set(evidence(view, row, state.job.baseline_step_seconds));
+    this.facts.set(evidence(view, row, state.job));
   }
 }
 
@@ -61,23 +61,23 @@ function metaOf(view, row, window) {
 }
 
 /** The evidence for the decision: the window, and the dense step that it is compared with. */
-function evidence(view, row, base) {
-  const unknown = row === undefined;
+function evidence(view, row, { policy, baseline_step_seconds: base }) {
+  const unknown = row === undefined, paper = policy === "gravac";
   const against = (value) => (view === null || value === null ? "" : value >= view.epsilon ? `≥ ε ${digits(view.epsilon)}` : `below ε ${digits(view.epsilon)}`);
   const faults = unknown ? 0 : row.nonfinite + row.failed;
   return [
-    ["sent", "Sent", unknown ? null : plan(row.codec, row.cf), unknown ? "" : nameOf(PHASE, row.phase).toLowerCase()],
+    ["sent", "Sent", unknown ? null : row.plan, unknown ? "" : nameOf(PHASE, row.phase).toLowerCase()],
     ["useful", "Useful throughput", unknown || !known(row.useful) ? null : digits(row.useful), `samples/s: T_sys ${unknown ? NONE : digits(row.speed)} × η`],
     ["efficiency", "Efficiency η", unknown || !known(row.efficiency) ? null : ratio(row.efficiency), unknown ? "" : efficiencyRange(row)],
-    ["gain", "Gain", unknown ? null : digits(row.gain), unknown ? "" : against(row.gain)],
-    ["candidate", "Candidate's gain", unknown || row.gainCandidate === null ? null : digits(row.gainCandidate), unknown ? "" : against(row.gainCandidate)],
+    ["gain", "Gain", unknown || !paper ? null : digits(row.gain), unknown ? "" : against(row.gain)],
+    ["candidate", "Candidate's gain", unknown || !paper || row.gainCandidate === null ? null : digits(row.gainCandidate), unknown ? "" : against(row.gainCandidate)],
     ["backlog", "Backlog τ", unknown ? null : digits(row.backlog), unknown ? "" : `residual ratio ${digits(row.residual)}`],
     ["step", "Step", unknown ? null : seconds(row.seconds / (row.last - row.first + 1)), known(base) ? `dense: ${seconds(base)}` : ""],
-    ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !known(row.compression) ? "" : `T_comp ${digits(row.compression)} samples/s`],
+    ["speed", "T_sys", unknown ? null : digits(row.speed), unknown || !paper || !known(row.compression) ? "" : `T_comp ${digits(row.compression)} samples/s`],
     ["wire", "On the wire", unknown ? null : times(row.wire), ""],
     ["loss", "Loss", unknown || row.loss === null ? null : fine(row.loss), ""],
     ["faults", "Faults", faults > 0 ? count(faults) : null, faults > 0 ? `${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : ""],
-    ["limits", "Limits", view === null ? null : `ε ${digits(view.epsilon)}`, view === null ? "" : `minimum ${cf(view.minimum)}, candidate ${cf(view.cf)}`],
+    ["limits", "Limits", view === null || !paper ? null : `ε ${digits(view.epsilon)}`, view === null ? "" : `minimum ${cf(view.minimum)}, candidate ${cf(view.cf)}`],
   ];
 }
 
@@ -96,5 +96,5 @@ export function showReadout(state, index) {
   const faults = row.nonfinite + row.failed > 0 ? ` · ${count(row.nonfinite)} non-finite, ${count(row.failed)} failed steps` : "";
   const then = decided ? ` · then: ${decided.reason}` : "";
   setText($("readout"), `Window ${count(row.window)} · step ${count(row.last)} · ${clock(row.time, now())} · `
-    + `${plan(row.codec, row.cf)} · ${nameOf(PHASE, row.phase).toLowerCase()} · epoch ${count(row.epoch)}${faults}${then}`);
+    + `${row.plan} · ${nameOf(PHASE, row.phase).toLowerCase()} · epoch ${count(row.epoch)}${faults}${then}`);
 }

@@ -13,19 +13,22 @@ const FIGURES = [
   ["On the wire", "wire_cf", times], ["Steps", "steps", count], ["Time in windows", "seconds", duration],
 ];
 const LINES = [
-  { id: "cf", title: "Compression factor", of: (row) => row.cf, format: cf, axis: cf, stepped: true },
+  { id: "cf", title: "Compression", of: (row) => row.wire, format: times, axis: cf, stepped: true },
   { id: "efficiency", title: "Statistical efficiency", of: (row) => row.efficiency, format: ratio, axis: tick },
   { id: "gain", title: "Gain", of: (row) => row.gain, format: digits, axis: tickPercent },
   { id: "steps", title: "Step time", of: (row) => row.seconds / (row.last - row.first + 1), format: seconds, axis: tickSeconds },
   { id: "loss", title: "Loss", of: (row) => row.loss, format: fine, axis: tick },
 ];
 
+/** Whether the paper's policy ran, whose figures are gain and T_comp. */
+const decidesByGain = ({ job }) => job.policy === "gravac";
+
 export class Comparison {
   /** jobs: {label, job, rows, figures} each. */
   constructor(jobs) {
     this.jobs = jobs;
     this.by = { step: columns(jobs, (row) => row.last), since: columns(jobs, (row, first) => row.time - first.time + first.seconds) };
-    const draws = (id) => this.by.step[`has ${id}`];
+    const draws = (id) => this.by.step[`has ${id}`] && (id !== "gain" || jobs.some(decidesByGain));
     this.charts = new Charts($("compare-grid"), {
       onAt: () => {}, onView: () => this.view(), onPick: (window) => this.charts.pin.set(window),
     }, LINES.filter(({ id }) => draws(id)).map((line) => spec(line, jobs)));
@@ -98,11 +101,12 @@ function lastKnown(values, at) {
 }
 
 function table(jobs) {
-  const names = ["", "Policy", "Compressor", "Ranks", ...FIGURES.map(([name]) => name)];
+  const figures = FIGURES.filter(([, key]) => key !== "compression_throughput" || jobs.some(decidesByGain));
+  const names = ["", "Policy", "Sent last", "Ranks", ...figures.map(([name]) => name)];
   const head = el("tr", {}, ...names.map((name, i) => el("th", { scope: "col", class: i > 2 ? "num" : null }, name || "Job")));
-  const body = jobs.map(({ label, job, figures }) => el("tr", {}, el("th", { scope: "row" }, label),
-    el("td", {}, job.policy), el("td", {}, job.compressor), el("td", { class: "num" }, count(job.world_size)),
-    ...FIGURES.map(([, key, format]) => el("td", { class: "num" }, format(figures[key]), than(figures[key], jobs[0].figures[key], figures === jobs[0].figures)))));
+  const body = jobs.map(({ label, job, figures: its }) => el("tr", {}, el("th", { scope: "row" }, label),
+    el("td", {}, job.policy), el("td", {}, job.plan), el("td", { class: "num" }, count(job.world_size)),
+    ...figures.map(([, key, format]) => el("td", { class: "num" }, format(its[key]), than(its[key], jobs[0].figures[key], its === jobs[0].figures)))));
   return [el("thead", {}, head), el("tbody", {}, ...body)];
 }
 

@@ -121,7 +121,7 @@ function sentence({ epsilon, candidates }, surveyed) {
 }
 
 /** The curve and its headline, for the decision that is looked at. */
-export function showCurve(curve, decision, surveyed) {
-  setHidden($("curve"), !decision.candidates.length && surveyed === null);
+export function showCurve(curve, decision, { policy }, surveyed) {
+  setHidden($("curve"), policy !== "gravac" || (!decision.candidates.length && surveyed === null));
   if (!$("curve").hidden) curve.show(decision, surveyed);
 }

@@ -40,14 +40,8 @@ export function cf(value) {
   return value === 1 ? "dense" : `${trimmed(value)}×`;
 }
 
-/** A plan: "dense", "nearest:levels=7 · 10.1×". */
-export const plan = (codec, value) => (value === 1 || !known(codec) ? cf(value) : `${codec} · ${cf(value)}`);
-
-/** What a decision (slim) changed: "dense → topk · 10×", or the plan alone. */
-export function planChange(view) {
-  const now = plan(view.codec, view.cf), was = view.before === null ? now : plan(view.codecBefore, view.before);
-  return was === now ? now : `${was} → ${now}`;
-}
+/** What a decision (slim) changed: "dense → 3 levels, Huffman", or the plan alone. */
+export const planChange = ({ before, plan }) => (!known(before) || before === plan ? plan : `${before} → ${plan}`);
 
 /** A statistical efficiency: "0.995". */
 export const ratio = (value) => (known(value) ? String(Number(value.toPrecision(3))) : NONE);

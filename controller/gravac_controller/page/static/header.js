@@ -2,8 +2,7 @@
 
 import { now } from "./api.js";
 import { $, Facts, el, setHidden, setText } from "./dom.js";
-import { bitrate, cf, clock, count, duration, large } from "./format.js";
-import { PHASE, nameOf } from "./words.js";
+import { bitrate, clock, count, duration, large } from "./format.js";
 
 const facts = new Facts($("facts"));
 let announced = "";
@@ -42,7 +41,7 @@ export function showHeader(job) {
     ["world", "World size", count(spec.world_size)],
     ["agents", "Agents reporting", agents],
     ["policy", "Policy", spec.policy.name],
-    ["compressor", "Compressor", spec.compressor, `memory: ${spec.memory}`],
+    ["codec", "Codec", job.cf === 1 ? "none" : job.codec, `memory: ${spec.memory}`],
     ["model", "Model", spec.model.name, `${large(spec.model.elements)} elements`],
     ["device", "Device", spec.environment.device, spec.environment.backend],
     ["started", "Started", clock(job.started_time, now())],

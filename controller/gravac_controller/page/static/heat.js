@@ -6,6 +6,7 @@ import { count } from "./format.js";
 import { cssColor } from "./theme.js";
 
 const AGAIN_MS = 5000;
+const ALIKE = 110;  // per cent of the median rank's own time: below it no rank stands out, and a map would be one grey box
 const SMALLEST_ROW = 3, LARGEST_ROW = 18, HEIGHT = 320;  // CSS pixels
 
 export class Heat {
@@ -74,7 +75,10 @@ export class Heat {
     const { columns } = this, rows = Math.max(1, ...columns.map(({ percent }) => percent.length));
     const height = Math.max(SMALLEST_ROW, Math.min(LARGEST_ROW, Math.floor(HEIGHT / rows))) * rows;
     this.rows = rows;
-    paintHeat(this.canvas, columns, rows, $("heat").clientWidth, height);
+    this.alike = !columns.some(({ percent }) => percent.some((value) => value > ALIKE));
+    setHidden($("heat"), this.alike);
+    setHidden($("heat-key"), this.alike);
+    if (!this.alike) paintHeat(this.canvas, columns, rows, $("heat").clientWidth, height);
     this.describe(null);
   }
 
@@ -88,7 +92,7 @@ export class Heat {
 
   /** What a cell is; of none, the slowest in sight. */
   describe(cell) {
-    const text = cell === null ? `Slowest: ${this.worst()}` : this.cell(cell);
+    const text = cell === null ? `${this.alike ? "All ranks take about the same time. " : ""}Slowest: ${this.worst()}` : this.cell(cell);
     setText($("heat-note"), text);
     this.canvas.setAttribute("aria-label", `Own time of each rank by window. ${text}`);
   }

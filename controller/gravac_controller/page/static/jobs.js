@@ -1,7 +1,6 @@
 // Which jobs there are: the one to show, the list to choose from, and the page while there is none to show.
 
 import { $, el, setHidden, setText } from "./dom.js";
-import { plan } from "./format.js";
 import { PHASE, nameOf } from "./words.js";
 
 /** The job to show: the one asked for, else one that runs, else the one that reported last. */
@@ -17,7 +16,7 @@ export function showJobs(jobs, unreadable, current, missing) {
   const pick = $("job-pick"), select = $("job-select");
   setHidden(pick, jobs.length + unreadable.length < 2 && missing === null);
   $("job-name").classList.toggle("sr", !pick.hidden);  // the list names it, too
-  const entries = jobs.map((job) => [job.job, `${job.job} · ${job.state} · ${nameOf(PHASE, job.phase).toLowerCase()} · ${plan(job.codec, job.cf)}`, false]);
+  const entries = jobs.map((job) => [job.job, `${job.job} · ${job.state} · ${nameOf(PHASE, job.phase).toLowerCase()} · ${job.plan}`, false]);
   for (const { job } of unreadable) entries.push([job, `${job} · journal cannot be read`, true]);
   if (missing !== null) entries.unshift([missing, `${missing} · not on this controller`, true]);
   const key = JSON.stringify(entries);

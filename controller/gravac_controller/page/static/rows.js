@@ -5,7 +5,7 @@ export const PHASES = ["compute", "data_wait", "compress", "communicate", "decom
 /** [name in files, field of a row] of what can be taken away, in order; the phases follow, as `…_seconds` a step. */
 export const COLUMNS = [
   ["window", "window"], ["first_step", "first"], ["last_step", "last"], ["time", "time"], ["seconds", "seconds"],
-  ["epoch", "epoch"], ["phase", "phase"], ["codec", "codec"], ["cf", "cf"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
+  ["epoch", "epoch"], ["phase", "phase"], ["codec", "codec"], ["cf", "cf"], ["plan", "plan"], ["gain", "gain"], ["gain_candidate", "gainCandidate"],
   ["backlog", "backlog"], ["residual_ratio", "residual"], ["wire_cf", "wire"], ["samples_per_second", "speed"],
   ["efficiency", "efficiency"], ["efficiency_low", "efficiencyLow"], ["efficiency_high", "efficiencyHigh"],
   ["useful_samples_per_second", "useful"], ["compression_throughput", "compression"], ["loss", "loss"], ["nonfinite_steps", "nonfinite"], ["failed_steps", "failed"],
@@ -19,7 +19,7 @@ export function rowOf(view) {
   return {
     window: report.window, time: view.time, first: report.first_step, last: report.last_step,
     seconds: report.seconds, epoch: report.epoch, phase: report.phase, cf: report.cf,
-    codec: report.cf === 1 ? null : view.codec, efficiency: view.efficiency, efficiencyLow: view.efficiency_low,
+    codec: report.cf === 1 ? null : view.codec, plan: view.plan, efficiency: view.efficiency, efficiencyLow: view.efficiency_low,
     efficiencyHigh: view.efficiency_high, compression: view.compression_throughput,
     gain: view.gain, speed: view.samples_per_second, useful: view.useful_samples_per_second, curve: report.curve ?? null,
     gainCandidate: report.phase === "explore" ? view.gain_candidate : null,
@@ -43,21 +43,23 @@ export function rowsOf({ columns, curves, dense }) {
 
 /** Decisions of a trace as the controller's REST answers give them. */
 export function viewsOf({ decisions, candidates }) {
-  const known = candidates.map(([cf, gain, speed, useful, window, verdict, codec, efficiency, predicted]) => (
+  const known = candidates.map(([cf, gain, speed, useful, window, verdict, codec, efficiency, predicted, words]) => (
     { cf, gain, samples_per_second: speed, useful_samples_per_second: useful, window, verdict, codec, efficiency,
-      predicted_samples_per_second: predicted }));
-  return decisions.map(([time, changed, before, codecBefore, window, epoch, phase, codec, minimum, candidate, epsilon, rule, reason, seen]) => ({
-    time, changed, cf_before: before, codec_before: codecBefore,
+      predicted_samples_per_second: predicted, words }));
+  return decisions.map(([time, changed, before, plan, window, epoch, phase, codec, minimum, candidate, epsilon, rule, reason, seen]) => ({
+    time, changed, plan_before: before, plan, candidate_plans: seen.map((at) => known[at].words),
     decision: { window, epoch, phase, codec, cf_minimum: minimum, cf_candidate: candidate, epsilon, rule, reason, candidates: seen.map((at) => known[at]) },
   }));
 }
 
-const NAMES = ["step", "time", "codec", "cf", "chosenCodec", "chosen", "efficiency", "efficiencyLow", "efficiencyHigh",
+const NAMES = ["step", "time", "plan", "wire", "cf", "chosenPlan", "chosen", "efficiency", "efficiencyLow", "efficiencyHigh",
   "speed", "useful", "compression", "gain", "gainCandidate", "epsilon", "backlog", "residual", "loss",
   "baseline", "stack0", "stack1", "stack2", "stack3", "stack4"];
 
 /** Columns that are fields of a row. */
-const ROW_NAMES = ["codec", "cf", "efficiency", "efficiencyLow", "efficiencyHigh", "speed", "useful", "compression"];
+const ROW_NAMES = ["plan", "wire", "efficiency", "efficiencyLow", "efficiencyHigh", "speed", "useful", "backlog", "residual", "loss"];
+/** Columns that only the paper's policy fills. */
+const PAPER_NAMES = ["cf", "gain", "gainCandidate", "compression"];
 
 /** Columns of equal length, one entry a window. Steps and times never go back, as uPlot needs. */
 export class Columns {
@@ -68,7 +70,7 @@ export class Columns {
   clear() {
     for (const name of NAMES) this[name] = [];
     this.startStep = this.startTime = 0;
-    this.hasLoss = this.hasCandidate = false;
+    this.hasLoss = this.hasCandidate = this.hasGain = false;
   }
 
   get length() {
@@ -77,9 +79,9 @@ export class Columns {
 
   /**
    * Append a row; `decision` is the one it ran under (or null), `baseline` the dense step in seconds (or null),
-   * `compressor` the job's.
+   * `paper`: the paper's policy runs, which decides by gain.
    */
-  push(row, decision, baseline, compressor) {
+  push(row, decision, baseline, paper) {
     const last = this.length - 1;
     if (last < 0) {
       this.startStep = row.first;
@@ -89,18 +91,15 @@ export class Columns {
     this.step.push(last < 0 ? row.last : Math.max(row.last, this.step[last] + 1e-3));
     this.time.push(last < 0 ? row.time : Math.max(row.time, this.time[last] + 1e-3));
     for (const name of ROW_NAMES) this[name].push(row[name]);
-    this.chosenCodec.push(decision ? decision.codec ?? compressor : null);
-    this.chosen.push(decision ? decision.cf_candidate : null);
-    this.epsilon.push(decision ? decision.epsilon : null);
-    this.gain.push(row.gain);
-    this.gainCandidate.push(row.gainCandidate);
-    this.backlog.push(row.backlog);
-    this.residual.push(row.residual);
-    this.loss.push(row.loss);
+    for (const name of PAPER_NAMES) this[name].push(paper ? row[name] : null);
+    this.chosenPlan.push(decision?.plan ?? null);
+    this.chosen.push(paper ? decision?.cf ?? null : null);
+    this.epsilon.push(paper ? decision?.epsilon ?? null : null);
     this.baseline.push(baseline);
     let sum = 0;
     for (let i = 0; i < 5; i += 1) this[`stack${i}`].push(sum += row.phases[i]);
     this.hasLoss ||= row.loss !== null;
-    this.hasCandidate ||= row.gainCandidate !== null;
+    this.hasCandidate ||= paper && row.gainCandidate !== null;
+    this.hasGain ||= paper;
   }
 }

@@ -8,7 +8,7 @@ import { showEvents, showFaults } from "./faults.js";
 import { count } from "./format.js";
 import { showHeader, showStatus } from "./header.js";
 import { Heat } from "./heat.js";
-import { showHero, showTitle, showRisk } from "./hero.js";
+import { showHero, showRisk, showState, showTitle } from "./hero.js";
 import { showJobs, showWaiting } from "./jobs.js";
 import { DecisionLog } from "./log.js";
 import { showSaved } from "./saved.js";
@@ -93,7 +93,7 @@ export class Screen {
     showRanks(state.job);
     this.log.show(state);
     this.heat.show(state.job);
-    this.steer.show(state.job);
+    this.steer.show(state.job, state.inForce);
     showFaults(state);
     showEvents(state.job, unreadable);
     showReadout(state, charts.pin.at < 0 ? null : charts.pin.at);
@@ -108,14 +108,15 @@ export class Screen {
     const decision = then ?? state.inForce;
     setHidden($("exploration-then"), then === null);
     setText($("exploration-when"), then === null ? "" : picked < 0 ? "At the start." : `After window ${count(picked)}.`);
-    showCandidates(decision);
-    showCurve(this.curve, decision, state.surveyed(then === null ? Infinity : state.indexOf(picked)));
+    showCandidates(decision, state.job);
+    showCurve(this.curve, decision, state.job, state.surveyed(then === null ? Infinity : state.indexOf(picked)));
   }
 }
 
 /** What changes with the clock alone: status, ages, banner, title. */
 export function showClock(job, status, paused) {
   showStatus(job, status, paused);
+  showState(job, status);
   showTitle(job, status);
 }
 

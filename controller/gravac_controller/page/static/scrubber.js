@@ -2,7 +2,7 @@
 
 import { now } from "./api.js";
 import { $, setText } from "./dom.js";
-import { clock, count, plan } from "./format.js";
+import { clock, count } from "./format.js";
 
 const LONGEST_MS = 30_000, WINDOW_MS = 500;  // playing takes half a second a window, but not more than so much in all
 const FRAME_MS = 100;
@@ -48,7 +48,7 @@ export class Scrubber {
   at(window, row) {
     if (this.timer === 0) this.set(Math.max(0, this.windows.findLastIndex((one) => one <= window)));
     this.where = row === null ? "At the start" : `Window ${count(row.window)} of ${count(this.windows.at(-1))} · `
-      + `step ${count(row.last)} · ${clock(row.time, now())} · ${plan(row.codec, row.cf)}`;
+      + `step ${count(row.last)} · ${clock(row.time, now())} · ${row.plan}`;
     this.showText();
   }
 

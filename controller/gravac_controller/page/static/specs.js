@@ -1,6 +1,6 @@
 // What each chart shows: its series by column of rows.Columns, their look, and how a value is written.
 
-import { cf, digits, fine, plan, ratio, seconds, tick, tickPercent, tickSeconds } from "./format.js";
+import { cf, digits, fine, ratio, seconds, tick, tickPercent, tickSeconds, times } from "./format.js";
 
 const STACK = [
   ["Compute", "--phase-compute", null], ["Data wait", "--phase-wait", "dots"], ["Compress", "--phase-compress", "up"],
@@ -29,20 +29,21 @@ const cfRange = (u, low, high) => [0.85, Math.max(10, high ?? 10) * 1.25];
 const cfSplits = (u, axis, low, high) => (high > 60 ? [1, 10, 100, 1e3, 1e4, 1e5, 1e6] : [1, 2, 5, 10, 20, 50])
   .filter((value) => value <= high);
 
-/** Codec and CF of an entry, and as text. */
-const planOf = (codec, value) => (columns, at) => (columns[value][at] === null ? null : [columns[codec][at], columns[value][at]]);
-const planText = ([codec, value]) => plan(codec, value);
+/** Two columns of an entry, and as text: a plan and how far it compresses. */
+const both = (name, value) => (columns, at) => (columns[value][at] === null ? null : [columns[name][at], columns[value][at]]);
+const planText = ([plan, value]) => (value === 1 ? plan : `${plan} · ${times(value)}`);
 
 /** From somewhat below the least efficiency, at most 0.9, up to 1. */
 const efficiencyRange = (u, low) => [Math.max(0, Math.min(0.9, (low ?? 1) - 0.03)), 1.01];
 
 export const SPECS = [
   {
-    id: "cf", title: "Compression factor", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
-    note: "What the policy chose, and what the ranks sent. ▼ marks a decision that changed something.",
+    id: "cf", title: "Compression", wide: true, marks: true, log: true, range: cfRange, splits: cfSplits, axis: cf,
+    note: "Dense bytes per byte on the wire. ▼ marks a decision that changed something.",
     series: [
-      line("Chosen", "chosen", "--orange", planText, { dash: DASH, stepped: true, value: planOf("chosenCodec", "chosen") }),
-      line("Sent", "cf", "--blue", planText, { stepped: true, area: true, width: 2.5, value: planOf("codec", "cf") }),
+      line("Sent", "wire", "--blue", planText, { stepped: true, area: true, width: 2.5, value: both("plan", "wire") }),
+      line("CF sent", "cf", "--green", cf, { dash: DOT, stepped: true, width: 1.5, optional: "hasGain" }),
+      line("CF chosen", "chosen", "--orange", planText, { dash: DASH, stepped: true, value: both("chosenPlan", "chosen"), optional: "hasGain" }),
     ],
   },
   {
@@ -55,7 +56,7 @@ export const SPECS = [
     ],
   },
   {
-    id: "gain", title: "Gain", range: () => [0, 1.03], axis: tickPercent,
+    id: "gain", title: "Gain", optional: "hasGain", range: () => [0, 1.03], axis: tickPercent,
     note: "Energy that was sent / energy of gradient + residual: above 1 where a codec rounds at random. Below ε, the ranks send more.",
     series: [
       line("Sent", "gain", "--blue", digits),
@@ -65,11 +66,11 @@ export const SPECS = [
   },
   {
     id: "useful", title: "Samples per second", range: fromZero, axis: tick,
-    note: "T_sys, of all ranks. Useful: T_sys × η. T_comp: T_sys × gain.",
+    note: "T_sys, of all ranks. Useful: T_sys × η.",
     series: [
       line("T_sys", "speed", "--green", digits, { dash: DASH }),
       line("Useful", "useful", "--blue", digits, { width: 2.5 }),
-      line("T_comp", "compression", "--orange", digits, { dash: DOT, width: 1.5 }),
+      line("T_comp = T_sys × gain", "compression", "--orange", digits, { dash: DOT, width: 1.5, optional: "hasGain" }),
     ],
   },
   {

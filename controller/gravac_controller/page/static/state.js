@@ -70,19 +70,19 @@ export class State {
   setJob(job) {
     this.job = job;
     this.version += 1;
-    if (!this.byEpoch.has(job.decision.epoch)) this.byEpoch.set(job.decision.epoch, job.decision);
+    if (!this.byEpoch.has(job.decision.epoch)) this.byEpoch.set(job.decision.epoch, slim(unseen(job.decision), job.spec.compressor));
   }
 
   addDecision(view) {
     const { window, epoch } = view.decision;
     const key = `${window}/${epoch}`;  // a resumed trainer may get a second decision for the same window
     if (!this.decisions.has(key)) this.decisions.set(key, slim(view, this.job.spec.compressor));
-    this.byEpoch.set(epoch, view.decision);
+    this.byEpoch.set(epoch, this.decisions.get(key));
     this.version += 1;
   }
 
   push(row) {
-    this.columns.push(row, this.byEpoch.get(row.epoch) ?? null, this.job.baseline_step_seconds, this.job.spec.compressor);
+    this.columns.push(row, this.byEpoch.get(row.epoch) ?? null, this.job.baseline_step_seconds, this.job.policy === "gravac");
     this.version += 1;
   }
 
@@ -115,7 +115,7 @@ export class State {
   get inForce() {
     const { decision } = this.job;
     return this.decisions.get(`${decision.window}/${decision.epoch}`)
-      ?? slim({ time: null, changed: false, cf_before: null, codec_before: null, decision }, this.job.spec.compressor);
+      ?? slim(unseen(decision), this.job.spec.compressor);
   }
 
   /** The newest row up to place `at` that carries a gain curve, or null. */
@@ -137,9 +137,15 @@ export class State {
   }
 }
 
-/** A decision view with the codec of every plan: where it has none, the job's compressor. */
-const slim = ({ time, changed, cf_before, codec_before: codecBefore, decision }, compressor) => ({
-  time, changed, before: cf_before, codecBefore: codecBefore ?? compressor, codec: decision.codec ?? compressor, window: decision.window, epoch: decision.epoch, phase: decision.phase,
-  cf: decision.cf_candidate, minimum: decision.cf_minimum, rule: decision.rule, reason: decision.reason,
-  epsilon: decision.epsilon, candidates: decision.candidates.map((row) => ({ ...row, codec: row.codec ?? compressor })),
-});
+/** A decision whose view has not come: without words, plans are codecs and factors. */
+const unseen = (decision) => ({ time: null, changed: false, decision });
+
+/** A decision view with the codec and the words of every plan: where one has no codec, the job's compressor. */
+const slim = ({ time, changed, plan_before: before, plan, candidate_plans: plans, decision }, compressor) => {
+  const named = (codec, value, words) => ({ codec: codec ?? compressor, plan: words ?? (value === 1 ? "dense" : `${codec ?? compressor} · ${value}x`) });
+  return {
+    time, changed, before, ...named(decision.codec, decision.cf_candidate, plan), window: decision.window, epoch: decision.epoch,
+    phase: decision.phase, cf: decision.cf_candidate, minimum: decision.cf_minimum, rule: decision.rule, reason: decision.reason,
+    epsilon: decision.epsilon, candidates: decision.candidates.map((row, i) => ({ ...row, ...named(row.codec, row.cf, plans?.[i]) })),
+  };
+};

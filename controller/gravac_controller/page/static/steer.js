@@ -4,7 +4,7 @@
 
 import { HttpError, order, orderState } from "./api.js";
 import { $, setHidden, setText } from "./dom.js";
-import { cf, count, known, plan } from "./format.js";
+import { cf, count, known } from "./format.js";
 import { PHASE, nameOf } from "./words.js";
 
 const ACTOR = /^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$/;  // as gravac.protocol has it
@@ -21,20 +21,35 @@ export class Steer {
     $("steer-no").addEventListener("click", () => $("steer-dialog").close());
   }
 
-  /** The job as it is now. */
-  show(job) {
+  /** The job as it is now, and its decision in force. */
+  show(job, decision) {
     if (job.job !== this.job?.job) setText($("steer-result"), "");
     this.job = job;
     setHidden($("steer"), !job.control_enabled);
-    setHidden($("steered"), job.override === null && job.override_waiting === null);
-    setText($("steered"), job.override_waiting !== null ? `ordered by ${job.override_waiting.actor}` : `steered by ${job.override?.actor}`);
-    setText($("steer-now"), inForce(job));
+    setText($("steer-now"), inForce(job, decision));
     for (const action of ["pin", "dense", "pause"]) $(`steer-${action}`).disabled = job.state === "ended";
     $("steer-resume").disabled = job.state === "ended" || (job.override === null && job.override_waiting === null);
-    const ladder = job.decision.candidates.map((row) => row.cf).filter((value) => value > 1), key = ladder.join();
+    this.showChoice(decision.candidates.filter((row) => row.cf > 1));
+  }
+
+  /** What can be pinned: a factor of the job's compressor, or one of the plans of a policy that chooses between codecs. */
+  showChoice(rows) {
+    const plans = rows.some((row) => row.codec !== this.job.spec.compressor), key = JSON.stringify([plans, rows.map((row) => row.plan)]);
     if ($("steer-ladder").dataset.key === key) return;
     $("steer-ladder").dataset.key = key;
-    $("steer-ladder").replaceChildren(...ladder.map((value) => new Option("", String(value))));
+    setHidden($("steer-cf-box"), plans);
+    setHidden($("steer-plan-box"), !plans);
+    $("steer-ladder").replaceChildren(...rows.map((row) => new Option("", String(row.cf))));
+    const chosen = $("steer-plan").value;
+    $("steer-plan").replaceChildren(...rows.map((row) => new Option(row.plan, JSON.stringify({ cf: row.cf, codec: row.codec }))));
+    if (rows.length && [...$("steer-plan").options].some((option) => option.value === chosen)) $("steer-plan").value = chosen;
+  }
+
+  /** The chosen plan, as an order has it; and in words. */
+  get wanted() {
+    const list = $("steer-plan");
+    if ($("steer-plan-box").hidden) return { order: { cf: Number($("steer-cf").value) }, words: cf(Number($("steer-cf").value)) };
+    return { order: JSON.parse(list.value), words: list.selectedOptions[0].text };
   }
 
   /** Read the token that was typed and remove it from the document at once. */
@@ -56,11 +71,11 @@ export class Steer {
 
   /** Ask for confirmation: what is about to be ordered, and what is in force. Nothing is sent yet. */
   async ask(action) {
-    const actor = $("steer-actor").value.trim(), note = $("steer-note").value.trim(), wanted = Number($("steer-cf").value);
+    const actor = $("steer-actor").value.trim(), note = $("steer-note").value.trim(), { order: wanted, words } = this.wanted;
     this.readTypedToken();
     const wrong = token === "" ? ["Enter the control token first.", "steer-token"]
       : !ACTOR.test(actor) ? ["Enter your name: letters, digits and . _ @ + - (it is journaled with the order).", "steer-actor"]
-        : action === "pin" && !(wanted >= 1 && wanted <= 1e9) ? ["The compression factor must be at least 1 (dense).", "steer-cf"] : null;
+        : action === "pin" && !(wanted.cf >= 1 && wanted.cf <= 1e9) ? ["The compression factor must be at least 1 (dense).", "steer-cf"] : null;
     if (wrong !== null) {
       setText($("steer-result"), wrong[0]);
       $(wrong[1]).focus();
@@ -68,14 +83,14 @@ export class Steer {
     }
     try {
       const { tag } = await orderState(this.job.job);
-      const body = { action, actor, note, ...(action === "pin" ? { cf: wanted } : {}) };
+      const body = { action, actor, note, ...(action === "pin" ? wanted : {}) };
       this.pending = { job: this.job.job, body, tag };
     } catch (error) {
       setText($("steer-result"), `The controller did not answer: ${error.message}`);
       return;
     }
     setText($("steer-result"), "");
-    setText($("steer-question"), question(action, wanted, this.job));
+    setText($("steer-question"), question(action, words, this.job));
     $("steer-dialog").showModal();
   }
 
@@ -102,18 +117,18 @@ export class Steer {
 const refused = (error) => error instanceof HttpError && error.status !== 502 && error.status !== 504;
 
 const WHAT = {
-  pin: (wanted) => `Pin ${cf(wanted)} regardless of its gain`, dense: () => "Send uncompressed gradients", pause: () => "Pause exploration",
+  pin: (words) => `Pin ${words}, whatever it costs,`, dense: () => "Send uncompressed gradients", pause: () => "Pause exploration",
   resume: () => "Return control to the policy",
 };
 
-function question(action, wanted, job) {
-  return `${WHAT[action](wanted)} for “${job.job}”? Now: ${plan(job.codec, job.cf)}, ${nameOf(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
+function question(action, words, job) {
+  return `${WHAT[action](words)} for “${job.job}”? Now: ${job.plan}, ${nameOf(PHASE, job.phase).toLowerCase()}, epoch ${count(job.epoch)}. `
     + "All ranks switch after the next window. The order is journaled with your name.";
 }
 
-function inForce({ override, override_waiting: waiting }) {
-  const phrase = ({ action, cf: pinned, codec, actor, note }) =>
-    `${actor}: ${action === "pin" ? `pin ${plan(codec, pinned)}` : action}${note ? ` (“${note}”)` : ""}`;
-  const now = known(override) ? `In force: ${phrase(override)}.` : "The policy decides.";
-  return known(waiting) ? `${now} Waiting for the next window: ${phrase(waiting)}.` : now;
+function inForce({ override, override_waiting: waiting }, { plan, candidates }) {
+  const wordsOf = (order) => candidates.find((row) => row.cf === order.cf && row.codec === order.codec)?.plan ?? cf(order.cf);
+  const phrase = (order, words) => `${order.actor}: ${order.action === "pin" ? `pin ${words}` : order.action}${order.note ? ` (“${order.note}”)` : ""}`;
+  const now = known(override) ? `In force: ${phrase(override, plan)}.` : "The policy decides.";
+  return known(waiting) ? `${now} Waiting for the next window: ${phrase(waiting, wordsOf(waiting))}.` : now;
 }

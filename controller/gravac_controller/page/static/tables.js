@@ -1,7 +1,7 @@
 // The candidates the policy knows, and the ranks of the last window.
 
-import { $, bar, el, setText } from "./dom.js";
-import { bytes, count, digits, known, plan, ratio, seconds } from "./format.js";
+import { $, bar, el, setHidden, setText } from "./dom.js";
+import { bytes, count, digits, known, percent, ratio, seconds } from "./format.js";
 import { VERDICT, nameOf } from "./words.js";
 
 const MOST_RANKS = 64;
@@ -16,31 +16,60 @@ function fill(table, key, build) {
   table.replaceChildren(...build());
 }
 
-/** The plans as a decision (slim) knew them. */
-export function showCandidates({ candidates, codec, cf, epsilon }) {
-  fill($("candidates"), JSON.stringify([candidates, codec, cf, epsilon]), () => {
-    const wanted = plan(codec, cf), byEfficiency = candidates.some((row) => known(row.efficiency));
-    const best = Math.max(0, ...candidates.map((row) => row.useful_samples_per_second ?? 0));
-    const body = candidates.map((row) => candidateRow(row, best, plan(row.codec, row.cf) === wanted));
-    if (!body.length) body.push(el("tr", {}, el("td", { colspan: 7, class: "muted" }, "This policy measures no candidates.")));
+const NEXT = 3;  // plans that were not tried, by prediction
+const WHAT = {
+  gravac: "Policy gravac chooses the highest T_comp = T_sys × gain (T_sys: samples per second) of the factors with enough gain.",
+  auto: "Useful: T_sys × η, samples per second that count as much as those of dense training. Policy auto chooses the plan with the most that keeps its bound. ≈: predicted, not measured.",
+};
+let showAll = false, redraw = null;
+$("candidates-all").addEventListener("click", () => {
+  showAll = !showAll;
+  redraw();
+});
+
+/** The plans as a decision (slim) knew them: those in force or measured and the next by prediction; the rest on demand. */
+export function showCandidates({ candidates, plan, epsilon }, { policy }) {
+  redraw = () => showCandidates({ candidates, plan, epsilon }, { policy });
+  const paper = policy === "gravac";
+  const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, told: row.plan === plan || row.window !== null }));
+  const next = rows.filter((row) => !row.told && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
+  const few = rows.filter((row) => paper || row.told || next.includes(row));
+  const more = rows.length - few.length;
+  setHidden($("exploration"), rows.length === 0);
+  setHidden($("candidates-all"), more === 0);
+  $("candidates-all").setAttribute("aria-pressed", String(showAll));
+  setText($("candidates-all"), showAll ? "Show fewer plans" : `Show ${count(more)} more plans`);
+  setText($("candidates-note"), WHAT[policy] ?? "");
+  const shown = paper ? rows : [...(showAll ? rows : few)].sort((a, b) => (b.useful ?? -1) - (a.useful ?? -1));
+  fill($("candidates"), JSON.stringify([shown, plan, epsilon, paper]), () => {
+    const best = Math.max(0, ...rows.map((row) => row.useful ?? 0)), force = rows.find((row) => row.wanted)?.useful ?? null;
+    const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
+      : [["Useful", true, "samples per second × η"], ["Against it", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected"]];
     return [
-      head([["Plan"], ["Gain", true, `must be at least ε ${digits(epsilon)}`], ["η", true, "statistical efficiency, predicted"],
-        ["T_sys", true, "samples per second"],
-        byEfficiency ? ["Useful", true, "useful throughput in samples per second = T_sys × η"] : ["T_comp", true, "samples per second = T_sys × gain"],
-        ["Verdict"], ["Window", true, "last window that measured it"]]),
-      el("tbody", {}, ...body),
+      head([["Plan"], ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
+      el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper))),
     ];
   });
 }
 
-function candidateRow(row, best, wanted) {
-  const useful = row.useful_samples_per_second;
-  const state = row.verdict === "chosen" ? "chosen" : wanted ? "trying" : row.verdict;
+/** What a policy maximizes: as predicted now, else as measured. */
+function usefulOf({ useful_samples_per_second: measured, predicted_samples_per_second: predicted, efficiency }) {
+  if (!known(predicted)) return { useful: measured, guessed: false };
+  return { useful: known(efficiency) ? predicted * efficiency : null, guessed: true };
+}
+
+function candidateRow(row, best, force, paper) {
+  const { useful, wanted } = row, state = row.verdict === "chosen" ? "chosen" : wanted ? "trying" : row.verdict;
+  const measure = el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null,
+    el("span", { class: "value" }, `${row.guessed ? "≈ " : ""}${digits(useful)}`));
+  const figures = paper ? [num(digits(row.gain)), num(digits(row.samples_per_second)), measure]
+    : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), num(ratio(row.efficiency))];
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
-    el("th", { scope: "row" }, plan(row.codec, row.cf)), num(digits(row.gain)), num(ratio(row.efficiency)), num(digits(row.samples_per_second)),
-    el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null, el("span", {}, digits(useful))),
+    el("th", { scope: "row", title: row.codec }, row.plan), ...figures,
     el("td", { class: "verdict" }, nameOf(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
 }
+
+const than = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;
 
 /** Mean seconds a rank spent on its own work in a step: all but the network, where ranks wait for each other. */
 function ownSeconds({ phases, steps }) {
@@ -78,7 +107,7 @@ function rankRow(row, speed) {
   const { phases } = row;
   const fault = (value) => el("td", { class: value > 0 ? "num fault" : "num" }, count(value));
   return el("tr", {}, el("th", { scope: "row", class: "num" }, count(row.rank)),
-    el("td", { class: "num with-bar" }, known(speed) ? bar(speed) : null, el("span", {}, digits(speed))),
+    el("td", { class: "num with-bar" }, known(speed) ? bar(speed) : null, el("span", { class: "value" }, digits(speed))),
     mean(row.step_seconds), mean(phases.compute), mean(phases.data_wait), mean(phases.compress),
     mean(phases.communicate), mean(phases.decompress), fault(row.nonfinite_steps), fault(row.failed_steps),
     num(bytes(row.memory_bytes)));

@@ -5,10 +5,8 @@ export const PHASE = {
 };
 
 export const PHASE_LONG = {
-  warmup: "sending uncompressed gradients to measure the dense baseline",
-  explore: "measuring stronger factors, one at a time",
-  hold: "using the chosen factor; watching for drift",
-  fallback: "sending uncompressed gradients because the controller was unreachable or a step failed",
+  warmup: "uncompressed, to measure the dense step",
+  fallback: "uncompressed: the controller did not answer, or a step failed",
 };
 
 export const RULE = {
@@ -16,6 +14,9 @@ export const RULE = {
   no_headroom: "no headroom", saturated: "saturated", too_strong: "too strong", top: "top of the ladder",
   hold: "hold", scale_down: "scale down", reexplore: "explore again", fixed: "fixed", unusable: "window not usable", pinned: "pinned", paused: "paused", resumed: "resumed",
 };
+
+/** Rules by which an operator's order, not the policy, decides. */
+export const OPERATOR_RULES = new Set(["pinned", "paused", "resumed"]);
 
 export const VERDICT = {
   untried: "not tried yet", trying: "being measured", passed: "good enough", too_strong: "too strong",
