@@ -63,11 +63,11 @@ def test_what_was_tried_is_marked_on_the_curve(controller: Controller, open_page
     tab.page.locator("#log tr[data-window='1'] button").click()
     tab.until(lambda: tab.page.evaluate(CURVE) != later, "another picture")
     assert tab.text("#exploration-when") == "After window 1."
-    assert tab.text("#candidates [aria-current] th") == "topk · 10×", "the ladder as it was"
+    assert tab.text("#candidates [aria-current] th") == "largest 10 %", "the ladder as it was"
     tab.page.locator("#exploration-now").click()
     tab.until(lambda: tab.page.evaluate(CURVE) == later, "the first picture again")
     assert tab.page.locator("#exploration-then").is_hidden()
-    assert tab.text("#candidates [aria-current] th") == "topk · 40×"
+    assert tab.text("#candidates [aria-current] th") == "largest 2.5 %"
 
 
 def test_without_a_curve_it_says_so(controller: Controller, open_page: OpenPage) -> None:
@@ -92,7 +92,7 @@ def test_a_decision_opens_with_its_reason_and_evidence(controller: Controller, o
     seen = controller.ask("GET", "/v1/jobs/explored/windows?limit=2").json["items"][1]
     assert decided["window"] == 1
     mark(tab, step=39)
-    tab.shows("#card-title", "Decision: dense → topk · 10×")
+    tab.shows("#card-title", "Decision: dense → largest 10 %")
     assert tab.text(".card-reason") == decided["reason"]
     assert "after window 1 · step 39 · " in tab.text("#card")
     assert "epoch 1 · exploring · rule: explore" in tab.text("#card")
@@ -100,7 +100,7 @@ def test_a_decision_opens_with_its_reason_and_evidence(controller: Controller, o
     assert tab.text("#card [data-fact=speed] dd") == f"{seen['samples_per_second']:.1f}"
     assert "window=1" in str(tab.page.evaluate("location.hash"))
     again = opened(open_page, controller, "explored", "&window=1")
-    again.shows("#card-title", "Decision: dense → topk · 10×")
+    again.shows("#card-title", "Decision: dense → largest 10 %")
     assert again.text(".card-reason") == decided["reason"]
 
 
@@ -115,9 +115,9 @@ def mark(tab: Tab, step: int) -> None:
 
 def test_going_from_change_to_change(controller: Controller, open_page: OpenPage) -> None:
     tab = opened(open_page, controller, "explored", "&window=1")
-    tab.shows("#card-title", "Decision: dense → topk · 10×")
+    tab.shows("#card-title", "Decision: dense → largest 10 %")
     tab.page.get_by_role("button", name="Later change").click()
-    tab.shows("#card-title", "Decision: topk · 10× → topk · 20×")
+    tab.shows("#card-title", "Decision: largest 10 % → largest 5 %")
     tab.page.keyboard.press("[")
     tab.page.keyboard.press("[")
     tab.shows("#card-title", "Decision: dense")
@@ -130,5 +130,5 @@ def test_going_from_change_to_change(controller: Controller, open_page: OpenPage
 
 def test_a_window_without_a_change_says_so(controller: Controller, open_page: OpenPage) -> None:
     tab = opened(open_page, controller, "explored", "&window=6")
-    tab.shows("#card-title", "No change: topk · 40×")
+    tab.shows("#card-title", "No change: largest 2.5 %")
     assert "rule: hold" in tab.text("#card")

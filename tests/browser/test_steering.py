@@ -82,21 +82,24 @@ def test_pin_and_give_back(steered: Controller, open_page: OpenPage) -> None:
     tab.page.locator("#steer-cf").fill("33.5")
     tab.page.locator("#steer-pin").click()
     tab.shows(
-        "#steer-question", "Pin 33.5× regardless of its gain for “pinned”? Now: topk · 10×, exploring, epoch "
+        "#steer-question", "Pin 33.5×, whatever it costs, for “pinned”? Now: largest 10 %, exploring, epoch "
     )
     assert order_of(steered, "pinned") is None, "asking orders nothing"
     tab.page.locator("#steer-yes").click()
     result(tab, TAKEN)
     tab.shows("#steer-now", "The policy decides. Waiting for the next window: alice: pin 33.5× (“a test”).")
-    assert tab.text("#steered") == "ordered by alice"
+    assert tab.text("#phase") == "Ordered by alice"
     recorded.play()
-    tab.shows("#steer-now", "In force: alice: pin 33.5× (“a test”).")
+    tab.shows("#steer-now", "In force: alice: pin largest 2.99 % (“a test”).")
+    assert tab.text("#phase") == "Pinned by alice"
+    assert tab.text("#advice-command") == "gravac resume pinned"
+    assert "by alice: " in tab.text("#changed")
     assert "alice pinned CF 33.5" in tab.text("#reason")
     assert "alice pinned CF 33.5" in tab.text("#events")
     confirm(tab, "#steer-resume")
     recorded.play()
     tab.shows("#steer-now", "The policy decides.")
-    tab.until(tab.page.locator("#steered").is_hidden, "no order is in force")
+    tab.until(lambda: "alice" not in tab.text("#phase"), "no order is in force")
 
 
 def test_the_token_stays_in_memory(steered: Controller, open_page: OpenPage) -> None:

@@ -48,7 +48,7 @@ def test_the_reason_of_a_trial_has_its_evidence() -> None:
     job.windows(10)
     tried = next(each for each in job.decisions if each.rule == "explore")
     assert tried.reason == (
-        "Dense steps take 1.37 s, 1.07 s of it waiting for the network; nearest:levels=5 sends 11.8 times less than "
+        "Dense steps take 1.37 s, 1.07 s of it waiting for the network; 5 levels sends 11.8 times less than "
         "dense and is expected to keep 97 % of the progress per step: trying it, predicted 3.15 times the useful "
         "throughput."
     )

@@ -8,6 +8,7 @@ from gravac.policies.base import DENSE, Plan
 from gravac.protocol import JobSpec, PlanCost
 from gravac.signals import efficiency
 from gravac.signals.efficiency import Efficiency
+from gravac.wording import plan_in_words
 
 DEFAULT_COMPRESSOR = "topk+bf16"
 """The agent's default. Another one was the user's choice, and limits the space to its strengths."""
@@ -145,11 +146,9 @@ class Space:
         return Plan(self.codec(plan).removesuffix(CODING), plan.cf)
 
     def label(self, plan: Plan) -> str:
-        """Return a plan as messages name it."""
-        if plan.cf == 1.0:
-            return "dense"
-        codec = self.codec(plan)
-        return codec if size_of(codec) is not None else f"{codec} at CF {plan.cf:g}"
+        """Return a plan as messages name it: in plain words, within quotes where they are several."""
+        words = plan_in_words(self.codec(plan), plan.cf)
+        return f"“{words}”" if ", " in words else words
 
     def fewer(self, plan: Plan) -> float:
         """Return how many times fewer bytes a plan puts on a link than dense."""

@@ -43,7 +43,7 @@ export class Charts {
     }
     this.marks = state.log(false).map(({ window }) => ({ window, at: state.indexOf(window) }))
       .filter(({ at }) => at >= 0).map(({ window, at }) => ({ window, x: this.x[at] }));
-    this.grid.classList.toggle("odd", this.columns.hasLoss !== this.columns.hasGain);
+    for (const [name, here] of [["no-loss", this.columns.hasLoss], ["no-gain", this.columns.hasGain]]) this.grid.classList.toggle(name, !here);
     const span = inside(this.x, this.range);
     for (const chart of this.list) chart.prepare(this.columns);
     for (const chart of this.list) chart.measure();

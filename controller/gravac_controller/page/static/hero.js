@@ -42,7 +42,7 @@ function showSpeed(job) {
 function showPlan(state) {
   const { job } = state, report = job.latest?.report ?? null, decision = state.inForce;
   setText($("plan-title"), over(job) ? "Sent last" : report === null ? "To be sent" : "Sent now");
-  setText($("plan"), job.plan);
+  setText($("plan"), job.plan.replaceAll(" %", "\u00a0%"));
   setText($("plan-note"), fewer(job));
   setHidden($("plan-next"), report === null || decision.epoch === report.epoch || decision.plan === job.plan || over(job));
   setText($("plan-next"), `Next: ${decision.plan}`);

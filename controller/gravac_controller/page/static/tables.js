@@ -28,9 +28,9 @@ $("candidates-all").addEventListener("click", () => {
 });
 
 /** The plans as a decision (slim) knew them: those in force or measured and the next by prediction; the rest on demand. */
-export function showCandidates({ candidates, plan, epsilon }, { policy }) {
-  redraw = () => showCandidates({ candidates, plan, epsilon }, { policy });
-  const paper = policy === "gravac";
+export function showCandidates({ candidates, plan, epsilon, rule }, { policy }) {
+  redraw = () => showCandidates({ candidates, plan, epsilon, rule }, { policy });
+  const paper = policy === "gravac", ordered = rule === "pinned";
   const rows = candidates.map((row) => ({ ...row, ...usefulOf(row), wanted: row.plan === plan, told: row.plan === plan || row.window !== null }));
   const next = rows.filter((row) => !row.told && row.verdict === "untried" && known(row.useful)).sort((a, b) => b.useful - a.useful).slice(0, NEXT);
   const few = rows.filter((row) => paper || row.told || next.includes(row));
@@ -41,13 +41,13 @@ export function showCandidates({ candidates, plan, epsilon }, { policy }) {
   setText($("candidates-all"), showAll ? "Show fewer plans" : `Show ${count(more)} more plans`);
   setText($("candidates-note"), WHAT[policy] ?? "");
   const shown = paper ? rows : [...(showAll ? rows : few)].sort((a, b) => (b.useful ?? -1) - (a.useful ?? -1));
-  fill($("candidates"), JSON.stringify([shown, plan, epsilon, paper]), () => {
+  fill($("candidates"), JSON.stringify([shown, plan, epsilon, paper, ordered]), () => {
     const best = Math.max(0, ...rows.map((row) => row.useful ?? 0)), force = rows.find((row) => row.wanted)?.useful ?? null;
     const columns = paper ? [["Gain", true, `must be at least ε ${digits(epsilon)}`], ["T_sys", true, "samples per second"], ["T_comp", true, "T_sys × gain"]]
       : [["Useful", true, "samples per second × η"], ["Against it", true, "useful throughput against the plan in force"], ["η", true, "statistical efficiency, expected"]];
     return [
       head([["Plan"], ...columns, ["Verdict"], ["Window", true, "last window that measured it"]]),
-      el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper))),
+      el("tbody", {}, ...shown.map((row) => candidateRow(row, best, force, paper, ordered))),
     ];
   });
 }
@@ -58,15 +58,17 @@ function usefulOf({ useful_samples_per_second: measured, predicted_samples_per_s
   return { useful: known(efficiency) ? predicted * efficiency : null, guessed: true };
 }
 
-function candidateRow(row, best, force, paper) {
-  const { useful, wanted } = row, state = row.verdict === "chosen" ? "chosen" : wanted ? "trying" : row.verdict;
+function candidateRow(row, best, force, paper, ordered) {
+  const { useful, wanted } = row, trying = wanted && row.verdict === "untried";
+  const verdict = !ordered ? (trying ? "trying" : row.verdict) : wanted ? "pinned" : row.verdict === "chosen" ? "suspended" : row.verdict;
+  const state = ["chosen", "pinned"].includes(verdict) ? "chosen" : wanted ? "trying" : verdict;
   const measure = el("td", { class: "num with-bar" }, known(useful) && best > 0 ? bar(useful / best) : null,
     el("span", { class: "value" }, `${row.guessed ? "≈ " : ""}${digits(useful)}`));
   const figures = paper ? [num(digits(row.gain)), num(digits(row.samples_per_second)), measure]
     : [measure, num(wanted || !known(useful) || !(force > 0) ? "" : than(useful / force - 1)), num(ratio(row.efficiency))];
   return el("tr", { class: `verdict-${state}`, "aria-current": wanted ? "true" : null },
     el("th", { scope: "row", title: row.codec }, row.plan), ...figures,
-    el("td", { class: "verdict" }, nameOf(VERDICT, wanted && row.verdict === "untried" ? "trying" : row.verdict)), num(row.window === null ? "–" : count(row.window)));
+    el("td", { class: "verdict" }, nameOf(VERDICT, verdict)), num(row.window === null ? "–" : count(row.window)));
 }
 
 const than = (share) => `${share < 0 ? "−" : "+"}${percent(Math.abs(share))}`;

@@ -20,7 +20,7 @@ export const OPERATOR_RULES = new Set(["pinned", "paused", "resumed"]);
 
 export const VERDICT = {
   untried: "not tried yet", trying: "being measured", passed: "good enough", too_strong: "too strong",
-  chosen: "chosen",
+  chosen: "chosen", pinned: "pinned", suspended: "the policy's choice",
 };
 
 export const EVENT = {
