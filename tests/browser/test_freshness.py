@@ -47,7 +47,7 @@ def test_controller_killed_and_back(start: Callable[..., Controller], open_page:
     tab.until(lambda: tab.text("[data-fact=window] dd") == str(recorded.window - 1), "the last window")
     with tab.page.expect_download() as table:
         tab.page.locator("#csv").click()
-    numbers = [line.split(",")[0] for line in table.value.path().read_text().split()[1:]]
+    numbers = [line.split(",")[0] for line in table.value.path().read_text().splitlines()[1:]]
     assert numbers == [str(window) for window in range(recorded.window)], "no window lost or doubled"
     only_failed_requests(tab)
 

@@ -85,7 +85,7 @@ def test_a_long_job_begins_at_its_beginning(
     tab.errors.clear()
     with tab.page.expect_download() as table:
         tab.page.locator("#csv").click()
-    lines = table.value.path().read_text().split()[1:]
+    lines = table.value.path().read_text().splitlines()[1:]
     assert [int(line.split(",")[0]) for line in lines] == list(range(1700))
     tab.page.locator("#chart-gain .plot").focus()
     tab.page.keyboard.press("Home")

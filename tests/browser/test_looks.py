@@ -16,9 +16,8 @@ pytestmark = pytest.mark.browser
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that holds, on one controller for the whole file: these tests change nothing."""
     controller = Controller(tmp_path_factory.mktemp("looks") / "runs")
-    recorded = RecordedJob(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone")
-    recorded.until("hold")
-    recorded.play(3)
+    recorded = RecordedJob(Http(controller), job="a-job-with-quite-a-long-name-for-one-line-of-a-phone", policy="auto")
+    recorded.play(12)
     recorded.event("note", "x" * 300)
     yield controller.url
     controller.stop()
@@ -79,7 +78,8 @@ def test_nothing_is_wider_than_the_window(url: str, open_page: OpenPage, width: 
     tab.wait(READY)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = tab.page.evaluate(
-        "[...document.querySelectorAll('.plot')].map((p) => [p.clientWidth, p.firstChild.clientWidth])"
+        "[...document.querySelectorAll('.plot')].filter((p) => p.checkVisibility())"
+        ".map((p) => [p.clientWidth, p.firstChild.clientWidth])"
     )
     assert sizes
     assert all(plot == chart for plot, chart in sizes), "charts fill their place"

@@ -37,16 +37,99 @@ def test_shows_the_plan_and_why(controller: Controller, open_page: OpenPage) -> 
     recorded.play(4, **LONG_WINDOW)
     tab = open_page(controller.url)
     tab.wait(READY)
-    assert tab.text("#plan") == "largest\xa02.5\xa0%"
+    assert tab.text("#plan") == "largest 2.5\xa0%"
     assert tab.text("#plan-note") == "37.7× fewer bytes on the wire"
     assert tab.text("#phase") == "Holding"
     assert "CF 160 keeps only 0.22" in tab.text("#reason"), "why this epoch began"
-    assert "by the policy gravac: largest 10 % → largest 2.5 %" in tab.text("#changed")
+    assert "by the policy gravac: largest 0.625 % → largest 2.5 %" in tab.text("#changed")
     assert tab.text("#chip-word") == "running"
     assert tab.text("#link-badge") == "emulated link 100 Mbit/s"
     assert tab.text("[data-fact=agents] dd") == "2 of 2"
     assert tab.text("[data-fact=step] dd") == f"{recorded.window * 20 - 1:,}"
     assert tab.page.title() == "largest 2.5 % · demo"
+
+
+def test_the_first_row_under_auto(shared: Controller, open_page: OpenPage) -> None:
+    """What an on-call person asks, and no figure of the paper's policy."""
+    recorded = RecordedJob(Http(shared), job="auto", policy="auto", world_size=4, window_steps=2000)
+    recorded.play(12)
+    tab = open_page(f"{shared.url}/#job=auto")
+    tab.wait(READY)
+    job = shared.ask("GET", "/v1/jobs/auto").json
+    latest = job["latest"]
+    assert tab.text("#state-word") == "running"
+    assert "4 ranks" in tab.text("#state-note")
+    faster = job["predicted_dense_step_seconds"] / latest["step_seconds"]
+    assert float(tab.text("#speed").rstrip("×")) == pytest.approx(faster, rel=0.01)
+    assert "dense 1.88 s (predicted)" in tab.text("#speed-note")
+    assert tab.text("#risk-word") == "low"
+    assert tab.text("#risk-first") == job["risk"]["because"][0]
+    assert tab.text("#plan").replace("\xa0", " ") == job["plan"] == latest["plan"]
+    wire = float(tab.text("#plan-note").split("×")[0])
+    assert wire == pytest.approx(latest["wire_cf"], rel=0.01), "what is on the wire, not the CF"
+    assert wire != pytest.approx(job["cf"], rel=0.1)
+    assert "by the policy auto: " in tab.text("#changed")
+    assert tab.text("#advice") == "Nothing needs to be done."
+    assert tab.text("[data-fact=codec] dd") == job["codec"]
+    said = tab.text("main")
+    assert said.count(tab.text("#reason")) == 2, "once in the first row, once in the table of decisions"
+    assert not [one for one in ("T_comp", "ε", "B_S", "Gain") if one in said]
+    for hidden in ("#chart-gain", "#curve", "[data-fact=gain]", "[data-fact=bound]"):
+        assert tab.page.locator(hidden).first.is_hidden(), hidden
+    paper = opened_paper(shared, open_page)
+    assert not [one for one in ("T_comp", "ε", "B_S", "Gain") if one not in paper.text("main")]
+
+
+def opened_paper(shared: Controller, open_page: OpenPage) -> Tab:
+    """The page of a job under the paper's policy."""
+    RecordedJob(Http(shared), job="paper").play(3)
+    tab = open_page(f"{shared.url}/#job=paper")
+    tab.wait(READY)
+    tab.wait("document.querySelector('#chart-gain canvas') !== null")
+    return tab
+
+
+def test_plans_that_say_something_and_bars_as_long_as_they_say(
+    shared: Controller, open_page: OpenPage
+) -> None:
+    recorded = RecordedJob(Http(shared), job="plans", policy="auto", world_size=4, window_steps=2000)
+    decision = recorded.play(12)
+    tab = open_page(f"{shared.url}/#job=plans")
+    tab.wait(READY)
+    rows = tab.page.locator("#candidates tbody tr")
+    told = {row["words"] for row in shared.ask("GET", "/v1/jobs/plans").json["plans"]}
+    assert set(rows.locator("th").all_inner_texts()) == told, "those that the command line lists"
+    assert 4 <= rows.count() < 10
+    tab.page.get_by_role("button", name=f"Show {len(decision.candidates) - len(told)} more plans").click()
+    assert rows.count() == len(decision.candidates)
+    whole = dict(zip(rows.locator("th").all_inner_texts(), rows.all_inner_texts(), strict=True))
+    assert "≈" in whole["8 bits"], "why this one and not int8: by prediction"
+    assert "−" in whole["8 bits"]
+    shares = tab.page.evaluate(
+        """[...document.querySelectorAll("#ranks .with-bar, #candidates .with-bar")].map((cell) => [cell.closest("table").id,
+        Number(cell.querySelector(".value").textContent.replace("≈ ", "")), cell.querySelector(".bar-fill")?.offsetWidth /
+        cell.querySelector(".meter")?.offsetWidth])"""
+    )
+    for table in ("ranks", "candidates"):
+        found = [(value, share) for name, value, share in shares if name == table and share is not None]
+        most = max(value for value, _ in found)
+        assert len(found) >= 4
+        for value, share in found:
+            assert share == pytest.approx(value / most, abs=0.03), table
+
+
+def test_ranks_that_are_alike_are_a_sentence(shared: Controller, open_page: OpenPage) -> None:
+    recorded = RecordedJob(Http(shared), job="alike", world_size=4)
+    rows = recorded.report().ranks
+    alike = tuple(rows[0].model_copy(update={"rank": rank}) for rank in range(4))
+    recorded.play(3, ranks=alike)
+    tab = open_page(f"{shared.url}/#job=alike")
+    tab.wait(READY)
+    tab.page.locator("#heat-note").scroll_into_view_if_needed()
+    tab.shows("#heat-note", "All ranks take about the same time. Slowest: ")
+    assert tab.page.locator("#heat").is_hidden(), "no empty box"
+    recorded.play(1, ranks=rows)
+    tab.until(tab.page.locator("#heat canvas").is_visible, "one is slower now")
 
 
 def test_saved_bytes_are_the_controllers(controller: Controller, open_page: OpenPage) -> None:
@@ -81,21 +164,22 @@ def test_the_light_and_its_rule(shared: Controller, open_page: OpenPage) -> None
     recorded.play()
     shows(tab, "#risk-word", "no")
     recorded.until("hold")
-    shows(tab, "#risk-word", "raised")
+    recorded.play(2)
+    shows(tab, "#risk-word", "high")
     assert "At equal steps the loss is expected to be " in tab.text("#risk-because"), (
         "Top-k 40x, as under Adam"
     )
+    tab.page.locator("#risk summary").click()
     assert "Low where the plan loses no more of the statistical efficiency η than you accept" in tab.text(
         "#risk-rule"
     )
     level = recorded.report().levels[0]
     sums = level.sums.model_copy(update={"residual_dot_gradient": 0.0})
     levels = (level.model_copy(update={"codec": "int8", "cf": 3.9, "sums": sums}),)
-    recorded.play(1, levels=levels, cf=3.9, loss=9.0)  # it no longer falls, so the efficiency alone counts
+    recorded.play(2, levels=levels, cf=3.9, loss=9.0)  # it no longer falls, so the efficiency alone counts
     shows(tab, "#risk-word", "low")
     assert tab.text("#plan") == "8 bits"
-    sent = "8 bits"
-    tab.until(lambda: sent in tab.text("#chart-cf .legend"), "the chart names what was sent")
+    tab.until(lambda: "8 bits" in tab.text("#chart-cf .legend"), "the chart names what was sent")
     shape = "getComputedStyle(document.querySelector('.lamp')).clipPath"
     low = tab.page.evaluate(shape)
     recorded.play(1, levels=levels, cf=3.9, loss=9.0, nonfinite_steps=1)
@@ -117,7 +201,7 @@ def test_follows_the_job(controller: Controller, open_page: OpenPage) -> None:
     for _ in range(7):
         reasons.add(recorded.play().reason)
         tab.until(lambda: tab.text("#facts [data-fact=window] dd") == str(recorded.window - 1), "the window")
-        seen.append(tab.text("#plan").removeprefix("largest\xa0"))
+        seen.append(tab.text("#plan").removeprefix("largest "))
     assert seen == ["dense", "10\xa0%", "5\xa0%", "2.5\xa0%", "10\xa0%", "2.5\xa0%", "2.5\xa0%"]
     assert len(reasons) > 5
     for chart in CHARTS:
