@@ -18,7 +18,7 @@ from gravac_agent.tasks.optimizers import Lamb
 from gravac_agent.windows.meters import StepTimes
 from gravac_agent.windows.progress import Progress
 from gravac_agent.windows.reference import DenseReference, ProgressSums
-from gravac_agent.windows.second_optimizer import steps_elements_alone
+from gravac_agent.windows.second_optimizer import LOCAL, second_optimizer, step, steps_elements_alone
 from gravac_agent.windows.totals import WindowTotals
 
 TIMES = StepTimes(1.0, 0.0, 1.0, 0.0, 0.0, 0.0)
@@ -248,24 +248,44 @@ def test_parameters_that_are_not_finite_end_with_their_block() -> None:
     assert (again.steps, again.ratio) == (6, pytest.approx(1.0, abs=1e-6))
 
 
-@pytest.mark.parametrize(
-    ("make", "alone"),
-    [
-        (adamw, True),
-        (sgd, True),
-        (torch.optim.RMSprop, True),
-        (torch.optim.NAdam, True),
-        (lambda groups: torch.optim.Adam(groups, amsgrad=True, fused=True), True),
-        (torch.optim.Adafactor, False),
-        (torch.optim.LBFGS, False),
-        (torch.optim.SparseAdam, False),
-        (lambda groups: Lamb(groups, lr=0.0), False),
-    ],
-)
-def test_which_optimizers_step_each_element_alone(make: Callable[[Any], Optimizer], alone: bool) -> None:
+@pytest.mark.parametrize("kind", sorted(LOCAL, key=lambda kind: kind.__name__))
+@torch.no_grad()
+def test_known_optimizers_step_each_element_alone_and_draw_nothing(kind: type[Optimizer]) -> None:
+    start, *gradients = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(0))
+    some = torch.randperm(48, generator=torch.Generator().manual_seed(1))[:20]
     state = torch.random.get_rng_state()
-    assert steps_elements_alone(make([nn.Parameter(torch.zeros(2, 2))])) is alone
+    matrix, elements = nn.Parameter(start.clone()), nn.Parameter(start.flatten()[some])
+    assert steps_elements_alone(kind([matrix]))
+    first = kind([matrix])
+    second = second_optimizer(first, first.param_groups, [(0, elements)])
+    for gradient in gradients:
+        matrix.grad, elements.grad = gradient.clone(), gradient.flatten()[some]
+        step(first)
+        step(second)
+    torch.testing.assert_close(matrix.flatten()[some], elements, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(matrix, start)
     assert torch.equal(torch.random.get_rng_state(), state), "the training's random numbers stay the same"
+
+
+class Counted(torch.optim.SGD):
+    """A user's optimizer: nothing of it may run but what the trainer calls."""
+
+    made = 0
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        Counted.made += 1
+
+
+@pytest.mark.parametrize(
+    "make", [torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.SparseAdam, Lamb, Counted]
+)
+def test_other_optimizers_are_not_followed_and_not_made_again(make: Callable[[Any], Optimizer]) -> None:
+    one = Followed(make)
+    assert not one.progress.on
+    (note,) = one.notes
+    assert f"{make.__qualname__} is not known to step each element of a parameter for itself" in note  # type: ignore[attr-defined]
+    assert Counted.made <= 1
 
 
 def test_no_hook_of_a_training_sees_the_second_optimizer() -> None:
@@ -349,4 +369,3 @@ def test_what_fails_turns_it_off_with_one_note() -> None:
     assert not one.progress.on
     (note,) = one.notes
     assert note.endswith("is not measured: the optimizer cannot be followed any more.")
-    assert "LBFGS" in Followed(lambda groups: torch.optim.LBFGS(groups)).notes[0]

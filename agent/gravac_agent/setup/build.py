@@ -143,6 +143,13 @@ def assemble(
         dist.get_process_group_ranks(exchange_group), None, dist.get_backend(exchange_group)
     )
     builder.everyone = None if exchange_group.size() == world_size else tick_group
+    sparse = set(sparse_parameters(module.module))
+    parameters = {
+        name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
+    }
+    if sharded is not None or device is not None:
+        parameters = {}  # progress needs all of a parameter's mean on each rank, in the host's memory
+    coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     setup = check_equal(
         {
             "compressor": settings.compressor,
@@ -156,6 +163,7 @@ def assemble(
             "settle_steps": settings.settle_steps,
             "rescale": settings.rescale,
             "progress": settings.progress,
+            "sampled": ", ".join(coordinates.names),
             "link": str(builder.link),
             "replicas": exchange_group.size(),
             "agent": number,
@@ -206,15 +214,8 @@ def assemble(
         if rank == 0:
             reporter = _reporter(spec, _placed(settings), policy)
     job = gather_texts(job if reporter is None else reporter.job, tick_group)[0]
-    sparse = set(sparse_parameters(module.module))
-    parameters = {
-        name: parameter for name, parameter in module.module.named_parameters() if name not in sparse
-    }
-    if sharded is not None or device is not None:
-        parameters = {}  # progress needs all of a parameter's mean on each rank, in the host's memory
     if sharded is not None:
         encoder.raw_mean.shard = sharded.shard or 0
-    coordinates = Coordinates(parameters if settings.progress else {}, settings.seed)
     first = next_plan(start, tracker, encoder.learning_codecs())
     announcement = Announcement(f"{setup}|{builder}", first, reporter)
     tick_codec = TickCodec(rank, world_size, coordinates.size)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gravac_agent.exchange.plan import Plan
 from gravac_agent.exchange.sample import Coordinates
 from gravac_agent.windows.reference import DenseReference
+from gravac_agent.windows.second_optimizer import steps_elements_alone
 from gravac_agent.windows.totals import WindowTotals, level_of
 
 log = logging.getLogger("gravac.agent")
@@ -38,14 +39,15 @@ class Progress:
         self._plan: Plan | None = None
         if not coordinates.size:
             return
+        if not steps_elements_alone(optimizer):  # nothing of it runs on made-up parameters, not even its constructor
+            kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+            self._turn_off(f"{kind} is not known to step each element of a parameter for itself")
+            return
         try:
             self._reference = DenseReference(optimizer, parameters, coordinates=coordinates)
         except Exception as error:
             log.debug("no dense reference", exc_info=True)
             self._turn_off(f"a second {type(optimizer).__name__} cannot be made ({type(error).__name__})")
-            return
-        if not self._reference.exact:
-            self._turn_off(f"{type(optimizer).__name__} does not step each element of a parameter for itself")
 
     @property
     def on(self) -> bool:

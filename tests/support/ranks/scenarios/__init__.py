@@ -47,6 +47,7 @@ from tests.support.ranks.scenarios.members import (
 from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
+from tests.support.ranks.scenarios.optimizers import own_optimizers
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
@@ -142,6 +143,7 @@ __all__ = [
     "other_order",
     "overflow_of_the_mean",
     "overflow_under_amp",
+    "own_optimizers",
     "peer_dies",
     "plans_in_turn",
     "progress",
