@@ -137,7 +137,14 @@ class Session:
         # Set while the step's last bucket was submitted and the step is not finished.
         self._in_flight = threading.Event()
         self._nonfinite = False  # the last finished step had a non-finite gradient
-        self._stepped = self._stepping = False  # whether the optimizer ever stepped, and whether it steps now
+        self._skipped = False  # that was said
+        self._stepping: set[int] = set()  # ``id`` of the optimizers whose steps run now, one inside the other
+        self._stepped = self._own_stepped = (
+            False  # whether any ever stepped, and the own one within these steps
+        )
+        self._checksums: list[float] | None = (
+            None  # of the parameters at the end of backward, where that is wanted
+        )
         self._error: Exception | None = None  # raised during backward, where nothing of ours may raise
         self._rates_now: RateValues | None = None  # what the residual does not follow yet
         self._late = False  # a step ended inside the optimizer's, without ``finish_backward``
@@ -151,9 +158,9 @@ class Session:
         self._handles: list[RemovableHandle] = [
             # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
             module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            usage.before_steps(self.module, optimizer, self._before_optimizer),
-            optimizer.register_step_pre_hook(self._before_own_optimizer),
-            optimizer.register_step_post_hook(self._after_optimizer),
+            *usage.around_steps(entry.parameters, optimizer, self._before_step, self._after_step),
+            optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
+            optimizer.register_step_post_hook(self._after_own_step),  # before them
         ]
         self._run_log = RunLog(self.parts, settings)
 
@@ -236,7 +243,7 @@ class Session:
             return executor.failed(buffer)
         self.layout.append(bucket)
         if last:
-            self._in_flight.set()
+            self._backward_ended()
             if executor.late:  # the next forward may begin before the step ends
                 self.intake.end_step()
         regrouper = self.regrouper
@@ -271,7 +278,7 @@ class Session:
 
     def end_backward(self) -> None:
         """End the exchange of a sharded step."""
-        self._in_flight.set()
+        self._backward_ended()
         self.parts.executor.end_backward()
 
     def fail(self, error: Exception) -> None:
@@ -312,8 +319,8 @@ class Session:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        self._late = self._stepping
-        self._nonfinite = not self.parts.loop.end_step(dropped)
+        self._late = id(self.optimizer) in self._stepping
+        self._nonfinite, self._skipped = not self.parts.loop.end_step(dropped), False
         if not self.parts.executor.late:
             self.intake.end_step()
 
@@ -328,9 +335,10 @@ class Session:
         """Prepare the update of an optimizer that is in its step already. See ``Agent.finish_backward``."""
         if self._stepping:
             self.finish_step()
-            self._before_optimizer(self.optimizer, (), {})
-            self._late = False
-            self._before_own_optimizer(self.optimizer, (), {})
+            self._skip_if_nonfinite(self.optimizer, zeros=False)
+            if id(self.optimizer) in self._stepping:
+                self._late = False
+                self._before_own_step(self.optimizer, (), {})
 
     def _begin_step(self) -> None:
         self.finish_step()  # in flight still if the optimizer did not step since the last backward
@@ -361,7 +369,7 @@ class Session:
         if self.parts.executor.late:
             self._check()
         else:
-            self._finish_step(dropped=self._gradients_dropped())
+            self._finish_unused_step()
         if self.parts.loop.window_full:
             self._close_window()
         self.parts.loop.clock.forward_began()
@@ -371,30 +379,63 @@ class Session:
                 self._follow_rates()
         self.intake.forward(args, kwargs)
 
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _backward_ended(self) -> None:
+        """Note that the step's last gradient was handed over. Runs within backward."""
+        if self._checksums is not None:
+            self._checksums = usage.checksums(self.module)
+        self._in_flight.set()
+
+    def _finish_unused_step(self) -> None:
+        """End the step in flight, if any, before a forward: no optimizer that torch shows has used its gradients.
+
+        Where they are zero by now, the trainer has dropped them, or used them by itself as the first step of SAM does.
+        The parameters tell: only what moves them has used gradients. They are added up from the second time on.
+        """
+        zeroed = (
+            self._in_flight.is_set()
+            and self._stepped
+            and not self._stepping  # the closure of an optimizer uses them
+            and usage.gradients_are_zero(self.module)
+        )
+        before = self._checksums
+        self._finish_step(dropped=zeroed and before is not None and before == usage.checksums(self.module))
+        if zeroed and before is None and not self._nonfinite:
+            self._checksums = []
+            self.parts.encoder.expect_drops()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Before each step of each optimizer that steps a parameter of the module."""
         if self.parts.executor.late:
             self._check()  # a gradient that is not finite is NaN on all ranks then; the host does not know of it
         else:
             self.finish_step()
+        self._skip_if_nonfinite(optimizer, zeros=any(callable(one) for one in (*args[1:], *kwargs.values())))
+        self._own_stepped &= bool(self._stepping)
+        self._stepping.add(id(optimizer))
+        self._stepped = True
+
+    def _skip_if_nonfinite(self, optimizer: Any, zeros: bool) -> None:
         if self._nonfinite and self._settings.nonfinite == "skip":
-            log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
-            usage.drop_gradients(self.module, self.optimizer, running.parameters_of_others(self._entry))
+            if not self._skipped:
+                log.warning("non-finite gradient: this optimizer step is skipped on all ranks")
+            self._skipped = True
+            usage.drop_gradients(self.module, optimizer, running.parameters_of_others(self._entry), zeros)
 
-    def _gradients_dropped(self) -> bool:
-        """Whether the trainer set the gradients of the step in flight to zero, and no optimizer has used them."""
-        if (
-            not (self._in_flight.is_set() and self._stepped) or self._stepping
-        ):  # an optimizer's closure uses them
-            return False
-        return usage.gradients_are_zero(self.module)
-
-    def _before_own_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._stepped = self._stepping = True
+    def _before_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._own_stepped = True
         loop = self.parts.loop
         loop.progress.before_step(self.rates.loss_scale(), loop.clipper.in_use)
 
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        evaluated = self._in_flight.is_set() or self._late
-        self._nonfinite = self._stepping = self._late = False
+    def _after_own_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        evaluated, self._late = self._in_flight.is_set() or self._late, False
         self.parts.loop.progress.after_step(evaluated)
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._stepping.discard(id(optimizer))
         self.parts.loop.clock.optimizer_ended()
+        if not (self._stepping or self._own_stepped) and usage.is_foreign(optimizer, self.optimizer):
+            self.parts.encoder.note(
+                f"Another optimizer steps the module's parameters: {type(optimizer).__name__}, and not the "
+                f"{type(self.optimizer).__name__} that the Agent was given, whose learning rates the residual follows. "
+                "For good, close the Agent and make one with the new optimizer."
+            )

@@ -32,5 +32,4 @@ def test_steps_that_must_not_stay(run_each: RunEach) -> None:
                 continue
             assert result["exact"] == [True] * 3, "from the second time on, by a draft"
             assert result["growth"] == pytest.approx(2.0)
-            assert 0.0 < result["norm"] < 0.7 * result["norm_before"]
         assert results[0].get("parameters") == results[1].get("parameters")

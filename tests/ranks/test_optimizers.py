@@ -1,5 +1,7 @@
 """Optimizers other than torch's own, and other optimizers than the one that the agent was given."""
 
+import math
+
 import pytest
 
 from tests.support.ranks.harness import RunEach
@@ -14,3 +16,27 @@ def test_no_step_of_a_users_optimizer_runs_on_made_up_data(run_each: RunEach) ->
         assert one["dense"] == one["plain"], case
         assert one["compressed"]["parameters"] != one["plain"]["parameters"], case
         assert one["compressed"]["loss"] == pytest.approx(one["plain"]["loss"], rel=0.01), case
+
+
+HOW = ["swapped", "sam", "sam, base given", "sam, subtracting", "sam, closure", "handmade"]
+
+
+def test_gradients_are_used_whatever_optimizer_steps(run_each: RunEach) -> None:
+    """The agent took the absence of the given optimizer's step for gradients that the trainer dropped."""
+    cases = [{"how": how, "cf": 2.0} for how in HOW]
+    for case, (one, two) in run_each("stepped_by_others", 2, cases):
+        assert one["agent"]["parameters"] == two["agent"]["parameters"] != one["plain"]["parameters"], case
+        told, agent = one["told"], one["agent"]
+        assert agent["parameters"] == told["parameters"], case
+        assert agent["residual"] == told["residual"] != 0.0, case
+        assert agent["loss"] < 1.01 * one["plain"]["loss"], case
+        assert len(agent["notes"]) == (case["how"] == "swapped"), (case, agent["notes"])
+
+
+def test_a_nan_on_one_rank_stays_out_whatever_optimizer_steps(run_each: RunEach) -> None:
+    cases = [{"how": how, "cf": 4.0, "bad_step": 20} for how in ("swapped", "sam", "sam, closure")]
+    for case, results in run_each("stepped_by_others", 2, cases):
+        assert results[0]["agent"]["parameters"] == results[1]["agent"]["parameters"], case
+        for each in results:
+            assert math.isnan(each["plain"]["loss"]), case
+            assert each["agent"]["loss"] < 0.65, case

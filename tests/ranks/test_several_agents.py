@@ -52,16 +52,16 @@ def test_gradients_that_the_trainer_drops_leave_no_residual(run_ranks: RunRanks,
     assert one["parameters"] == two["parameters"]
 
 
-def test_a_residual_from_before_the_first_dropped_step_is_lost_once_and_reported(
+def test_the_first_dropped_step_stays_in_the_memory_and_is_reported(
     run_ranks: RunRanks, tmp_path: Path
 ) -> None:
-    """Until a step is dropped, the memory keeps no second buffer that it could be restored from."""
+    """Until gradients are zeroed without a step, nobody adds up the parameters, which would show that none was made."""
     one, two = run_ranks("dropped", 2, set_to_none=True, policy="static:cf=10")
     assert one["same"] == [False] + [True] * 5
     assert one["parameters"] == two["parameters"]
     events = [line.record for line in read_trace(tmp_path / "d" / "journal.jsonl")]
     said = [
-        each.message for each in events if isinstance(each, Event) and "is lost, this once" in each.message
+        each.message for each in events if isinstance(each, Event) and "This once, they stay" in each.message
     ]
     assert len(said) == 1
 

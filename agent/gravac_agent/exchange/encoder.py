@@ -237,21 +237,21 @@ class Encoder:
         self.aggregators[self._in_use].rollback()
 
     def drop(self) -> None:
-        """Drop the step's residuals after its gradients were exchanged and the trainer dropped them.
-
-        What waited in a memory that works on one buffer is lost with them. From then on it works with drafts, because
-        a trainer that drops gradients once does it again.
-        """
+        """Drop the step's residuals after its gradients were exchanged and the trainer dropped them."""
         self.rollback()
         self.note(
             "Gradients were exchanged and then dropped (zero_grad without an optimizer step). They leave no residual. "
             "Freeze the module with requires_grad_(False), or use no_sync(), to save their exchange."
         )
+
+    def expect_drops(self) -> None:
+        """Work with drafts from the next step on, as steps that were exchanged may have to be undone afterwards."""
         if self.gradients_stay:
             self.gradients_stay = False
             self.note(
-                "Where such a step was compressed, the residual from before it is lost, this once. From now on the "
-                "error memory keeps a second buffer, a draft, and undoes such steps exactly."
+                "Gradients were set to zero, and no optimizer step was seen. From now on the agent looks whether such "
+                "a step has moved the parameters. Where it has not, the gradients were dropped and leave no residual: "
+                "for that the error memory keeps a second buffer, a draft. This once, they stay in the error memory."
             )
 
     def passes_through(self, plan: Plan, bucket: Bucket) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from gravac import memories
@@ -224,18 +224,43 @@ def warn_of_steps_outside(optimizer: torch.optim.Optimizer) -> RemovableHandle:
     return handle
 
 
-def before_steps(module: DataParallel, optimizer: torch.optim.Optimizer, hook: Any) -> RemovableHandle:
-    """Call ``hook`` before the optimizer's steps; where others step the module too, before theirs as well."""
-    owned, there = _owned(module, optimizer)
-    if owned < there:
+def around_steps(
+    parameters: Container[int], optimizer: torch.optim.Optimizer, before: Any, after: Any
+) -> list[RemovableHandle]:
+    """Call hooks before and after each step of every optimizer that steps one of the parameters.
 
-        def before_ours(stepped: Any, args: Any, kwargs: Any) -> None:
-            if _owned(module, stepped)[0]:  # not an optimizer of another model
+    Args:
+        parameters: ``id`` of each.
+        optimizer: The one that the agent was given; torch's global hooks do not see one that only looks like one.
+        before: Called with the optimizer and the arguments of its step, before the optimizer's own hooks.
+        after: The same, after the optimizer's own hooks.
+    """
+
+    def of_ours(hook: Any) -> Any:
+        def called(stepped: Any, args: Any, kwargs: Any) -> None:
+            if any(id(one) in parameters for group in stepped.param_groups for one in group["params"]):
                 hook(stepped, args, kwargs)
 
-        return register_optimizer_step_pre_hook(before_ours)
-    handle: RemovableHandle = optimizer.register_step_pre_hook(hook)
-    return handle
+        return called
+
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+    return [
+        register_optimizer_step_pre_hook(of_ours(before)),
+        register_optimizer_step_post_hook(of_ours(after)),
+    ]
+
+
+def is_foreign(stepped: torch.optim.Optimizer, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether ``stepped`` steps parameters of ``optimizer`` by groups of its own, as a new one does.
+
+    One inside the other, as in SAM, shares its groups.
+    """
+    groups = {id(group) for group in optimizer.param_groups}
+    if any(id(group) in groups for group in stepped.param_groups):
+        return False
+    theirs = {id(one) for group in stepped.param_groups for one in group["params"]}
+    return any(id(one) in theirs for group in optimizer.param_groups for one in group["params"])
 
 
 def is_trained(module: DataParallel) -> bool:
@@ -251,8 +276,18 @@ def gradients_are_zero(module: DataParallel) -> bool:
     return not any(one.is_sparse or bool(one.any()) for one in gradients)
 
 
+@torch.no_grad()
+def checksums(module: DataParallel) -> list[float]:
+    """Return a sum of each parameter's elements on this rank: it shows whether anything has moved them."""
+    local = (getattr(one, "_local_tensor", one).detach() for one in module.parameters())
+    return [
+        float((torch.view_as_real(one) if one.is_complex() else one).sum(dtype=torch.float64))
+        for one in local
+    ]
+
+
 def drop_gradients(
-    module: DataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = ()
+    module: DataParallel, optimizer: torch.optim.Optimizer, spared: Container[int] = (), zeros: bool = False
 ) -> None:
     """Set all gradients to None, so that the optimizer's step does nothing.
 
@@ -260,10 +295,11 @@ def drop_gradients(
         module: Its gradients.
         optimizer: Those of the other parameters that it steps.
         spared: ``id`` of parameters to leave alone: those of other agents, which decide for themselves.
+        zeros: Set them to zero instead, for a step that computes new ones by a closure and needs some to begin with.
     """
-    for parameter in module.parameters():
-        parameter.grad = None
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if id(parameter) not in spared:
-                parameter.grad = None
+    stepped = (one for group in optimizer.param_groups for one in group["params"] if id(one) not in spared)
+    for parameter in (*module.parameters(), *stepped):
+        if not zeros:
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.detach().zero_()

@@ -39,7 +39,9 @@ class Progress:
         self._plan: Plan | None = None
         if not coordinates.size:
             return
-        if not steps_elements_alone(optimizer):  # nothing of it runs on made-up parameters, not even its constructor
+        if not steps_elements_alone(
+            optimizer
+        ):  # nothing of it runs on made-up parameters, not even its constructor
             kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
             self._turn_off(f"{kind} is not known to step each element of a parameter for itself")
             return

@@ -47,7 +47,7 @@ from tests.support.ranks.scenarios.members import (
 from tests.support.ranks.scenarios.misuse import compiled, fails_alone, peer_dies, several_optimizers, uneven
 from tests.support.ranks.scenarios.model import batch, each_of, fingerprint, net, train, wrapped
 from tests.support.ranks.scenarios.one_copy import held_by_memory, undone
-from tests.support.ranks.scenarios.optimizers import own_optimizers
+from tests.support.ranks.scenarios.optimizers import own_optimizers, stepped_by_others
 from tests.support.ranks.scenarios.plans import plans_in_turn, resumed_between_plans
 from tests.support.ranks.scenarios.progress import progress, progress_as_simulated, progress_off
 from tests.support.ranks.scenarios.service import (
@@ -172,6 +172,7 @@ __all__ = [
     "sharding_refused",
     "shards_of_one",
     "steered",
+    "stepped_by_others",
     "styled_steps",
     "switched",
     "switched_differently",

@@ -115,7 +115,6 @@ def undone(rank: int, world: int, folder: str, how: str, at: int = 6) -> dict[st
         optimizer.zero_grad(set_to_none=how == "none")  # dropped
         _backward(module, rank, at + 1)
         optimizer.step()
-        lost = parts.memory.state_dict()
         optimizer.zero_grad()
         exact = []
         for step in range(at + 2, at + 8, 2):
@@ -132,9 +131,6 @@ def undone(rank: int, world: int, folder: str, how: str, at: int = 6) -> dict[st
             "parameters": fingerprint(module),
             "growth": parts.memory.nbytes() / bytes_before,
             "exact": exact,
-            # Of the first dropped gradient and of what waited, nothing is left: only one step's residual.
-            "norm": sum(float(one.square().sum()) for one in lost.values()) ** 0.5,
-            "norm_before": sum(float(one.square().sum()) for one in before.values()) ** 0.5,
         }
 
 
