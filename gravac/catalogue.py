@@ -237,7 +237,7 @@ def _held(memory: type[Memory]) -> tuple[Cost, ...]:
     costs, codec = [], build_compressor("topk")
     for numel in SIZES:
         member, bucket = memory(), Bucket(0, ("weight",), (numel,))
-        gradient = torch.linspace(-1, 1, numel)
+        gradient = torch.linspace(-1, 1, numel, dtype=torch.float32)
         member.gradient_stays = True
         p = member.compensate(bucket, gradient)
         member.update(bucket, codec, codec.compress(p, 100.0, Key(0, 0, 0, 0), torch.float32))

@@ -74,7 +74,7 @@ class _Draft:
         return alignment(energy, scalar((sizes * self.scales.double() * mean).sum()))
 
     def _sizes(self) -> Tensor:
-        return placed(torch.tensor(self.codec.numels(self.x.numel())), self.scales.device)
+        return placed(torch.tensor(self.codec.numels(self.x.numel()), dtype=torch.int64), self.scales.device)
 
 
 class MajorityVote(TernarySum):
@@ -107,7 +107,7 @@ class MajorityVote(TernarySum):
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
-        x = torch.full((sum(tensors.numels),), value, device=device)
+        x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
         return self._draft(tensors, x, key, abstains=value == 0.0)
 
     def _draft(self, tensors: Tensors, x: Tensor, key: Key, abstains: bool) -> _Draft:

@@ -149,7 +149,9 @@ class PowerSGD(Aggregator):
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
-        return _Draft(self, tensors, torch.full((sum(tensors.numels),), value, device=device), key)
+        return _Draft(
+            self, tensors, torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32), key
+        )
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:
         plan = self.plan(tensors, cf)
@@ -169,7 +171,9 @@ class PowerSGD(Aggregator):
             return known[:, : group.rank].to(device)
         seed = sha256(f"{key.shared_seed()}/{name}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(seed[:7], "big"))
-        fresh = placed(torch.randn(group.columns, group.rank, generator=generator), device)
+        fresh = placed(
+            torch.randn(group.columns, group.rank, generator=generator, dtype=torch.float32), device
+        )
         return fresh if known is None else torch.cat((known.to(device), fresh[:, known.shape[1] :]), 1)
 
     def send(self, tensors: Tensors, x: Tensor, cf: float, key: Key, first_round: _FirstRound) -> _InFlight:
@@ -188,7 +192,7 @@ class PowerSGD(Aggregator):
         own = [each.mT @ p for each, p in zip(matrices, left, strict=True)]
 
         through = sum((energy(q.flatten()) for q in own), energy(own_dense) if own_dense.numel() else 0.0)
-        sent = torch.zeros(x.numel(), device=x.device)
+        sent = torch.zeros(x.numel(), device=x.device, dtype=torch.float32)
         for group, p, q in zip(plan.groups, left, own, strict=True):
             group.add(finite_or_zero(p) @ finite_or_zero(q).mT, sent, 1.0)
         plan.add_dense(own_dense, sent, 1.0)

@@ -102,7 +102,7 @@ class TernGradSum(TernarySum):
     def blank(
         self, tensors: Tensors, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> _Draft:
-        x = torch.full((sum(tensors.numels),), value, device=device)
+        x = torch.full((sum(tensors.numels),), value, device=device, dtype=torch.float32)
         return self.prepare(tensors, x, (cf,), key, dtype)
 
     def wire_bytes(self, tensors: Tensors, cf: float, dtype: torch.dtype, ranks: int) -> int:

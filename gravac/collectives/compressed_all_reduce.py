@@ -149,7 +149,7 @@ class CompressedAllReduce(Collective):
 
         sent, message = compressor.decode(payload), nothing
         if count := shards.count(rank):
-            mean = torch.zeros(count, device=device)
+            mean = torch.zeros(count, device=device, dtype=torch.float32)
             for source, part in enumerate(arrived):  # in rank order, so that a run can be repeated
                 piece = shards.read(part[: sizes[source][rank]], payload, key._replace(rank=source), rank)
                 compressor.decompress(piece, mean, self.share)

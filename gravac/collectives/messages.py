@@ -59,7 +59,9 @@ def unpack_payload(
 def add_header(parts: Sequence[Tensor], fields: HeaderFields) -> Tensor:
     """Returns a header and these parts as one uint8 tensor."""
     number = int.from_bytes(_digest(*fields), sys.byteorder, signed=True)
-    header = torch.full((1,), number, device=parts[0].device)  # a copy from the host would wait
+    header = torch.full(
+        (1,), number, device=parts[0].device, dtype=torch.int64
+    )  # a copy from the host would wait
     return torch.cat([part.view(torch.uint8) for part in (header, *parts)])
 
 
@@ -89,7 +91,9 @@ def exchange_sizes(communicator: Communicator, messages: Sequence[Tensor]) -> li
     Returns:
         The sizes of each rank's messages, in rank order.
     """
-    own = torch.tensor([message.numel() for message in messages], device=messages[0].device)
+    own = torch.tensor(
+        [message.numel() for message in messages], device=messages[0].device, dtype=torch.int64
+    )
     every = own.new_empty((communicator.size, own.numel()))
     communicator.gather(every.view(-1), own).wait()
     sizes: list[list[int]] = every.tolist()

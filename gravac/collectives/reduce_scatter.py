@@ -185,7 +185,9 @@ class ReduceScatter(Collective):
     def _sum(self, messages: Tensor, shards: Shards, entries: Entries, key: Key) -> tuple[Tensor, _Elements]:
         """Sums this rank's shard. Returns the message for all, and what this rank counts as sent of its shard."""
         rank = self.communicator.rank
-        own, others = (torch.zeros(shards.rows, device=messages.device) for _ in range(2))
+        own, others = (
+            torch.zeros(shards.rows, device=messages.device, dtype=torch.float32) for _ in range(2)
+        )
         for source, message in enumerate(messages):  # in rank order, so that a run can be repeated
             values, rows = entries.unpack(message, _part_key(key, rank)._replace(rank=source))
             kernels.scatter_add(own if source == rank else others, rows, values)

@@ -132,7 +132,7 @@ class Compressor(ABC):
 
     def decode(self, payload: Payload) -> Tensor:
         """Returns the decoded tensor, float32 of shape ``(n,)``."""
-        out = torch.zeros(payload.numel, device=payload.values.device)
+        out = torch.zeros(payload.numel, device=payload.values.device, dtype=torch.float32)
         self.decompress(payload, out)
         return out
 

@@ -38,7 +38,7 @@ class CountSketch(Quantizer):
 
     def compress(self, x: Tensor, cf: float, key: Key, dtype: torch.dtype) -> Payload:
         width = self.width(x.numel(), cf)
-        table = torch.zeros(self.rows, width, device=x.device)
+        table = torch.zeros(self.rows, width, device=x.device, dtype=torch.float32)
         for row, (bucket, sign) in enumerate(self.hashes(x.numel(), width, key, x.device)):
             table[row].index_add_(0, bucket, sign * x.float())
         return Payload((to_wire(table.flatten(), dtype),), None, x.numel(), cf, key)
@@ -61,7 +61,7 @@ class CountSketch(Quantizer):
         found = []
         for _ in range(self.rows):
             bucket = torch.randperm(numel, generator=generator) % width
-            sign = torch.randint(2, (numel,), generator=generator) * 2.0 - 1.0
+            sign = torch.randint(2, (numel,), generator=generator).float() * 2.0 - 1.0
             found.append((placed(bucket, device), placed(sign, device)))
         return found
 

@@ -90,7 +90,7 @@ class Stack(Compressor):
         k = kept_count(numel, cf)
         # The values are not known yet; only the positions are needed.
         places = self.selector.rebuild(
-            (torch.empty(k, device=parts[0].device), *parts[split:]), numel, cf, key
+            (torch.empty(k, device=parts[0].device, dtype=torch.float32), *parts[split:]), numel, cf, key
         )
         return Payload(parts, places.support, numel, cf, key)
 

@@ -59,8 +59,8 @@ class ModuleSum:
     def full_gradient(self, x: Tensor) -> Tensor:
         """Returns the gradient of the mean loss of all samples, shape ``(d,)``."""
         total = torch.zeros_like(x)
-        for index in torch.arange(self.samples).split(self._chunk):
-            total += self._gradient(x, index, torch.full((len(index),), 1.0 / self.samples))
+        for index in torch.arange(self.samples, dtype=torch.int64).split(self._chunk):
+            total += self._gradient(x, index, torch.full((len(index),), 1.0 / self.samples, dtype=x.dtype))
         return total
 
     def _gradient(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def distinct(numel: int, count: int, seed: int, device: torch.device | None = No
     while left > 0:
         # As many as will do on average, and a few more.
         size = (left << (lower + upper)) // numel + 64
-        numbers = torch.arange(first, first + size)
+        numbers = torch.arange(first, first + size, dtype=torch.int64)
         images = _permuted(numbers, keys.tolist(), lower, upper)
         found = images[images < numel][:left]
         pieces.append(found.int())
@@ -86,7 +86,9 @@ def _on_device(numel: int, count: int, seed: int, device: torch.device) -> Tenso
 
         return on_gpu(numel, count, words(_ROUNDS, seed, device) & 0xFFFFFFFF, lower, upper, candidates)
     keys = words(_ROUNDS, seed, torch.device("cpu")) & 0xFFFFFFFF
-    images = _permuted(torch.arange(candidates, device=device), keys.tolist(), lower, upper)
+    images = _permuted(
+        torch.arange(candidates, device=device, dtype=torch.int64), keys.tolist(), lower, upper
+    )
     return reference.compact(images, images < numel, count).int()
 
 
@@ -115,7 +117,9 @@ def run_start(numel: int, seed: int) -> int:
 
 def run_places(numel: int, start: int, count: int, device: torch.device | None = None) -> Tensor:
     """Returns the positions of a run that wraps around the end, in its order: int64 of shape ``(count,)``."""
-    pieces = [torch.arange(*piece, device=device) for piece in _slices(numel, start, count)]
+    pieces = [
+        torch.arange(*piece, device=device, dtype=torch.int64) for piece in _slices(numel, start, count)
+    ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 

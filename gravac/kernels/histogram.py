@@ -195,7 +195,7 @@ def _scales(device: torch.device) -> Tensor:
 
     Made on the device: a copy from the host would wait.
     """
-    exponent = (torch.arange(BINS, device=device) >> 4).clamp(min=1) - 150
+    exponent = (torch.arange(BINS, device=device, dtype=torch.int64) >> 4).clamp(min=1) - 150
     scales = torch.ldexp(torch.ones(BINS, dtype=torch.float64, device=device), 2 * exponent)
     scales[NONFINITE:] = 0.0
     return scales

@@ -173,7 +173,7 @@ def dequantize_nearest(spacings: Tensor, codes: Tensor, block: int, levels: int)
     if backend.compiled(wide, codes):
         from gravac.kernels.cpu.nearest import dequantize as compiled
 
-        out = torch.empty(numel)
+        out = torch.empty(numel, dtype=torch.float32)
         compiled(wide.numpy(), codes.numpy(), block, factor, offset, out.numpy())
         return out
     return (codes.float() * factor - offset) * torch.repeat_interleave(wide, block)[:numel]

@@ -42,9 +42,9 @@ def pack(codes: Tensor, bits: int) -> Tensor:
         for place in range(1, group):
             word |= padded[:, place] << (bits * place)
         return word
-    wide = padded.long() << torch.arange(0, 8 * bits, bits, device=codes.device)
+    wide = padded.long() << torch.arange(0, 8 * bits, bits, device=codes.device, dtype=torch.int64)
     word = wide.sum(1)  # no two codes share a bit, so the sum is the union
-    bytes_ = (word.unsqueeze(1) >> torch.arange(0, 8 * bits, 8, device=codes.device)) & 255
+    bytes_ = (word.unsqueeze(1) >> torch.arange(0, 8 * bits, 8, device=codes.device, dtype=torch.int64)) & 255
     return bytes_.to(torch.uint8).flatten()[: packed_bytes(codes.numel(), bits)]
 
 
@@ -63,8 +63,10 @@ def unpack(packed: Tensor, count: int, bits: int) -> Tensor:
         codes = (packed.unsqueeze(1) >> places) & ((1 << bits) - 1)
         return codes.flatten()[:count]
     padded = torch.nn.functional.pad(packed, (0, -packed.numel() % bits)).view(-1, bits).long()
-    word = (padded << torch.arange(0, 8 * bits, 8, device=packed.device)).sum(1)
-    codes = (word.unsqueeze(1) >> torch.arange(0, 8 * bits, bits, device=packed.device)) & ((1 << bits) - 1)
+    word = (padded << torch.arange(0, 8 * bits, 8, device=packed.device, dtype=torch.int64)).sum(1)
+    codes = (
+        word.unsqueeze(1) >> torch.arange(0, 8 * bits, bits, device=packed.device, dtype=torch.int64)
+    ) & ((1 << bits) - 1)
     return codes.to(torch.uint8).flatten()[:count]
 
 
@@ -105,7 +107,7 @@ def pack_wide(codes: Tensor, bits: int) -> Tensor:
         return _on_device(codes, bits)
     if backend.compiled(codes) and codes.dtype == torch.int32:
         return _compiled(codes, bits)
-    places = torch.arange(bits, device=codes.device)
+    places = torch.arange(bits, device=codes.device, dtype=torch.int64)
     # Eight codes fill whole bytes, so pieces of a multiple of eight can be packed apart.
     pieces = [
         pack(((piece.unsqueeze(1) >> places) & 1).flatten(), 1) for piece in torch.split(codes, 1 << 14)

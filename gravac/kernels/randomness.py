@@ -30,7 +30,9 @@ def stream(seed: int) -> int:
 
 def words(count: int, seed: int, device: torch.device, first: int = 0) -> Tensor:
     """Returns the 64-bit words ``first`` to ``first + count - 1`` of a seed's stream: int64 of shape ``(count,)``."""
-    word = torch.arange(first + 1, first + count + 1, device=device) * signed(_GOLDEN) + stream(seed)
+    word = torch.arange(first + 1, first + count + 1, device=device, dtype=torch.int64) * signed(
+        _GOLDEN
+    ) + stream(seed)
     for shift, factor in ((30, _FIRST), (27, _SECOND)):
         word = (word ^ _right(word, shift)) * signed(factor)
     return word ^ _right(word, 31)
@@ -40,7 +42,7 @@ def noise(count: int, seed: int, device: torch.device) -> Tensor:
     """Returns ``count`` uniform numbers in [0, 1), float32, multiples of 2^-24; a seed gives the same on every
     device.
     """
-    out = torch.empty(count, device=device)
+    out = torch.empty(count, device=device, dtype=torch.float32)
     if backend.on_gpu(out):
         from gravac.kernels.cuda.draws import fill_noise
 

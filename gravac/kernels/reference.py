@@ -77,9 +77,9 @@ def top_of_chunks(x: Tensor, k: int, chunks: int) -> Tensor:
     """Returns the positions (int64, ascending) of each chunk's largest magnitudes, ``k`` in all: see
     ``gravac.kernels.take_top_of_chunks``.
     """
-    n, numbers = x.numel(), torch.arange(chunks + 1, device=x.device)
+    n, numbers = x.numel(), torch.arange(chunks + 1, device=x.device, dtype=torch.int64)
     ends, kept = numbers * n // chunks, numbers * k // chunks
-    places = ends[:-1, None] + torch.arange(-(-n // chunks), device=x.device)
+    places = ends[:-1, None] + torch.arange(-(-n // chunks), device=x.device, dtype=torch.int64)
     outside = places >= ends[1:, None]
     sizes = magnitudes(x)[places.clamp_max(n - 1)].masked_fill(outside, -1)
     shares = kept.diff()
@@ -143,7 +143,7 @@ def compact(x: Tensor, chosen: Tensor, size: int, fill: int = 0) -> Tensor:
 
 def chosen_places(chosen: Tensor, size: int, fill: int = 0) -> Tensor:
     """Returns the positions of the ``size`` chosen elements, int64, ascending; see ``compact``."""
-    return compact(torch.arange(chosen.numel(), device=chosen.device), chosen, size, fill)
+    return compact(torch.arange(chosen.numel(), device=chosen.device, dtype=torch.int64), chosen, size, fill)
 
 
 def largest(x: Tensor, k: int) -> Tensor:

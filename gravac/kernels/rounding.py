@@ -109,7 +109,7 @@ def quantize(x: Tensor, block: int, bits: int, seed: int) -> tuple[Tensor, Tenso
 
         from gravac.kernels.cpu.rounding import quantize as compiled
 
-        scales = torch.empty(-(-x.numel() // block))
+        scales = torch.empty(-(-x.numel() // block), dtype=torch.float32)
         codes = torch.empty(x.numel(), dtype=torch.uint8)
         floats = x.numpy()
         compiled(
@@ -149,7 +149,7 @@ def dequantize(scales: Tensor, packed: Tensor, numel: int, block: int, bits: int
     if backend.compiled(scales, codes):
         from gravac.kernels.cpu.rounding import dequantize as compiled
 
-        out = torch.empty(numel)
+        out = torch.empty(numel, dtype=torch.float32)
         compiled(scales.numpy(), codes.numpy(), block, steps, out.numpy())
         return out
     share = (codes.float() - steps) / steps

@@ -183,7 +183,7 @@ def take_top_of_chunks(x: Tensor, k: int, chunks: int) -> tuple[Tensor, Tensor]:
 
         from gravac.kernels.cpu.top import top_of_chunks as compiled
 
-        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+        indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k, dtype=torch.float32)
         bits = x.detach().numpy().view(np.int32)
         compiled(bits, chunks, indices.numpy(), values.numpy().view(np.int32))
         return indices, values
@@ -243,7 +243,7 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
         from gravac.kernels.cpu.top import take_above as compiled
 
         count = count_above(x, level)
-        indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count)
+        indices, values = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
         bits = x.detach().numpy().view(np.int32)
         compiled(bits, _edge(level), indices.numpy(), values.numpy().view(np.int32))
         return indices, values
@@ -253,4 +253,4 @@ def take_above(x: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 def _edge(level: float) -> int:
     """The lowest magnitude that passes, as the bits of a float32, which order as the numbers do."""
-    return int(torch.tensor(level).view(torch.int32)) if level > 0.0 else 0
+    return int(torch.tensor(level, dtype=torch.float32).view(torch.int32)) if level > 0.0 else 0

@@ -45,12 +45,15 @@ class Room:
     """Buffers for candidates, as large as the largest pass needs. Sifters that take turns share one."""
 
     def __init__(self) -> None:
-        self.places, self.values = torch.empty(0, dtype=torch.int32), torch.empty(0)
+        self.places, self.values = torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.float32)
 
     def at_least(self, count: int) -> None:
         """Make room for ``count`` candidates. The ones of the last pass are lost."""
         if count > self.places.numel():
-            self.places, self.values = torch.empty(count, dtype=torch.int32), torch.empty(count)
+            self.places, self.values = (
+                torch.empty(count, dtype=torch.int32),
+                torch.empty(count, dtype=torch.float32),
+            )
 
 
 class Sifter:
@@ -108,7 +111,7 @@ class Sifter:
             np.float32(share),
             p,
             p.view(np.int32),
-            int(torch.tensor(self.level).view(torch.int32)),
+            int(torch.tensor(self.level, dtype=torch.float32).view(torch.int32)),
             lanes.numpy(),
             places.numpy(),
             values.numpy().view(np.int32),

@@ -72,7 +72,7 @@ def dequantize_subtractive(spacings: Tensor, codes: Tensor, block: int, levels: 
 
         from gravac.kernels.cpu.rounding import dequantize_subtractive as compiled
 
-        out = torch.empty(numel)
+        out = torch.empty(numel, dtype=torch.float32)
         compiled(wide.numpy(), codes.numpy(), block, steps, np.int64(stream(seed)), out.numpy())
         return out
     each = torch.repeat_interleave(wide, block)[:numel]

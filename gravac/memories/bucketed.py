@@ -138,7 +138,7 @@ class BucketedMemory(Memory, Generic[SlotT]):
         }
         if not found:
             return None
-        flat = torch.zeros(sum(bucket.numels), device=device)
+        flat = torch.zeros(sum(bucket.numels), device=device, dtype=torch.float32)
         for name, piece in zip(bucket.names, torch.split(flat, list(bucket.numels)), strict=True):
             if name in found:
                 piece.copy_(found[name])

@@ -77,7 +77,7 @@ def bytes_per_element(
     memory.gradient_stays = not sharded
     for step in range(_STEPS):
         key = Key(0, step, 0, 0)
-        gradient = torch.randn(ELEMENTS, generator=generator)
+        gradient = torch.randn(ELEMENTS, generator=generator, dtype=torch.float32)
         p = memory.compensate(bucket, gradient)
         payload = codec.compress(p, cf, key, torch.float32)
         memory.update(bucket, codec, payload)

@@ -153,10 +153,10 @@ class MomentumMemory(BucketedMemory[_Slot]):
         n = sum(bucket.numels)
         return _Slot(
             bucket,
-            residual=torch.zeros(n, device=device) if residual is None else residual,
-            velocity=torch.zeros(n, device=device) if velocity is None else velocity,
-            p=torch.empty(n, device=device),
-            draft=torch.empty(n, device=device),
+            residual=torch.zeros(n, device=device, dtype=torch.float32) if residual is None else residual,
+            velocity=torch.zeros(n, device=device, dtype=torch.float32) if velocity is None else velocity,
+            p=torch.empty(n, device=device, dtype=torch.float32),
+            draft=torch.empty(n, device=device, dtype=torch.float32),
             has_residual=residual is not None,
             moving=velocity is not None,
         )

@@ -207,7 +207,11 @@ class ResidualMemory(BucketedMemory[_Slot]):
         return flat + sum(residual.nbytes for residual in self._unassigned.values())
 
     def _open(self, bucket: Bucket, device: torch.device, residual: Tensor | None) -> _Slot:
-        flat = torch.zeros(sum(bucket.numels), device=device) if residual is None else residual
+        flat = (
+            torch.zeros(sum(bucket.numels), device=device, dtype=torch.float32)
+            if residual is None
+            else residual
+        )
         return _Slot(bucket, flat, has_residual=residual is not None)
 
     def _dense(self, slot: _Slot) -> Tensor | None:

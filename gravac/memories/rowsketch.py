@@ -122,7 +122,7 @@ def _draw(length: int, width: int, seed: int) -> _Hash:
     order = torch.nn.functional.pad(permutation, (0, fill))
     order_signs = torch.nn.functional.pad(signs[permutation], (0, fill))
     bucket = torch.empty(length, dtype=torch.int16)
-    bucket[permutation] = (torch.arange(length) % width).to(torch.int16)
+    bucket[permutation] = (torch.arange(length, dtype=torch.int64) % width).to(torch.int16)
     return _Hash(order.to(torch.int16), order_signs, bucket, signs)
 
 

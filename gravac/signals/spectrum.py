@@ -115,7 +115,7 @@ class Spectrum:
 
     def threshold(self, cf: float) -> float:
         """Estimate the magnitude of the smallest of the n/CF largest elements."""
-        return float(self.thresholds(torch.tensor([kept_count(self.numel, cf)]))[0])
+        return float(self.thresholds(torch.tensor([kept_count(self.numel, cf)], dtype=torch.int64))[0])
 
     def curve(
         self, cfs: Sequence[float] = LADDER, wire_bytes: Callable[[int, float], int] | None = None
@@ -130,7 +130,7 @@ class Spectrum:
         elements = _elements(n, cfs)
         sizes = torch.zeros_like(elements)
         if wire_bytes is not None and n:
-            sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs])
+            sizes = torch.tensor([wire_bytes(n, cf) for cf in cfs], dtype=torch.int64)
         return Curve(cfs, n, self.energy, elements, self.kept_energy(elements), sizes)
 
     def window(self, top: int, octaves: int = 12) -> Tensor:
@@ -224,7 +224,7 @@ class Curve:
 @lru_cache(maxsize=256)  # the same few buckets in every step
 def _elements(numel: int, cfs: tuple[float, ...]) -> Tensor:
     """Return the elements sent of ``numel`` at each CF, int64 of shape ``(len(cfs),)``. Cached: do not write to it."""
-    return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs])
+    return torch.tensor([kept_count(numel, cf) if numel else 0 for cf in cfs], dtype=torch.int64)
 
 
 def _edge(bins: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ class Exchanger:
 
     group: ProcessGroupCommunicator
     codec: Compressor
-    x: Tensor = field(default_factory=lambda: torch.empty(0))
-    out: Tensor = field(default_factory=lambda: torch.empty(0))
+    x: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32))
+    out: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32))
     cf: float = 1.0
     step: int = 0
     _payload: Payload | None = None
@@ -51,8 +51,8 @@ class Exchanger:
         Returns:
             By collective, the dense one too: the cost model's seconds and bytes, and whether the model chooses it.
         """
-        self.x = torch.randn(n, generator=torch.Generator().manual_seed(self.group.rank))
-        self.out, self.cf = torch.empty(n), cf
+        self.x = torch.randn(n, generator=torch.Generator().manual_seed(self.group.rank), dtype=torch.float32)
+        self.out, self.cf = torch.empty(n, dtype=torch.float32), cf
         self._payload = self.codec.compress(self.x, cf, self._key(), DTYPE)
         load = Workload(self.codec, n, cf, DTYPE, self.group.size)
         dense = Workload(build("dense"), n, 1.0, DTYPE, self.group.size)

@@ -54,7 +54,7 @@ def train(width: int, steps: int, cf: float) -> tuple[Tensor, list[Tensor]]:
     optimizer = recipe.optimizer(parameters)
     ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.schedule.ramp)
     numels = [parameter.numel() for parameter in parameters]
-    residual = torch.zeros(sum(numels))
+    residual = torch.zeros(sum(numels), dtype=torch.float32)
     p = residual.clone()
     for _ in range(steps):
         inputs, classes = next(task.batches)

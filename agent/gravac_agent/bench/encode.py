@@ -51,7 +51,10 @@ def _topk(step: Step, n: int, cf: float, pairs: int) -> Iterator[dict[str, Any]]
 
 
 def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
-    x, k = torch.randn(n, generator=torch.Generator().manual_seed(0)), kept_count(n, 100.0)
+    x, k = (
+        torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32),
+        kept_count(n, 100.0),
+    )
     indices, values = kernels.take_top(x, k)
     level = float(values.abs().amin())
     packed = kernels.pack_positions(indices, n)
@@ -60,7 +63,7 @@ def _others(n: int, pairs: int) -> Iterator[dict[str, Any]]:
     spacings, fifteen = kernels.quantize_nearest(x, 64, 15)
     wide, three = kernels.quantize_nearest(x, 64, 3)
     digits = {16: kernels.pack_digits(fifteen, 16), 3: kernels.pack_digits(three, 3)}
-    out = torch.zeros(n)
+    out = torch.zeros(n, dtype=torch.float32)
     works: dict[str, Side] = {
         "spectrum pass": lambda: kernels.tally(x),
         "all above a threshold": lambda: kernels.take_above(x, level),

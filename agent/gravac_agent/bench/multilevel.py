@@ -33,7 +33,7 @@ def measured(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield {"limit": limit(n, chosen.pairs)}
         for row in _step(Step(n), n, cfs, chosen.pairs):
             yield {"row": row}
-        x = torch.randn(n, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         for name in CODECS:
             for row in _codec(COMPRESSORS[name](), x, cfs, chosen.pairs):
                 yield {"row": row}

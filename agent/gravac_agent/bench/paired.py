@@ -101,7 +101,11 @@ def limit(n: int, repeats: int) -> dict[str, Any]:
     Returns:
         Medians of copying an array, and of adding two arrays into a third. Bytes are those read plus those written.
     """
-    x, y, out = torch.ones(n), torch.ones(n), torch.empty(n)
+    x, y, out = (
+        torch.ones(n, dtype=torch.float32),
+        torch.ones(n, dtype=torch.float32),
+        torch.empty(n, dtype=torch.float32),
+    )
     copying, adding = [], []
     for _ in range(WARM_UP + repeats):
         copying.append(cpu_seconds(lambda: out.copy_(x)))

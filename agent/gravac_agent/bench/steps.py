@@ -12,8 +12,11 @@ class Step:
 
     def __init__(self, n: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.g, self.e = torch.randn(n, generator=generator), torch.randn(n, generator=generator) / 2
-        self.p, self.size = torch.empty(n), torch.empty(n)
+        self.g, self.e = (
+            torch.randn(n, generator=generator, dtype=torch.float32),
+            torch.randn(n, generator=generator, dtype=torch.float32) / 2,
+        )
+        self.p, self.size = torch.empty(n, dtype=torch.float32), torch.empty(n, dtype=torch.float32)
         self._sifters: dict[int, kernels.Sifter] = {}
         self._buffers: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
@@ -66,5 +69,5 @@ class Step:
 
     def _buffer(self, name: str, k: int) -> tuple[Tensor, Tensor]:
         if (name, k) not in self._buffers:
-            self._buffers[name, k] = torch.empty(k, dtype=torch.int32), torch.empty(k)
+            self._buffers[name, k] = torch.empty(k, dtype=torch.int32), torch.empty(k, dtype=torch.float32)
         return self._buffers[name, k]

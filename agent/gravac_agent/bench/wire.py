@@ -25,7 +25,11 @@ KEY = Key(seed=0, step=0, bucket=0, rank=0)
 def layout(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each n and CF. ``packed_bytes``: of a message of n normal numbers; None where n is too large."""
     for n in chosen.n:
-        x = torch.randn(n, generator=torch.Generator().manual_seed(0)) if n <= chosen.pack_up_to else None
+        x = (
+            torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+            if n <= chosen.pack_up_to
+            else None
+        )
         for cf in chosen.cf:
             codec = build(chosen.codec)
             declared = codec.wire_bytes(n, cf, torch.float32)
@@ -51,8 +55,8 @@ def rank_setup(
         n, payload_bytes, sent_bytes = request["n"], 0, 0
         if n not in gradients:
             gradients.clear()
-            gradients[n] = torch.randn(n, generator=torch.Generator().manual_seed(rank))
-        out = torch.empty(n)
+            gradients[n] = torch.randn(n, generator=torch.Generator().manual_seed(rank), dtype=torch.float32)
+        out = torch.empty(n, dtype=torch.float32)
         dist.barrier()
         before = counters(chosen.interface)
         for step in range(request["repeats"]):

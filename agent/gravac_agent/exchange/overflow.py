@@ -52,7 +52,7 @@ class Float16Means:
     """Writes means into float16 buffers by way of one float32 work space."""
 
     def __init__(self) -> None:
-        self._space = torch.empty(0)
+        self._space = torch.empty(0, dtype=torch.float32)
 
     def write(self, transfer: Transfer, buffer: Tensor) -> tuple[bool, Tensor | None]:
         """Write the mean into ``buffer``.
@@ -87,7 +87,7 @@ class Float16Means:
 
     def _decoded(self, transfer: Transfer, buffer: Tensor) -> Tensor:
         if self._space.numel() < buffer.numel() or self._space.device != buffer.device:
-            self._space = torch.empty(buffer.numel(), device=buffer.device)
+            self._space = torch.empty(buffer.numel(), device=buffer.device, dtype=torch.float32)
         mean = self._space[: buffer.numel()]
         transfer.mean_into(mean)
         return mean

@@ -34,7 +34,7 @@ class RawMeanMeter:
     """Whether anybody asks for the norm. Until then nothing is measured."""
     shard: int = 0
     """Number of the shard that the gradients belong to. The signs of different shards are independent."""
-    _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS), init=False)
+    _sums: Tensor = field(default_factory=lambda: torch.zeros(SUMS, dtype=torch.float32), init=False)
     _energy: Scalar = field(default=0.0, init=False)
     _tables: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 

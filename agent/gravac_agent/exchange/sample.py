@@ -48,7 +48,7 @@ class Coordinates:
     def order(self, names: Sequence[str]) -> Tensor:
         """Return where in the sample the coordinates of these parameters are, one parameter after another."""
         slots = [self.slots[name] for name in names if name in self.slots]
-        return torch.cat([_NONE, *(torch.arange(slot.start, slot.stop) for slot in slots)])
+        return torch.cat([_NONE, *(torch.arange(slot.start, slot.stop, dtype=torch.int64) for slot in slots)])
 
     def in_bucket(self, names: Sequence[str], numels: Sequence[int]) -> Tensor:
         """Return which elements of a bucket's flat gradient are in the sample, in the bucket's order of parameters.
@@ -135,7 +135,7 @@ def _choose(parameters: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     step = (
         sum(one.numel() for one in parameters.values()) / TENSORS
     )  # systematic sampling, a hit every so often
-    at = step * float(torch.rand((), generator=generator))
+    at = step * float(torch.rand((), generator=generator, dtype=torch.float32))
     found: dict[str, Tensor] = {}
     end = 0
     for name, parameter in parameters.items():

@@ -106,7 +106,9 @@ class Accordion:
     def __init__(self, plan: AccordionPlan, buckets: Sequence[Bucket]) -> None:
         self.plan, self._buckets = plan, buckets
         self._sums = {
-            bucket.names[0]: torch.zeros(sum(bucket.numels)) for bucket in buckets if is_layer(bucket)
+            bucket.names[0]: torch.zeros(sum(bucket.numels), dtype=torch.float32)
+            for bucket in buckets
+            if is_layer(bucket)
         }
         self._critical = frozenset(self._sums)
         self._before: Interval | None = None

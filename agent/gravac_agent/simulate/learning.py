@@ -146,7 +146,10 @@ class Learner:
     def _flat(self) -> list[Tensor]:
         return [
             torch.cat(
-                [torch.zeros(one.numel()) if one.grad is None else one.grad.flatten() for one in members]
+                [
+                    torch.zeros(one.numel(), dtype=one.dtype) if one.grad is None else one.grad.flatten()
+                    for one in members
+                ]
             )
             for _, members in self._grouped
         ]

@@ -52,7 +52,10 @@ class Lgreco:
 
     def __init__(self, plan: LgrecoPlan, buckets: Sequence[Bucket]) -> None:
         self.plan, self._buckets = plan, buckets
-        self._sums = [torch.zeros(sum(bucket.numels)) if is_layer(bucket) else None for bucket in buckets]
+        self._sums = [
+            torch.zeros(sum(bucket.numels), dtype=torch.float32) if is_layer(bucket) else None
+            for bucket in buckets
+        ]
         self._in_interval = 0
         self._cfs = [plan.uniform.cf if is_layer(bucket) else 1.0 for bucket in buckets]
         self._levels = self._plans()

@@ -123,7 +123,7 @@ def _rounded(seed: int, repeat: int) -> Callable[[Sequence[Sequence[Tensor]]], N
     def observe(gradients: Sequence[Sequence[Tensor]]) -> None:
         for one in gradients:
             for flat in one:
-                flat.mul_(1.0 + ROUNDING * torch.randn(flat.shape, generator=generator))
+                flat.mul_(1.0 + ROUNDING * torch.randn(flat.shape, generator=generator, dtype=torch.float32))
 
     return observe
 

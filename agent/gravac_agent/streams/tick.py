@@ -28,7 +28,7 @@ class DeviceTick:
         self._staging: dict[int, Tensor] = {}
         self._arrived: dict[tuple[int, torch.dtype], list[Tensor]] = {}
         self._places: dict[tuple[int, ...], Tensor] = {}
-        self._flags = torch.tensor(_FLAGS).to(device.device)
+        self._flags = torch.tensor(_FLAGS, dtype=torch.bool).to(device.device)
 
     def sum(self, numbers: Sequence[Scalar]) -> tuple[Tensor, Work]:
         """Make this rank's vector on the device, and start its sum over ranks. Energies of a rank that is not finite
@@ -59,7 +59,7 @@ class DeviceTick:
 
     def _places_of(self, places: tuple[int, ...]) -> Tensor:
         if places not in self._places:
-            self._places[places] = torch.tensor(places).to(self._device.device)
+            self._places[places] = torch.tensor(places, dtype=torch.int64).to(self._device.device)
         return self._places[places]
 
     def counts(self, vector: Tensor, fitting: Sequence[Tensor]) -> Tensor:

@@ -46,7 +46,8 @@ def load(fonts: Path | None = None, within: Path | None = None) -> Images:
         torch.frombuffer(bytearray(piece), dtype=torch.uint8).view(-1, 1, SIDE, SIDE) for piece in pieces
     )
     classes = [
-        torch.arange(len(CHARACTERS)).repeat(len(images) // len(CHARACTERS)) for images in (train, heldout)
+        torch.arange(len(CHARACTERS), dtype=torch.int64).repeat(len(images) // len(CHARACTERS))
+        for images in (train, heldout)
     ]
     # Ranks have every n-th image: in the order of the alphabet, some would never see some letters.
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))

@@ -67,7 +67,7 @@ class ByteGPT(nn.Module):
         nn.init.normal_(self.scores.weight, std=0.02)
 
     def forward(self, text: Tensor) -> Tensor:
-        places = torch.arange(text.shape[1], device=text.device)
+        places = torch.arange(text.shape[1], device=text.device, dtype=torch.int64)
         hidden = self.layers(self.embedding(text) + self.position(places))
         scores: Tensor = self.scores(self.norm(hidden))
         return scores

@@ -63,7 +63,7 @@ def digits() -> Images:
     classes = torch.tensor(found.target, dtype=torch.int64)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     images, classes = images[order], classes[order]
-    held = torch.arange(len(images)) % HELDOUT_EVERY == HELDOUT_EVERY - 1
+    held = torch.arange(len(images), dtype=torch.int64) % HELDOUT_EVERY == HELDOUT_EVERY - 1
     return Images(
         source="handwritten digits of scikit-learn",
         train=images[~held],

@@ -45,7 +45,7 @@ class Text:
         """Yield sequences from random places of this rank's stretch, without end; the targets are the next bytes."""
         text = self.train.tensor_split(world_size)[rank]
         generator = torch.Generator().manual_seed(seed * 1000 + rank)
-        within = torch.arange(self.length + 1)
+        within = torch.arange(self.length + 1, dtype=torch.int64)
         while True:
             starts = torch.randint(len(text) - self.length, (batch_size, 1), generator=generator)
             sequences = text[starts + within].long()

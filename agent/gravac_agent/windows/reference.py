@@ -356,7 +356,9 @@ class _Flat:
         self.parameter = nn.Parameter(torch.zeros(size, dtype=pieces[0].parameter.dtype))
         self._before, self._now = torch.empty(2, size, dtype=self.parameter.dtype)
         self._gradient = torch.empty(size, dtype=self.parameter.dtype)
-        self._slots = torch.cat([torch.arange(piece.slot.start, piece.slot.stop) for piece in pieces])
+        self._slots = torch.cat(
+            [torch.arange(piece.slot.start, piece.slot.stop, dtype=torch.int64) for piece in pieces]
+        )
         counts = [piece.places.numel() for piece in pieces]
         self._outs = list(zip(pieces, self._before.split(counts), self._now.split(counts), strict=True))
         self.moved, self.way = torch.zeros(2, size, dtype=torch.float64)

@@ -84,10 +84,13 @@ class Atomo(LowRank):
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
         plan = self.geometry(numel, cf)
-        pieces, counts = [torch.full((plan.dense_numel,), value, device=device)], list[int]()
+        pieces, counts = (
+            [torch.full((plan.dense_numel,), value, device=device, dtype=torch.float32)],
+            list[int](),
+        )
         for group in reversed(plan.groups):
             terms = [1 if value != 0.0 else 0 for _ in group.offsets]
-            pieces.append(torch.full((sum(terms) * _term(group),), value, device=device))
+            pieces.append(torch.full((sum(terms) * _term(group),), value, device=device, dtype=torch.float32))
             counts = terms + counts
         found = torch.tensor(counts, dtype=torch.int32, device=device)
         return self.rebuild((torch.cat(pieces[::-1]).to(dtype), found), numel, cf, key)
@@ -111,7 +114,7 @@ def water_filling(values: Tensor, budget: float) -> Tensor:
     wide = values.double()
     ordered = wide.sort(-1, descending=True).values
     rest = ordered.flip(-1).cumsum(-1).flip(-1)  # rest[j]: sum of all but the j largest
-    saturated = torch.arange(ordered.shape[-1], device=values.device)
+    saturated = torch.arange(ordered.shape[-1], device=values.device, dtype=torch.int64)
     # With the j largest at 1 the others get c = (budget - j) / rest; the first j whose next value stays below 1 is it.
     c = torch.where(rest > 0, (budget - saturated).clamp_min(0.0) / rest, torch.inf)
     fits = c * ordered <= 1.0

@@ -57,7 +57,7 @@ class EliasQSGD(QSGD):
         self, numel: int, cf: float, key: Key, dtype: torch.dtype, device: torch.device, value: float
     ) -> Payload:
         blocks = -(-numel // self.block)
-        scales = torch.full((blocks,), value, device=device)
+        scales = torch.full((blocks,), value, device=device, dtype=torch.float32)
         return self.rebuild((scales, torch.empty(0, dtype=torch.uint8, device=device)), numel, cf, key)
 
 
@@ -117,8 +117,10 @@ def _bits_an_element(block: int, steps: int, norm: Norm) -> float:
     chances = torch.zeros(steps + 2, dtype=torch.float64)
     chances.index_add_(0, low, (1 - share) / 4096).index_add_(0, low + 1, share / 4096)
     nonzero = float(chances[1:].sum())
-    gaps = torch.arange(1, 1 + min(100_000, math.ceil(20 / nonzero)))
+    gaps = torch.arange(1, 1 + min(100_000, math.ceil(20 / nonzero)), dtype=torch.int64)
     gap_chances = nonzero * (1 - nonzero) ** (gaps.double() - 1)
     gap_bits = float((omega(gaps)[1] * gap_chances).sum())
-    level_bits = float((omega(torch.arange(1, steps + 2))[1] * chances[1:]).sum()) / nonzero
+    level_bits = (
+        float((omega(torch.arange(1, steps + 2, dtype=torch.int64))[1] * chances[1:]).sum()) / nonzero
+    )
     return nonzero * (gap_bits + 1 + level_bits)

@@ -106,7 +106,7 @@ class PerTensor(Quantizer):
         Returns:
             float32 of shape ``(n,)``.
         """
-        out = torch.empty(upper.numel(), device=upper.device)
+        out = torch.empty(upper.numel(), device=upper.device, dtype=torch.float32)
         for piece, which, one, other in zip(self.pieces(out), self.pieces(upper), high, low, strict=True):
             torch.where(which, one, other, out=piece)
         return out

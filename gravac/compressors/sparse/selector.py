@@ -94,7 +94,7 @@ class Indexed(Selector):
     ) -> Payload:
         count = kept_count(numel, cf) if self.traits.fixed_size else 1
         values = torch.full((count,), value, dtype=dtype, device=device)
-        return self._payload(values, torch.arange(count, device=device), numel, cf, key)
+        return self._payload(values, torch.arange(count, device=device, dtype=torch.int64), numel, cf, key)
 
     def narrow(self, payload: Payload, cf: float) -> Payload:
         if not self.traits.nested:

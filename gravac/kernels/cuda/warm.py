@@ -12,7 +12,10 @@ def run_all(device: torch.device) -> None:
     machine.
     """
     n = 8192
-    x, out = torch.ones(n, device=device), torch.empty(n, device=device)
+    x, out = (
+        torch.ones(n, device=device, dtype=torch.float32),
+        torch.empty(n, device=device, dtype=torch.float32),
+    )
     tally = kernels.tally(x)
     for dtype in _FLOATS:
         gradient = x.to(dtype)

@@ -42,10 +42,10 @@ def stream(symbols: tuple[Tensor, Tensor]) -> Tensor:
         uint8 bits of shape ``(total,)``, padded with ones to whole bytes (no code ends in them).
     """
     code, length = symbols
-    owner = torch.repeat_interleave(torch.arange(code.numel(), device=code.device), length)
+    owner = torch.repeat_interleave(torch.arange(code.numel(), device=code.device, dtype=torch.int64), length)
     ends = length.cumsum(0)
     behind = (
-        ends[owner] - 1 - torch.arange(owner.numel(), device=code.device)
+        ends[owner] - 1 - torch.arange(owner.numel(), device=code.device, dtype=torch.int64)
     )  # bits of the symbol after this one
     bits = ((code[owner] >> behind) & 1).to(torch.uint8)
     return torch.cat((bits, bits.new_ones(-bits.numel() % 8)))
@@ -69,7 +69,7 @@ def omega_at_every_bit(bits: Tensor) -> tuple[Tensor, Tensor]:
     for half in (1, 2, 4, 8, 16):
         windows = (windows[:-half] << half) | windows[half:]
     number = torch.ones(t + 2, dtype=torch.int64, device=bits.device)
-    place = torch.arange(t + 2, device=bits.device)
+    place = torch.arange(t + 2, device=bits.device, dtype=torch.int64)
     for _ in range(_GROUPS):
         window = windows[place]
         goes_on = ((window >> 31) & 1).bool() & (number < 32) & (place < t)

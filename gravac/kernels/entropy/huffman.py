@@ -83,13 +83,13 @@ def _encode(symbols: Tensor) -> Tensor | None:
     if most_bytes(bits) > symbols.numel():
         return None
     canonical.assign_codes(bits_of, code_of)
-    lengths, codes = torch.tensor(bits_of), torch.tensor(code_of)
+    lengths, codes = torch.tensor(bits_of, dtype=torch.int64), torch.tensor(code_of, dtype=torch.int64)
     streams: list[Tensor] = []
     ends = torch.zeros(STREAMS, dtype=torch.int32)
     for number, stream in enumerate(symbols.split(-(-symbols.numel() // STREAMS))):
         each = lengths[stream.long()]
         owner = torch.repeat_interleave(each)
-        place = torch.arange(owner.numel()) - (each.cumsum(0) - each)[owner]
+        place = torch.arange(owner.numel(), dtype=torch.int64) - (each.cumsum(0) - each)[owner]
         found = ((codes[stream.long()][owner] >> place) & 1).to(torch.uint8)
         streams.append(pack(torch.nn.functional.pad(found, (0, -found.numel() % 32)), 1).view(torch.int32))
         ends[number:] = sum(each.numel() for each in streams)
@@ -108,7 +108,10 @@ def _decode(packed: Tensor, count: int) -> tuple[Tensor, int] | None:
         return None
     if not canonical.fill_table(lengths, codes, table):
         return None
-    words, entries = packed[HEAD_BYTES:taken].clone().view(torch.int32), torch.tensor(table)
+    words, entries = (
+        packed[HEAD_BYTES:taken].clone().view(torch.int32),
+        torch.tensor(table, dtype=torch.int64),
+    )
     symbols, each = torch.empty(count, dtype=torch.uint8), max(1, -(-count // STREAMS))
     for number, end in enumerate(ends):
         part = symbols[number * each : (number + 1) * each]
@@ -128,9 +131,9 @@ def _decode_stream(words: Tensor, table: Tensor, symbols: Tensor) -> bool:
     for place in range(LONGEST):
         ahead |= windows[place : t + place] << place
     entries = table[ahead]
-    following = torch.arange(t) + (entries & 15)
+    following = torch.arange(t, dtype=torch.int64) + (entries & 15)
     lost = (entries == 0) | (following > t)
-    following = torch.cat((torch.where(lost, t + 1, following), torch.tensor([t, t + 1])))
+    following = torch.cat((torch.where(lost, t + 1, following), torch.tensor([t, t + 1], dtype=torch.int64)))
     starts = chain(following)[: symbols.numel()]
     if starts.numel() < symbols.numel():
         return False
