@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from gravac.memories import Bucket
 from gravac.policies.base import Policy
 from gravac.protocol import End
 from gravac.signals import figures
-from gravac_agent.exchange.agreement import fail_together
+from gravac_agent.exchange.agreement import OwnGroups, fail_together, part
 from gravac_agent.exchange.hook import leftover
 from gravac_agent.fsdp.attach import attach
 from gravac_agent.fsdp.model import ShardedModel
@@ -75,6 +76,20 @@ class AgentState:
     useful_samples_per_second: float | None = None
 
 
+class ForwardHook:
+    """What the module calls before each forward. That of a copy of the module does nothing: a copy has no agent."""
+
+    def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None) -> None:
+        self._call = call
+
+    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._call is not None:
+            self._call(module, args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForwardHook, ()
+
+
 class Session:
     """Everything between ``Agent.start`` and ``Agent.close``.
 
@@ -115,9 +130,10 @@ class Session:
         self.module = usage.data_parallel(module, replicate)
         self.optimizer, self._settings = optimizer, settings
         self._entry: RunningAgent | None = None
-        if isinstance(self.module, ReplicatedModel):
-            self.module.connect(settings.agreement_seconds)
+        self._groups = OwnGroups()
         try:
+            if isinstance(self.module, ReplicatedModel):
+                self.module.connect(settings.agreement_seconds, self._groups)
             with fail_together(self.module.process_group, settings.agreement_seconds):
                 usage.check(self.module, optimizer, settings.memory, settings.collective)
                 self._slot = attach(self.module)
@@ -125,10 +141,11 @@ class Session:
             pieces = self.module.pieces if isinstance(self.module, ShardedModel) else None
             self.rates = Rates(optimizer, scaler, entry.parameters, pieces)
             self.parts = assemble(
-                self.module, optimizer, settings, self._slot, policy, link, entry.job, number
+                self.module, optimizer, settings, self._slot, self._groups, policy, link, entry.job, number
             )
         except BaseException:
             running.leave(self._entry)
+            self._groups.destroy()
             raise
         self.intake = TrainerInput()
         self.layout: list[Bucket] = []
@@ -157,7 +174,7 @@ class Session:
         self._slot.take_over()
         self._handles: list[RemovableHandle] = [
             # torch.compile's wrapper does not see hooks inside: hooks go on what the trainer calls.
-            module.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            module.register_forward_pre_hook(ForwardHook(self._before_forward), with_kwargs=True),
             *usage.around_steps(entry.parameters, optimizer, self._before_step, self._after_step),
             optimizer.register_step_pre_hook(self._before_own_step),  # after the hooks of all optimizers
             optimizer.register_step_post_hook(self._after_own_step),  # before them
@@ -166,16 +183,23 @@ class Session:
 
     def close(self, clean: bool) -> None:
         """Give the module back to plain DDP and report the end. Not ``clean``: skip what needs the other ranks."""
-        parts = self.parts
+        parts, parted = self.parts, [not clean]  # other ranks may have ended, or go on without this one
         try:
             if clean:
                 self.finish_step()
                 if parts.loop.window.own.steps:
                     self._close_window()
+                figures = len(parts.encoder.aggregator_of(parts.loop.plan).figures())
+                parts.executor.enqueue(
+                    lambda: parted.append(part(parts.executor.tick_codec, figures, parts.tick_group))
+                )
         finally:
             for handle in self._handles:
                 handle.remove()
-            parts.executor.close()
+            if parts.executor.close() and parted[-1]:
+                self._groups.destroy()
+            else:
+                self._groups.keep()
             self._slot.release(parts.executor.detached(leftover(parts.memory)))
             running.leave(self._entry)
             if parts.reporter is not None:

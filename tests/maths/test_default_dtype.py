@@ -13,8 +13,8 @@ from gravac.aggregators import AGGREGATORS
 from gravac.memories import build
 from tests.support.maths import aggregator_checks as checks
 from tests.support.maths.backends import on
-from tests.support.maths.memory_steps import EXAMPLES, ONE, TWO, gradients, residuals, step
 from tests.support.maths.members import texts
+from tests.support.maths.memory_steps import EXAMPLES, ONE, TWO, gradients, residuals, step
 
 ROOT = Path(__file__).parent.parent.parent
 MAKERS = {

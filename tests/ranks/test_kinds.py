@@ -1,7 +1,12 @@
 """Gradients other than dense float32: P10 in float16, complex and sparse ones, and buckets that cannot be encoded."""
 
+import math
+
 import pytest
 
+from gravac.aggregators import AGGREGATORS
+from gravac.compressors import COMPRESSORS
+from gravac.memories import MEMORIES
 from tests.support.ranks.harness import RunEach, RunRanks
 
 pytestmark = pytest.mark.distributed
@@ -79,3 +84,33 @@ def test_a_bucket_that_keeps_failing_goes_dense_on_all_ranks(run_ranks: RunRanks
         assert result["sent"] == results[0]["sent"]
         assert result["late"] < result["sent"][13]
     assert results[0]["said"] == 1
+
+
+CELLS = [
+    *([codec, "residual"] for codec in (*sorted(COMPRESSORS), *sorted(AGGREGATORS))),
+    *([codec, memory] for memory in sorted(MEMORIES) for codec in ("topk+bf16", "qsgd", "powersgd")),
+]
+"""Every codec with the default memory, and every memory with a codec of each kind."""
+DTYPES = [
+    {"default": default, "model": model}
+    for default in ("float32", "float64", "bfloat16")
+    for model in dict.fromkeys(("float32", default))
+]
+
+
+def test_every_codec_and_memory_under_every_default_dtype(run_each: RunEach) -> None:
+    """What ``torch.set_default_dtype`` says changes no bit of a model that states its own dtype."""
+    found = run_each("any_default_dtype", 2, [case | {"cells": CELLS} for case in DTYPES])
+    for case, results in found:
+        assert results[0]["buckets"] == results[1]["buckets"] > 1
+        for rank, cell in ((rank, " ".join(cell)) for rank in (0, 1) for cell in CELLS):
+            where = (case["default"], case["model"], cell)
+            ours, control = results[rank]["cells"][cell], found[0][1][rank]["cells"][cell]
+            assert ours["parameters"] == results[0]["cells"][cell]["parameters"], where
+            assert ours["failed"] == 0, where
+            assert ours["compressed"], where
+            if case["model"] == "float32":
+                assert ours == control, where
+            else:  # a float64 model rounds otherwise, a bfloat16 one by 2^-8 of each parameter
+                within = 0.01 if case["model"] == "float64" else 0.05
+                assert math.isclose(ours["loss"], control["loss"], rel_tol=within), where

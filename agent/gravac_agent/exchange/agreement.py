@@ -1,6 +1,7 @@
 """Agreement outside a step: all ranks can start and have the same settings, and the agent's process groups."""
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,34 +12,80 @@ import torch.distributed as dist
 from gravac_agent.errors import AgreementError, SetupError, peer_error
 from gravac_agent.exchange.tick import StepSums, TickCodec
 
+log = logging.getLogger("gravac.agent")
+
 _MAX_TEXT_BYTES = 16384
 """Longest text of a rank. Plain text, so that no pickle crosses the network."""
+PART_SECONDS = 10.0
+"""Longest wait for the other ranks, and for this rank's threads, at the end."""
 
 
-def new_group(members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
-    """Make a process group for the agent alone. All its members must call it, and no other rank.
+class OwnGroups:
+    """The process groups of one agent: made when it starts, destroyed when it closes.
 
-    DDP uses its group from the training thread (buffers, unused parameters); ours is used from the exchange thread.
-    On one group the two orders would mix, differently on each rank. ``seconds`` None: the backend's timeout.
+    DDP uses its group from the training thread (buffers, unused parameters); ours are used from the exchange thread.
+    On one group the two orders would mix, differently on each rank.
     """
-    timeout = None if seconds is None else timedelta(seconds=seconds)
-    group: dist.ProcessGroup | None = dist.new_group(
-        members, timeout=timeout, backend=backend, use_local_synchronization=True
-    )
-    assert group is not None
-    return group
+
+    def __init__(self) -> None:
+        self._made: list[dist.ProcessGroup] = []
+        self._number = 0
+
+    def align(self, group: dist.ProcessGroup) -> None:
+        """Prepare to make groups of members of ``group``. All of them call it before they call ``new``.
+
+        torch names a group after its ranks and the number of groups that this process is in. Where ranks are in
+        different numbers of groups, such as agents of a part of the ranks, they would look for each other under
+        different names. And where a group was destroyed, they would find its old addresses under the same name.
+        """
+        global _last_number
+        mine = len(dist.distributed_c10d._world.pg_names)
+        found = [text.split() for text in gather_texts(f"{mine} {_last_number}", group)]
+        self._number = _last_number = 1 + max(int(number) for _, number in found)
+        for _ in range(max(int(count) for count, _ in found) - mine):
+            self.new([dist.get_rank()], None, "gloo")
+
+    def new(self, members: list[int], seconds: float | None, backend: str) -> dist.ProcessGroup:
+        """Make a group. All its members must call it, and no other rank. ``seconds`` None: the backend's timeout."""
+        first, *others = members
+        numbered = _Numbered(first)
+        numbered.number = f".{self._number}"
+        group: dist.ProcessGroup | None = dist.new_group(
+            [numbered, *others],
+            timeout=None if seconds is None else timedelta(seconds=seconds),
+            backend=backend,
+            use_local_synchronization=True,
+        )
+        assert group is not None
+        numbered.number = ""  # torch returns it as a rank of the group
+        self._made.append(group)
+        return group
+
+    def destroy(self) -> None:
+        """Destroy them. Nothing may be in flight on them: then torch waits for the other ranks."""
+        while self._made:
+            try:
+                dist.destroy_process_group(self._made.pop())
+            except Exception:  # the trainer has destroyed all of them
+                log.debug("a process group could not be destroyed", exc_info=True)
+
+    def keep(self) -> None:
+        """Keep them for the life of this process: torch would wait for what is in flight on them."""
+        _kept.append(self)
 
 
-def align_groups(group: dist.ProcessGroup) -> None:
-    """Give all members of ``group`` the same number of process groups. All of them call it before ``new_group``.
+class _Numbered(int):
+    """A rank. torch makes the name of a group from the texts of its ranks, and this one carries a number."""
 
-    torch names a group after its ranks and the number of groups that this process is in. Where ranks are in different
-    numbers of groups, such as agents of a part of the ranks, they would look for each other under different names.
-    """
-    mine = len(dist.distributed_c10d._world.pg_names)
-    most = max(int(count) for count in gather_texts(str(mine), group))
-    for _ in range(most - mine):
-        dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    number = ""
+
+    def __str__(self) -> str:
+        return f"{int(self)}{self.number}"
+
+
+_last_number = 0
+"""Of the groups made so far in this process, and in all that it made some with."""
+_kept: list[OwnGroups] = []
 
 
 def gather_texts(mine: str, group: dist.ProcessGroup, seconds: float | None = None) -> list[str]:
@@ -105,6 +152,21 @@ def raise_together(
         if problem:
             raise SetupError(problem)
         _raise_for(found)
+
+
+def part(codec: TickCodec, figures: int, group: dist.ProcessGroup) -> bool:
+    """Wait until all ranks have ended their last step, so that none destroys a group that another one still uses.
+
+    Has the form of a tick, as in ``raise_together``. Returns False when something is still in flight after
+    ``PART_SECONDS``, because a rank hangs.
+    """
+    work = dist.all_reduce(codec.pack_status(StepSums(), figures), group=group, async_op=True)
+    assert work is not None
+    try:
+        work.wait(timedelta(seconds=PART_SECONDS))
+    except RuntimeError as error:
+        log.debug("a rank did not close its agent: %s", error)
+    return work.is_completed()
 
 
 def check_equal(setup: dict[str, object], group: dist.ProcessGroup) -> str:

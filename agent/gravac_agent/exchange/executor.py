@@ -86,5 +86,5 @@ class Executor(Protocol):
     def detached(self, memory: Memory) -> Memory:
         """Return the memory of a closed agent, for use without this executor."""
 
-    def close(self) -> None:
-        """End the exchange once everything queued is done."""
+    def close(self) -> bool:
+        """End the exchange once everything queued is done. Returns False if it does not end, because a rank hangs."""

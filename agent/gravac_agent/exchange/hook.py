@@ -2,13 +2,15 @@
 
 PyTorch wants a plain function with these parameter names and real annotations, so this module must not postpone
 annotations. A hook can never be removed from a DDP module. After the agent closes, it therefore stays as a plain
-all-reduce, which sends the remaining residual with the next gradients.
+all-reduce, which sends the remaining residual with the next gradients. A copy of the module has no hook, as PyTorch
+copies none, and keeps a state of it that does nothing.
 """
 
 import math
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -30,16 +32,27 @@ class BucketHandler(Protocol):
 
 
 class HookState:
-    """State of the hook on one module.
+    """State of the hook on one module; None: on a copy of it, which has no agent.
 
     ``handler``: takes its buckets; None while no agent is open. ``leftover``: the residual of a closed agent.
     """
 
-    def __init__(self, module: DistributedDataParallel) -> None:
-        self.names = {id(parameter): name for name, parameter in module.module.named_parameters()}
-        self.dense = AllReduce(module.process_group)
+    def __init__(self, module: DistributedDataParallel | None = None) -> None:
+        self._group = None if module is None else module.process_group
+        named = () if module is None else module.module.named_parameters()
+        self.names = {id(parameter): name for name, parameter in named}
         self.handler: BucketHandler | None = None
         self.leftover: Memory = NoMemory()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HookState, ()  # torch copies and pickles it with the module
+
+    @cached_property
+    def dense(self) -> AllReduce:
+        """DDP's own all-reduce. A copy of a DDP module has the default group."""
+        group = self._group or dist.group.WORLD
+        assert group is not None
+        return AllReduce(group)
 
     def bucket(self, bucket: dist.GradBucket) -> Bucket:  # type: ignore[name-defined]
         """Return which parameters this flat gradient is made of."""
@@ -63,9 +76,13 @@ class HookState:
         """Give the module back to plain DDP, which sends the residual with the next gradients."""
         self.handler, self.leftover = None, leftover
 
-    def all_reduce(self, bucket: Bucket, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    def all_reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Return the dense mean, without an agent. The residual of a closed agent is sent with it and not lost."""
-        add_leftover(self.leftover, bucket, buffer, self.dense.world_size)
+        buffer: torch.Tensor = bucket.buffer()
+        if not isinstance(self.leftover, NoMemory):
+            add_leftover(self.leftover, self.bucket(bucket), buffer, self.dense.world_size)
+            if bucket.is_last() and not self.leftover.state_dict():
+                self.leftover = NoMemory()
         transfer = self.dense.reduce_in_place(buffer)
         return transfer.work.get_future().then(lambda _: buffer)
 
@@ -92,10 +109,9 @@ def gravac_hook(
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     """Called by DDP for each bucket, in bucket order, on the thread that runs backward."""
-    described = state.bucket(bucket)
     if state.handler is None:
-        return state.all_reduce(described, bucket.buffer())
-    return state.handler.submit(described, bucket.buffer(), bucket.is_last())
+        return state.all_reduce(bucket)
+    return state.handler.submit(state.bucket(bucket), bucket.buffer(), bucket.is_last())
 
 
 _STATES: "weakref.WeakKeyDictionary[DistributedDataParallel, HookState]" = weakref.WeakKeyDictionary()

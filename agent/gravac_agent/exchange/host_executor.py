@@ -8,6 +8,7 @@ process if it ended at that moment.
 Where the error memory undoes a step by its gradient, transfers that ended wait, undecoded, for the tick.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -24,6 +25,7 @@ from gravac.collectives import Communicator, Transfer, communicator
 from gravac.compressors import Key
 from gravac.memories import Bucket, Memory
 from gravac_agent.errors import peer_error
+from gravac_agent.exchange.agreement import PART_SECONDS
 from gravac_agent.exchange.compensation import Survey, norm_sq
 from gravac_agent.exchange.encoder import Compressed, Encoder, Uncompressed
 from gravac_agent.exchange.plan import Plan
@@ -187,11 +189,13 @@ class HostExecutor:
         """Return the memory of a closed agent, for use without this executor."""
         return memory
 
-    def close(self) -> None:
-        """End the threads once their queues are empty."""
+    def close(self) -> bool:
+        """End the threads once their queues are empty; as ``Executor.close``."""
         self._inbox.put(Stop())
+        until = time.monotonic() + PART_SECONDS
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     # -- the wait thread --------------------------------------------------------------------------------------
 
@@ -227,6 +231,9 @@ class HostExecutor:
                 case Stop():
                     self._abandon()
                     self._to_wait_for.put(None)
+                    if self._step is not None and self._step.tick_work is not None:
+                        with contextlib.suppress(Exception):
+                            self._step.tick_work.wait()
                     return
             self._decode_ended(cpu)
 

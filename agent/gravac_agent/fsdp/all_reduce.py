@@ -36,6 +36,7 @@ class ReplicatedSlot(ModuleSlot):
     def release(self, leftover: Memory) -> None:
         """Exchange densely from now on. The residual is sent with the next gradients."""
         self.handler, self.leftover = None, leftover
+        self._replicas.disconnect()
 
     def dense_on(self, group: dist.ProcessGroup) -> Callable[[SubmittedBucket], Transfer]:
         """Return what issues native HSDP's all-reduce on ``group``, for the exchange thread."""

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
+from gravac_agent.exchange.agreement import OwnGroups
 from gravac_agent.fsdp.groups import ShardedGroup, piece_name
 
 
@@ -107,11 +108,12 @@ class ShardedModel:
         """Return what the error memory calls the pieces of a parameter."""
         return [piece_name(parameter, rank) for rank in range(self.ranks)]
 
-    def connect(self, seconds: float) -> None:
+    def connect(self, seconds: float, groups: OwnGroups) -> None:
         """Find ``process_group``, which may need the other ranks. All ranks call it.
 
         Args:
             seconds: Longest wait for them.
+            groups: Makes it, where there is none.
         """
 
     def _check(self, one: ShardedGroup) -> None:

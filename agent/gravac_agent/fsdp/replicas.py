@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gravac.memories import Bucket
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import align_groups, gather_texts, new_group
+from gravac_agent.exchange.agreement import OwnGroups, gather_texts
 from gravac_agent.fsdp.groups import ShardedGroup
 from gravac_agent.fsdp.model import ShardedModel, check_group
 
@@ -88,11 +88,12 @@ class ReplicatedModel(ShardedModel):
         """Return what the error memory calls this rank's piece of a parameter."""
         return [parameter]
 
-    def connect(self, seconds: float) -> None:
+    def connect(self, seconds: float, groups: OwnGroups) -> None:
         """Find the ranks of all replicas. All ranks call it.
 
         Args:
             seconds: Longest wait for them.
+            groups: Makes a group of them.
 
         Raises:
             SetupError: Replicas are not sharded alike.
@@ -110,9 +111,13 @@ class ReplicatedModel(ShardedModel):
             assert world is not None
             self.process_group = world
             return
-        align_groups(self.exchange_group)
-        align_groups(self.shard_group)  # now all of them are in as many groups
-        self.process_group = new_group(members, seconds, "gloo")
+        groups.align(self.exchange_group)
+        groups.align(self.shard_group)  # now all of them are in as many groups
+        self.process_group = groups.new(members, seconds, "gloo")
+
+    def disconnect(self) -> None:
+        """Let go of the group of all replicas, which is destroyed."""
+        self.process_group = self.exchange_group
 
     def differ(self) -> bool:
         """Return whether replicas hold different parameters. All ranks call it, after ``connect``."""

@@ -17,13 +17,7 @@ from gravac.signals.gain import GainTracker
 from gravac.version import __version__
 from gravac_agent.devices.choose import device_of
 from gravac_agent.errors import SetupError
-from gravac_agent.exchange.agreement import (
-    align_groups,
-    check_equal,
-    fail_together,
-    gather_texts,
-    new_group,
-)
+from gravac_agent.exchange.agreement import OwnGroups, check_equal, fail_together, gather_texts
 from gravac_agent.exchange.encoder import Encoder
 from gravac_agent.exchange.executor import Executor
 from gravac_agent.exchange.host_executor import HostExecutor
@@ -83,6 +77,7 @@ def assemble(
     optimizer: torch.optim.Optimizer,
     settings: AgentSettings,
     slot: Slot,
+    groups: OwnGroups,
     policy: Policy | None,
     link: links.Link | None,
     job: str,
@@ -95,6 +90,7 @@ def assemble(
         optimizer: Steps its parameters.
         settings: The agent's settings.
         slot: The module's hook.
+        groups: Makes the agent's process groups.
         policy: An instance of a policy, instead of the one in the settings.
         link: An emulated link, instead of the one in the settings.
         job: The job's name, before what several data-parallel groups add to it.
@@ -137,9 +133,9 @@ def assemble(
         codecs = checked_codecs(rule, settings.collective)
         if builder.sharded:
             check_sharded(settings.compressor, *codecs)
-    align_groups(module.process_group)
-    tick_group = new_group(members, settings.agreement_seconds, "gloo")
-    data_group = new_group(
+    groups.align(module.process_group)
+    tick_group = groups.new(members, settings.agreement_seconds, "gloo")
+    data_group = groups.new(
         dist.get_process_group_ranks(exchange_group), None, dist.get_backend(exchange_group)
     )
     builder.everyone = None if exchange_group.size() == world_size else tick_group

@@ -244,8 +244,8 @@ class StreamExecutor:
         self.device.synchronize(current)  # the originals are freed now
         return copied
 
-    def close(self) -> None:
-        """Wait until the device has done all that was queued; 10 seconds at most, as other ranks may have ended."""
+    def close(self) -> bool:
+        """Wait until the device has done all that was queued, for a bounded time; as ``Executor.close``."""
         step = self._step
         if step is not None and step.buckets and step.ended is None:
             self.device.run(self._side, partial(self._undo, step.buckets))
@@ -254,8 +254,9 @@ class StreamExecutor:
         while not end.query():
             if time.monotonic() > patience:
                 log.error("the device does not end the exchange: what other ranks have not sent is missing")
-                return
+                return False
             time.sleep(0.0005)
+        return True
 
     # -- on the host, in the thread that calls the hook -------------------------------------------------------
 

@@ -9,6 +9,7 @@ from tests.support.ranks.scenarios.checkpoints import (
 )
 from tests.support.ranks.scenarios.clipping import clipped
 from tests.support.ranks.scenarios.closures import closures
+from tests.support.ranks.scenarios.default_dtype import any_default_dtype
 from tests.support.ranks.scenarios.exactness import (
     conserved,
     hashed,
@@ -35,6 +36,7 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
     shards_of_one,
 )
 from tests.support.ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
+from tests.support.ranks.scenarios.lifetime import copied, one_leaves, sweep
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
     every_codec,
@@ -97,6 +99,7 @@ from tests.support.ranks.scenarios.tasks import task_trained
 __all__ = [
     "Branchy",
     "another_training",
+    "any_default_dtype",
     "backward_fails",
     "batch",
     "chosen_collectives",
@@ -107,6 +110,7 @@ __all__ = [
     "conserved",
     "controller_dies",
     "controller_missing",
+    "copied",
     "disagreement",
     "dropped",
     "each_of",
@@ -139,6 +143,7 @@ __all__ = [
     "nonfinite",
     "on_streams",
     "one_fails",
+    "one_leaves",
     "one_optimizer",
     "other_order",
     "overflow_of_the_mean",
@@ -174,6 +179,7 @@ __all__ = [
     "steered",
     "stepped_by_others",
     "styled_steps",
+    "sweep",
     "switched",
     "switched_differently",
     "switching",
