@@ -21,7 +21,7 @@ def any_default_dtype(
     torch.set_default_dtype(getattr(torch, default))
     found: dict[str, Any] = {}
     try:
-        module = DistributedDataParallel(start, bucket_cap_mb=0.005)
+        module = DistributedDataParallel(start, bucket_cap_mb=0.003)
         first = [parameter.detach().clone() for parameter in module.parameters()]
         optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
         options: dict[str, Any] = {"policy": "static:cf=8", "window": 4, "job": f"{default}-{model}"}

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from gravac_agent import Agent
+from gravac_agent.exchange import agreement, host_executor
 from tests.support.ranks.scenarios.model import batch, fingerprint, train, wrapped
 
 
@@ -103,6 +104,7 @@ def sweep(rank: int, world: int, folder: str, trials: int) -> dict[str, Any]:
 
 def one_leaves(rank: int, world: int, folder: str, how: str) -> dict[str, Any]:
     """The last rank leaves its agent by an error, or stops for long; the others close theirs in bounded time."""
+    agreement.PART_SECONDS = host_executor.PART_SECONDS = 2.0
     module = wrapped(buckets=4)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     error, began = "", 0.0
@@ -112,7 +114,7 @@ def one_leaves(rank: int, world: int, folder: str, how: str) -> dict[str, Any]:
             began = time.monotonic()
             if rank == world - 1:
                 if how == "hangs":
-                    time.sleep(20)
+                    time.sleep(8)
                 raise MemoryError
             if how == "raises":
                 train(module, optimizer, rank, range(4, 8))
