@@ -45,6 +45,8 @@ class RowSketch:
 
         Rows need no padding if a length in (block/2, block] divides it.
         """
+        if not numel:
+            return 0, 1, 1
         if numel not in self._shapes:
             block = range(min(self.block, numel), self.block // 2, -1)
             length = next((d for d in block if numel % d == 0), 0) or -(-numel // -(-numel // self.block))

@@ -86,6 +86,24 @@ def test_a_bucket_that_keeps_failing_goes_dense_on_all_ranks(run_ranks: RunRanks
     assert results[0]["said"] == 1
 
 
+def test_parameters_without_an_element_change_nothing(run_each: RunEach) -> None:
+    cases = [
+        {"compressor": "topk+bf16"},
+        {"compressor": "hardthreshold", "memory": "conef-sketch"},
+        {"compressor": "powersgd", "memory": "momentum:momentum=0.5"},
+        {"compressor": "nearest:levels=7,coding=huffman", "policy": "auto"},
+    ]
+    for case, results in run_each("without_elements", 2, cases):
+        for result in results:
+            assert result["hollow failed"] == 0, case
+            assert 0 in result["hollow sizes"], case
+            assert 0 not in result["full sizes"], case
+            assert result["hollow"] == results[0]["hollow"], case
+            # Buckets are grouped alike, and elements are sent alike.
+            assert [size for size in result["hollow sizes"] if size] == result["full sizes"], case
+            assert result["hollow saved"] == pytest.approx(result["full saved"], rel=0.01), case
+
+
 CELLS = [
     *([codec, "residual"] for codec in (*sorted(COMPRESSORS), *sorted(AGGREGATORS))),
     *([codec, memory] for memory in sorted(MEMORIES) for codec in ("topk+bf16", "qsgd", "powersgd")),

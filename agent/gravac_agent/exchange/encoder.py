@@ -131,6 +131,10 @@ class Encoder:
         """
         self._in_use = plan.codec
         raw = self.passes_through(plan, bucket)
+        if (
+            not gradient.numel()
+        ):  # parameters without an element: DDP sends them too, and no codec need know them
+            return Uncompressed(raw)
         if gradient.is_sparse:
             self._count_sparse(bucket, gradient, sums)
             return Uncompressed(raw)
@@ -176,7 +180,7 @@ class Encoder:
 
     def fits(self, transfer: Transfer, buffer: Tensor, in_place: bool) -> Tensor | None:
         """Return whether the mean will fit a buffer on a device, bool of shape ``()``; None: it surely will."""
-        if buffer.is_sparse or largest_summand(buffer.dtype, 1) == math.inf:
+        if buffer.is_sparse or not buffer.numel() or largest_summand(buffer.dtype, 1) == math.inf:
             return None
         if in_place:
             return torch.isfinite(torch.linalg.vector_norm(buffer, math.inf))

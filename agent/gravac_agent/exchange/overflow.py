@@ -95,4 +95,4 @@ class Float16Means:
 
 def is_finite(buffer: Tensor) -> bool:
     """Whether every element is finite."""
-    return math.isfinite(float(torch.linalg.vector_norm(buffer, math.inf)))
+    return not buffer.numel() or math.isfinite(float(torch.linalg.vector_norm(buffer, math.inf)))

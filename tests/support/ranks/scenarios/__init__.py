@@ -35,7 +35,13 @@ from tests.support.ranks.scenarios.hybrid_jobs import (
     residual_after_close,
     shards_of_one,
 )
-from tests.support.ranks.scenarios.kinds import keeps_failing, mixed_kinds, narrow, overflow_of_the_mean
+from tests.support.ranks.scenarios.kinds import (
+    keeps_failing,
+    mixed_kinds,
+    narrow,
+    overflow_of_the_mean,
+    without_elements,
+)
 from tests.support.ranks.scenarios.lifetime import copied, one_leaves, sweep
 from tests.support.ranks.scenarios.members import (
     chosen_collectives,
@@ -193,5 +199,6 @@ __all__ = [
     "uneven",
     "unstable_memory",
     "without_an_agent",
+    "without_elements",
     "wrapped",
 ]

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gravac_agent import Agent
 from gravac_agent.exchange.plan import Directive
-from tests.support.ranks.scenarios.model import batch, fingerprint, flat, train, wrapped
+from tests.support.ranks.scenarios.model import batch, fingerprint, flat, net, train, wrapped
 
 
 class Slopes(nn.Module):
@@ -186,6 +186,48 @@ def mixed_kinds(rank: int, world: int, folder: str, **options: Any) -> dict[str,
 def _mixed(module: DistributedDataParallel) -> Mixed:
     assert isinstance(module.module, Mixed)
     return module.module
+
+
+class Hollow(nn.Module):
+    """A net with parameters of no element: some beside others in a bucket, some in buckets of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = net(layers=4)
+        self.none = nn.ParameterList([torch.empty(0), torch.empty(5, 0), torch.empty(0, 3)])
+        kinds = (torch.float16, torch.bfloat16, torch.float64)  # DDP makes a bucket for each
+        self.narrow = nn.ParameterList([torch.empty(0, dtype=dtype) for dtype in kinds])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out + sum(one.sum().float() for one in (*self.none, *self.narrow))
+
+
+def without_elements(rank: int, world: int, folder: str, **options: Any) -> dict[str, Any]:
+    """The same training with and without parameters of no element, beside the one with them."""
+    found: dict[str, Any] = {}
+    for name, made in (("full", net(layers=4)), ("hollow", Hollow())):
+        module = DistributedDataParallel(made, bucket_cap_mb=0.01)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+        chosen = {"policy": "static:cf=10", "window": 4, "job": name} | options
+        with Agent(module, optimizer, data_dir=folder, controller=None, **chosen) as agent:
+            for step in range(10):
+                train(module, optimizer, rank, range(step, step + 1))
+            assert agent._parts is not None
+            loop, sizes = agent._parts.loop, [sum(one.numels) for one in agent._session.layout]
+            state = agent.state_dict()
+        with Agent(
+            module, optimizer, data_dir=folder, controller=None, **chosen | {"job": f"{name}2"}
+        ) as agent:
+            agent.load_state_dict(state)
+            train(module, optimizer, rank, range(10, 14))
+        train(module, optimizer, rank, range(14, 16))  # with the residual of a closed agent
+        body = module.module.body if isinstance(module.module, Hollow) else module.module
+        found[name] = fingerprint(body)  # type: ignore[arg-type]
+        found[f"{name} failed"] = loop.failed_steps
+        found[f"{name} saved"] = loop.dense_bytes / loop.payload_bytes
+        found[f"{name} sizes"] = sizes
+    return found
 
 
 def keeps_failing(rank: int, world: int, folder: str) -> dict[str, Any]:
